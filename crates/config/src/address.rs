@@ -3,14 +3,14 @@
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Finds the addresses of a `name:port`.
+/// Resolves the addresses of a `name:port`.
 pub type Resolve = fn(&str) -> io::Result<Vec<SocketAddr>>;
 
-/// Reads `127.0.0.1:8000`, `[::1]:8000`, or `localhost:8000`: of a name's addresses the first of IPv4,
-/// else the first of IPv6. A server listens on one address.
+/// Parses `127.0.0.1:8000`, `[::1]:8000`, or `localhost:8000`. A server listens on one address: the first of IPv4 for
+/// a name, or else the first of IPv6.
 ///
 /// # Errors
-/// What to write, if there is anything to say about it.
+/// What to write, if there is a specific advice.
 pub(crate) fn parse(text: &str, resolve: Option<Resolve>) -> Result<SocketAddr, Option<String>> {
     if let Ok(address) = text.parse() {
         return Ok(address);
@@ -27,7 +27,7 @@ pub(crate) fn parse(text: &str, resolve: Option<Resolve>) -> Result<SocketAddr, 
     first.copied().ok_or_else(|| Some("this name has no address".into()))
 }
 
-/// How to write what is nearly an address.
+/// Returns advice on a text that is almost an address.
 pub(crate) fn advice(text: &str) -> Option<String> {
     let port = text.strip_prefix("*:").or(text.strip_prefix(':')).unwrap_or(text);
     if is_port(port) {
@@ -111,7 +111,7 @@ mod tests {
             let error = parse(text, Some(resolve)).unwrap_err().unwrap();
             assert!(error.starts_with(want), "{text}: {error}");
         }
-        // Nothing asks the system for what is no name.
+        // A text that is not a name never reaches the resolver.
         for text in ["", "a b:1", "é:1", "a/b:1"] {
             let ask = |_: &str| -> io::Result<Vec<SocketAddr>> { panic!("asked") };
             assert_eq!(parse(text, Some(ask)), Err(None), "{text}");

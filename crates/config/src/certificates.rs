@@ -1,4 +1,4 @@
-//! The keys of a table of `[[tls.certificates]]`, which is a certificate beside `tls.certificate_file`.
+//! The keys of a table of `[[tls.certificates]]`, a certificate beside `tls.certificate_file`.
 
 use crate::setting::Kind;
 use crate::tables::Absent::Required;
@@ -6,7 +6,7 @@ use crate::tables::table_keys;
 
 use Kind::Text;
 
-// A line is: key, type, values, what happens without the key.
+// A line is: key, type, values, and the effect of a missing key.
 table_keys! {
     /// All keys of a table of `[[tls.certificates]]`.
     CERTIFICATE_KEYS;

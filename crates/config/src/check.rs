@@ -23,13 +23,13 @@ use crate::url::{collector, is_origin, webhook};
 use crate::values::Rule;
 use crate::{Config, Origin, SettingError};
 
-/// The least length of a bearer token (Authorization: Bearer), in characters.
+/// Characters of a bearer token (Authorization: Bearer), at least.
 const SECRET_CHARS_MIN: usize = 16;
 
-/// The least length of a key that signs, in bytes.
+/// Bytes of a key that signs, at least.
 const SIGNING_KEY_BYTES_MIN: usize = 32;
 
-/// Room for what a transport puts around a payload, in bytes.
+/// Bytes that a transport adds to a payload, at most.
 const FRAMING_BYTES: u64 = 1024;
 
 /// Collects the errors of all checks. Each check names the settings that it compares.
@@ -38,9 +38,8 @@ struct Checks<'a> {
 }
 
 impl Checks<'_> {
-    /// Reports an error unless `holds`. The error points to the first of `keys` that a source has
-    /// set. Settings with an invalid value are not compared, because nobody knows yet what their
-    /// values will be.
+    /// Reports an error unless `holds`. The error points to the first of `keys` that a source has set. Settings with
+    /// an invalid value are not compared, because their real value is unknown.
     fn require(&mut self, keys: &[&'static str], holds: bool, message: impl FnOnce() -> String) {
         if holds || keys.iter().any(|key| self.read.invalid.contains(key)) {
             return;
@@ -164,7 +163,7 @@ fn secret(key: &'static str, name: &str, text: &str, checks: &mut Checks<'_>) {
     });
 }
 
-/// Where a proxy says who somebody is, nothing else may.
+/// If a proxy names users, no other setting may.
 fn user_header(config: &Config, checks: &mut Checks<'_>) {
     let (client, key) = (&config.client, "client.user_header");
     let header = &client.user_header;
@@ -197,13 +196,13 @@ fn user_header(config: &Config, checks: &mut Checks<'_>) {
     });
 }
 
-/// Headers of a request that the application is told.
+/// Headers of a request that the application gets, at most.
 const HEADERS_MAX: usize = 16;
 
-/// The name of such a header, in bytes.
+/// Bytes of such a header's name, at most.
 const HEADER_BYTES_MAX: usize = 64;
 
-/// The application says who comes without a token.
+/// Checks the settings for the connect webhook.
 fn connect(config: &Config, checks: &mut Checks<'_>) {
     let webhook = &config.webhook;
     checks.require(
@@ -236,7 +235,7 @@ fn connect(config: &Config, checks: &mut Checks<'_>) {
     }
 }
 
-/// What the application may be told.
+/// The events that the application may get.
 const EVENTS: [&str; 6] = ["connected", "disconnected", "joined", "left", "occupied", "vacated"];
 
 fn events(config: &Config, checks: &mut Checks<'_>) {
@@ -265,8 +264,8 @@ fn signing_key(text: &str, checks: &mut Checks<'_>) {
     });
 }
 
-/// Checks each rule by itself, and whether the rules before it leave it any topic. Keys with an
-/// invalid value are not compared.
+/// Checks each rule by itself, and that the rules before it leave it any topic. Keys with an invalid value are not
+/// compared.
 fn topics(config: &Config, read: &mut Read) {
     let Read { rules, errors, invalid, .. } = read;
     let url_known = invalid.contains("webhook.url") || !config.webhook.url.is_empty();
@@ -303,7 +302,7 @@ fn topics(config: &Config, read: &mut Read) {
     }
 }
 
-/// Why a pattern matches no topic that reaches its rule, if so.
+/// The reason why no topic reaches this pattern's rule, if none does.
 fn never_matches(pattern: &str, before: &[Rule], config: &Config) -> Option<String> {
     // A pattern covers another one if it matches that one's text: only a `*` matches a `*`.
     let covers = |(_, earlier): &(&Rule, &str)| matches(earlier, pattern);
@@ -326,8 +325,8 @@ fn never_matches(pattern: &str, before: &[Rule], config: &Config) -> Option<Stri
     })
 }
 
-/// message + framing ≤ outbox ≤ all outboxes; 2 messages ≤ all input; uri ≤ head; ping < silence;
-/// body ≤ bodies; poll ≤ longest poll.
+/// Checks that message + framing ≤ outbox ≤ all outboxes; 2 messages ≤ all input; uri ≤ head; ping < silence; body ≤
+/// bodies; poll ≤ longest poll.
 fn numbers(config: &Config, checks: &mut Checks<'_>) {
     let Config { admin, limits, timeouts, .. } = config;
     let least = limits.message_bytes_max.saturating_add(FRAMING_BYTES);
@@ -427,8 +426,8 @@ fn numbers(config: &Config, checks: &mut Checks<'_>) {
     );
 }
 
-/// Two metas fit into a list, and two lists into an outbox. This does not matter while no topic has
-/// presence.
+/// A presence snapshot must have capacity for two metas, and an outbox for two snapshots. This does not matter while
+/// no topic has presence.
 fn presence(config: &Config, checks: &mut Checks<'_>) {
     let Config { limits, presence, .. } = config;
     let on = config.topics.iter().any(|rule| rule.presence);
@@ -459,7 +458,7 @@ fn presence(config: &Config, checks: &mut Checks<'_>) {
     );
 }
 
-/// Whether it is a name as it stands in `Host`: ASCII labels with dots between them.
+/// Checks that a name may occur in `Host`: ASCII labels with dots between them.
 fn is_host(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -472,9 +471,8 @@ fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 
-/// Whether the second listener could not bind: both have one port, and the same address or all
-/// addresses of its family. The host decides whether `[::]` takes IPv4, too (net.ipv6.bindv6only),
-/// so that case is not judged.
+/// Returns true if the second listener could not bind: both have the same port, and the same address or all addresses
+/// of its family. The host decides whether `[::]` includes IPv4 (net.ipv6.bindv6only), so that case is not judged.
 fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     let (x, y): (IpAddr, IpAddr) = (a.ip().to_canonical(), b.ip().to_canonical());
     let all = x.is_ipv4() == y.is_ipv4() && (x.is_unspecified() || y.is_unspecified());

@@ -1,4 +1,4 @@
-//! Keys of external account bindings (RFC 8555, 7.3.4), by which an authority knows its customers.
+//! Keys of external account bindings (RFC 8555, 7.3.4), with which an authority recognizes its customers.
 
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
@@ -10,7 +10,7 @@ const BASE64URL: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Decodes a key. Returns `None` if the text is no base64url, or empty.
+/// Decodes a key. Returns `None` if the text is empty or not base64url.
 pub fn parse_eab_key(text: &str) -> Option<Vec<u8>> {
     BASE64URL.decode(text).ok().filter(|key| !key.is_empty())
 }

@@ -1,4 +1,4 @@
-//! The keys of a table of `[[forward]]`, which sends what clients publish to a back end.
+//! The keys of a table of `[[forward]]`, which sends clients' messages to a back end.
 
 use model::name::NAME_BYTES_MAX;
 
@@ -8,11 +8,11 @@ use crate::tables::table_keys;
 
 use Kind::{Bool, Bytes, List, Number, Text, TextBytes};
 
-// A line is: key, type, values, what happens without the key; of a limit also as in the table of settings.
+// A line is: key, type, values, and the effect of a missing key; for a limit also as in the table of settings.
 table_keys! {
     /// All keys of a table of `[[forward]]`.
     FORWARD_KEYS;
-    /// Where clients' messages go whose topics a filter matches. The first that matches a topic wins.
+    /// A rule that sends the messages of matching topics to a back end. The first that matches a topic wins.
     ForwardRule;
     /// The topics it is for, as an MQTT client subscribes to them: + is one level, # at the end is all that follow.
     filter: String = TextBytes(1, NAME_BYTES_MAX as u64), Required(r##""requests/#""##);

@@ -1,4 +1,4 @@
-//! Keys in files of their own, in place of settings: `admin.api_key_file`, `auth.hmac_key_file`,
+//! Keys in their own files instead of in settings: `admin.api_key_file`, `auth.hmac_key_file`,
 //! `cluster.password_file`, `cluster.credentials_file`, `history.password_file`, `outbox.password_file`,
 //! `tls.acme_eab_key_file`.
 
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use crate::source::{Read, ReadSecret};
 use crate::{Origin, SettingError, Value};
 
-/// What a file holds that says that there is no key. (It can be no key: it is too short for one.) A file
-/// that is empty by mistake is an error instead.
+/// The contents of a file for no key. (It is too short for a key.) An empty file is an error instead, because it may
+/// be a mistake.
 pub const NO_KEY: &str = "none";
 
-/// Keys that a file may hold, with the settings that name the files.
+/// Keys that a file may contain, with the settings for their files.
 const KEYS: [(&str, &str); 7] = [
     ("admin.api_key", "admin.api_key_file"),
     ("auth.hmac_key", "auth.hmac_key_file"),
@@ -22,10 +22,10 @@ const KEYS: [(&str, &str); 7] = [
     ("tls.acme_eab_key", "tls.acme_eab_key_file"),
 ];
 
-/// Files that others read, by the setting that names them.
+/// The setting with a list of files that other crates read.
 const PATHS: &str = "auth.public_key_files";
 
-/// Files that others read, by the settings that name one each.
+/// The settings with one file each that other crates read.
 const FILES: [&str; 11] = [
     "tls.certificate_file",
     "tls.key_file",
@@ -40,8 +40,7 @@ const FILES: [&str; 11] = [
     "history.ca_file",
 ];
 
-/// Puts the key that a file holds in the place of the setting, and the file's whole path in the
-/// place of the one that was written. Of a key and a file, what a later source says wins; from one
+/// Sets keys from their files, and replaces paths by full paths. Of a key and a file, the later source wins; in one
 /// source, both are an error. An empty text is no key.
 pub(crate) fn read(read: &mut Read, read_secret: Option<ReadSecret>) {
     for (key, file) in KEYS {
@@ -72,7 +71,7 @@ fn read_key(
         }
         _ => None,
     };
-    // Whether there is a key is unknown then.
+    // After an error it is unknown whether a key is set.
     let error = |read: &mut Read, origin: Origin, message: String| {
         read.invalid.insert(key_setting);
         read.errors.push(SettingError { origin, key: file_setting.into(), message });
@@ -105,7 +104,7 @@ fn read_key(
     }
 }
 
-/// Puts the whole path in the place of the one that was written. An empty text is no path.
+/// Replaces a written path by the full path. An empty text is no path.
 fn make_whole(value: &mut Value, origin: &Origin) {
     if let Value::Text(path) = value
         && !path.is_empty()
@@ -114,7 +113,7 @@ fn make_whole(value: &mut Value, origin: &Origin) {
     }
 }
 
-/// A path in a file is relative to that file's folder, any other to the process's.
+/// Resolves a path: in a file it is relative to that file's folder, elsewhere to the process's.
 fn whole(written: &str, origin: &Origin) -> PathBuf {
     let folder = match origin {
         Origin::File { name, .. } => Path::new(name).parent(),
@@ -123,7 +122,7 @@ fn whole(written: &str, origin: &Origin) -> PathBuf {
     folder.unwrap_or(Path::new("")).join(written)
 }
 
-/// Later sources win.
+/// The rank of a source: later sources win.
 fn rank(origin: &Origin) -> u8 {
     match origin {
         Origin::Default => 0,
@@ -140,7 +139,7 @@ mod tests {
 
     const SECRET: &str = "0123456789abcdef";
 
-    /// A file is there whose name is its path, and which holds that twice; `short` holds a short key.
+    /// Every file exists, and contains its path twice; `short` contains a short key.
     fn read_secret(path: &Path) -> Result<String, String> {
         match path.to_str() {
             Some("none") => Err("none: can't be read: gone".into()),
@@ -192,7 +191,7 @@ mod tests {
         }
         let whole = "[admin]\napi_key_file = \"/run/api.key\"\n";
         assert_eq!(key(&load("/etc/throng.toml", whole, &[], None).unwrap()), "/run/api.key");
-        // A variable's and a flag's are relative to where the process is.
+        // The paths of variables and flags are relative to the process's folder.
         let variable = [("THRONG_ADMIN_API_KEY_FILE", "b")];
         assert_eq!(key(&load("/etc/throng.toml", "", &variable, None).unwrap()), "b");
         assert_eq!(key(&load("/etc/throng.toml", "", &[], Some("c")).unwrap()), "c");
@@ -213,7 +212,7 @@ mod tests {
         assert_eq!(key(named, &[file], Some("c")).unwrap(), "c");
         assert_eq!(key("", &[variable], Some("c")).unwrap(), "c");
         assert_eq!(key(named, &[variable], None).unwrap(), variable.1);
-        // An empty variable does not take away the key that a file holds.
+        // An empty variable does not remove the key in a file.
         assert_eq!(key(named, &[("THRONG_ADMIN_API_KEY", "")], None).unwrap(), "a");
         assert_eq!(key(named, &[("THRONG_ADMIN_API_KEY_FILE", "")], None).unwrap(), "");
         let both = format!("{named}api_key = \"{SECRET}\"\n");
@@ -228,7 +227,7 @@ mod tests {
     #[test]
     fn a_file_without_a_good_key_is_an_error() {
         let open = "[admin]\nlisten = \"0.0.0.0:1\"\napi_key_file = ";
-        // Nobody knows whether there is a key, so this is the only error.
+        // It is unknown whether a key is set, so this is the only error.
         assert_eq!(
             load("throng.toml", &format!("{open}\"none\"\n"), &[], None).unwrap_err(),
             "throng.toml:3:16: admin.api_key_file: none: can't be read: gone"
@@ -240,7 +239,7 @@ mod tests {
             2
         );
         assert!(load("throng.toml", &format!("{open}\"a\"\n"), &[], None).is_ok());
-        // Without a key the port may be open to this machine only.
+        // Without a key only this machine may reach the port.
         let without = load("throng.toml", &format!("{open}\"no-key\"\n"), &[], None).unwrap_err();
         assert!(without.contains("admin.listen: 0.0.0.0:1 is open to other machines"), "{without}");
         let closed = load("throng.toml", "", &[("THRONG_ADMIN_API_KEY", "")], Some("no-key"));

@@ -1,4 +1,4 @@
-//! The keys of a table of `[[keys]]`, which is a key of the API.
+//! The keys of a table of `[[keys]]`, a key of the API.
 
 use std::fmt;
 
@@ -10,10 +10,10 @@ use crate::typed::Typed;
 
 use Kind::{Bytes, Hash, List, Number, TextBytes, Time};
 
-/// The longest name of a key, in bytes.
+/// Bytes of a key's name, at most.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
 
-// A line is: key, type, values, what happens without the key; of a limit also as in the table of settings.
+// A line is: key, type, values, and the effect of a missing key; for a limit also as in the table of settings.
 table_keys! {
     /// All keys of a table of `[[keys]]`.
     KEY_KEYS;
@@ -49,10 +49,10 @@ impl fmt::Debug for KeyHash {
 }
 
 impl KeyHash {
-    /// How the hash is named in front of its digits.
+    /// The prefix of the digits.
     pub const PREFIX: &str = "sha256:";
 
-    /// Reads `sha256:` and 64 hexadecimal digits.
+    /// Parses `sha256:` and 64 hexadecimal digits.
     pub fn parse(text: &str) -> Option<KeyHash> {
         let digits = text.strip_prefix(Self::PREFIX)?.as_bytes();
         let mut hash = [0; 32];

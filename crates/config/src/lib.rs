@@ -1,7 +1,7 @@
-//! Throng's configuration. One table of settings ([`SETTINGS`]) defines the parsers of files,
-//! variables and flags, the commented default file, and the listing of the configuration in force.
-//! [`TOPIC_KEYS`], [`FORWARD_KEYS`] and [`KEY_KEYS`] do the same for the tables of which a file may have
-//! any number: the rules by topic, those that send messages to a back end, and the keys of the API.
+//! Throng's configuration. One table of settings ([`SETTINGS`]) defines the parsers of files, variables and flags,
+//! the commented default file, and the listing of the configuration in force. [`TOPIC_KEYS`], [`FORWARD_KEYS`] and
+//! [`KEY_KEYS`] do the same for tables that a file may repeat: the rules by topic, those that send messages to a back
+//! end, and the keys of the API.
 //!
 //! Later sources win: defaults, the file, the environment (`THRONG_<SECTION>_<KEY>`), flags. This
 //! crate reads nothing from the process: the caller passes texts in, and so do tests.
@@ -56,8 +56,7 @@ pub use tables::{Absent, TableKey};
 pub use topics::{TOPIC_KEYS, TopicRule};
 pub use typed::{ClientCertificates, LogFormat, Sender, Silence, TlsVersion};
 
-/// What a packet of MQTT may have around its payload, in bytes, where no setting says it: a topic, and
-/// properties.
+/// Bytes that an MQTT packet may have around its payload if no setting limits it: a topic, and properties.
 const AROUND_PAYLOAD_BYTES: u64 = 4 << 10;
 
 /// A value of any setting.
@@ -87,7 +86,7 @@ pub enum Origin {
     Variable(String),
     /// A flag of the command line.
     Flag(String),
-    /// The file that holds the key and nothing else.
+    /// The key's own file, which contains nothing else.
     KeyFile(String),
 }
 
@@ -110,16 +109,15 @@ fn one_line(text: &str) -> String {
     text.chars().map(spelled).collect()
 }
 
-/// An error in one setting. It says where the value was written, and what would be right.
+/// An error in one setting. It contains the place of the value, and what would be valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}", place(origin, key), one_line(message))]
 pub struct SettingError {
     /// Where the value was written.
     pub origin: Origin,
-    /// The setting, or the name that was written in its place. Empty if the error concerns the
-    /// whole file.
+    /// The setting, or the written name if it is unknown. Empty if the error concerns the whole file.
     pub key: String,
-    /// What is wrong, and what would be right.
+    /// What is invalid, and what would be valid.
     pub message: String,
 }
 
@@ -137,7 +135,7 @@ fn place(origin: &Origin, key: &str) -> String {
     place
 }
 
-/// All errors of a configuration; at least one. Its text has a line for each.
+/// All errors of a configuration; at least one. Its text has one line for each.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", lines(.0))]
 pub struct ConfigError(pub Vec<SettingError>);
@@ -170,22 +168,21 @@ impl fmt::Debug for Loaded {
 /// The differences between two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Settings that take effect at once. `topics` stands for all rules by topic, `forward` for all
-    /// that send messages to a back end, `keys` for all keys of the API.
+    /// Settings that take effect at once. `topics` stands for all rules by topic, `forward` for all rules that send
+    /// messages to a back end, `keys` for all keys of the API.
     pub applied: Vec<&'static str>,
     /// Settings that take effect at the next start.
     pub restart: Vec<&'static str>,
 }
 
 impl Config {
-    /// True when nobody comes to the client port who has not proved who they are: by a token, or to the
-    /// application.
+    /// Returns true if all clients of the client port must prove who they are, by a token or to the application.
     pub fn knows_clients(&self) -> bool {
         let asks = self.webhook.connect && self.webhook.silence == Silence::Deny;
         self.auth.required || asks
     }
 
-    /// The largest packet from an MQTT client, in bytes.
+    /// Bytes of a packet from an MQTT client, at most.
     pub fn mqtt_packet_bytes_max(&self) -> u64 {
         match self.mqtt.packet_bytes_max {
             0 => self.limits.message_bytes_max + AROUND_PAYLOAD_BYTES,
@@ -193,8 +190,8 @@ impl Config {
         }
     }
 
-    /// True when MQTT clients may publish to each topic of which nothing says who may: only this machine can
-    /// reach the server, no proxy brings others, and nothing is set up that tells clients from each other.
+    /// Returns true if MQTT clients may publish to topics for which no rule decides who may: only this machine can
+    /// reach the server, no proxy serves others, and no setting distinguishes clients.
     pub fn is_open_to_mqtt(&self) -> bool {
         let local = |address: SocketAddr| address.ip().to_canonical().is_loopback();
         let (listen, listen_tls) = (self.client.listen, self.client.listen_tls);
@@ -206,12 +203,12 @@ impl Config {
         is_local && !self.has_proxy() && takes_all_users
     }
 
-    /// True when MQTT clients have a port.
+    /// Returns true if MQTT clients have a port.
     pub fn has_mqtt(&self) -> bool {
         self.mqtt.listen.is_some() || self.mqtt.listen_tls.is_some()
     }
 
-    /// True when a setting says that a proxy stands before the client port: so others than this machine may be
+    /// Returns true if a setting implies a proxy in front of the client port: clients of other machines may then be
     /// behind it.
     fn has_proxy(&self) -> bool {
         let Client { trusted_proxies, proxy_header, user_header, .. } = &self.client;
@@ -219,7 +216,7 @@ impl Config {
         !(trusted_proxies.is_empty() && user_header.is_empty() && is_default)
     }
 
-    /// True when tokens say who clients are: there is a key to check them with.
+    /// Returns true if tokens authenticate clients: the server has a key that verifies them.
     pub fn has_tokens(&self) -> bool {
         let Auth { hmac_key, public_key_files, jwks_urls, .. } = &self.auth;
         !(hmac_key.is_empty() && public_key_files.is_empty() && jwks_urls.is_empty())
@@ -227,8 +224,8 @@ impl Config {
 }
 
 impl Loaded {
-    /// Reads all sources, and checks all values by themselves and against each other. Returns all
-    /// errors, and not only the first.
+    /// Reads all sources, and checks all values by themselves and against each other. Returns all errors, not only
+    /// the first.
     pub fn load(sources: &Sources<'_>) -> Result<Loaded, ConfigError> {
         let mut read = source::read(sources);
         key_file::read(&mut read, sources.read_secret);
@@ -258,11 +255,10 @@ impl Loaded {
         }
     }
 
-    /// The configuration in force after a reload: the new values that take effect at once, and the
-    /// old values of settings that need a restart. Both configurations are valid, but their mixture
-    /// may not be (for example without the key, while the listener that needs it stays open until
-    /// the restart). So the mixture is checked again; if it has errors, the reload must be
-    /// rejected.
+    /// Returns the configuration in force after a reload: the new values of settings that take effect at once, and
+    /// the old values of settings that need a restart. Both configurations are valid, but their mixture may not be
+    /// (for example without the key, while the listener that needs it stays open until the restart). So this function
+    /// checks the mixture; if it has errors, the reload must be rejected.
     pub fn reloaded(&self, new: &Loaded) -> Result<Loaded, ConfigError> {
         let (values, old_names) = (new.values.clone(), new.old_names.clone());
         let (rules, keys) = (new.rules.clone(), new.keys.clone());
@@ -285,24 +281,24 @@ impl Loaded {
         Loaded::check(read)
     }
 
-    /// What to write in place of names that are read for one more version only: a line for each,
-    /// which begins with its place.
+    /// Returns a warning for each old name, which only one more version reads. It begins with the place and contains
+    /// the new name.
     pub fn warnings(&self) -> Vec<String> {
         renames::warnings(&self.old_names)
     }
 
-    /// The variables with our prefix that are no settings and were passed over: the platform sets them for a service
-    /// whose name begins with `throng`.
+    /// The ignored variables with our prefix that are not settings: the platform sets them for a service whose name
+    /// begins with `throng`.
     pub fn platform_variables(&self) -> &[String] {
         &self.platform_variables
     }
 
-    /// The source of a setting's value; [`Origin::Default`] for a key that does not exist.
+    /// The source of a setting's value; [`Origin::Default`] for an unknown key.
     pub fn origin(&self, key: &str) -> &Origin {
         self.values.get(key).map_or(&Origin::Default, |(_, origin)| origin)
     }
 
-    /// The keys that begin with `prefix` and have a number.
+    /// The numeric settings whose keys begin with `prefix`.
     pub fn numbers(&self, prefix: &str) -> impl Iterator<Item = (&'static str, u64)> {
         self.values.iter().filter_map(move |(key, (value, _))| match value {
             Value::Number(number) if key.starts_with(prefix) => Some((*key, *number)),
@@ -310,7 +306,7 @@ impl Loaded {
         })
     }
 
-    /// What a reload would change.
+    /// Returns the changes that a reload makes.
     pub fn changes(&self, new: &Loaded) -> Changes {
         let mut changes = Changes::default();
         for setting in SETTINGS {

@@ -1,4 +1,4 @@
-//! Parses single values: of the file, of a variable, of a flag.
+//! Parses single values of the file, of a variable, or of a flag.
 
 use toml::de::DeValue;
 
@@ -7,20 +7,20 @@ use crate::address::Resolve;
 use crate::setting::Kind;
 use crate::size;
 
-/// How much of a value that is not right an error shows, in characters.
+/// Characters of an invalid value in an error, at most.
 const SHOWN_CHARS_MAX: usize = 60;
 
-/// Why a value is not right.
+/// The reason why a value is invalid.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Mismatch {
-    /// What was written. Never shown of a secret.
+    /// The written value. Never shown for a secret.
     found: String,
-    /// What more there is to say, about this value.
+    /// Advice on this value, if any.
     advice: Option<String>,
 }
 
 impl Mismatch {
-    /// A value as it was written, with what more there is to say.
+    /// Creates the error of a written value, with advice.
     pub fn new(found: &str, advice: Option<String>) -> Self {
         let words: Vec<&str> = found.split_whitespace().collect();
         let words = words.join(" ");
@@ -31,12 +31,12 @@ impl Mismatch {
         Mismatch { found: shown, advice }
     }
 
-    /// A value that is no text at all.
+    /// Creates the error of a value that is not UTF-8.
     pub fn not_utf8() -> Self {
         Mismatch::new("what is not UTF-8", None)
     }
 
-    /// The error's message. `wants` says what the setting takes.
+    /// Returns the error's message. `wants` describes the valid values.
     pub fn message(&self, wants: &str, is_secret: bool) -> String {
         let Mismatch { found, advice } = self;
         if is_secret {
@@ -49,7 +49,7 @@ impl Mismatch {
     }
 }
 
-/// A value of the file; `written` is how it stands there.
+/// Parses a value of the file; `written` is its text in the file.
 pub(crate) fn from_toml(
     kind: Kind,
     value: &DeValue<'_>,
@@ -79,7 +79,7 @@ pub(crate) fn from_toml(
     }
 }
 
-/// A value of a variable or of a flag, or a text of the file.
+/// Parses a value of a variable or of a flag, or a text of the file.
 pub(crate) fn from_text(
     kind: Kind,
     text: &str,
@@ -125,7 +125,7 @@ pub(crate) fn from_text(
     }
 }
 
-/// A number within its bounds. `None` is one that doesn't fit into a `u64`.
+/// Checks that a number is within its bounds. `None` is one that doesn't fit into a `u64`.
 fn bounded(min: u64, max: u64, number: Option<u64>) -> Option<Value> {
     number.filter(|number| (min..=max).contains(number)).map(Value::Number)
 }

@@ -1,14 +1,13 @@
-//! Variables with our prefix that the platform sets, and nobody wrote: Kubernetes describes each Service to every
-//! container (<https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables>), as links of
-//! containers did before. A Service called `throng` or `throng-mqtt` describes itself in names that begin with
-//! `THRONG_`.
+//! Variables with our prefix that the platform sets: Kubernetes describes each Service to every container
+//! (<https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables>), as container links did
+//! before. The variables of a Service called `throng` or `throng-mqtt` begin with `THRONG_`.
 
-/// What addresses in these variables begin with.
+/// The schemes of addresses in these variables.
 const PROTOCOLS: [&str; 3] = ["tcp", "udp", "sctp"];
 
-/// True for a variable that describes a service: `THRONG_SERVICE_HOST`, `THRONG_SERVICE_PORT`,
-/// `THRONG_SERVICE_PORT_HTTP`, `THRONG_PORT` with an address such as `tcp://10.96.0.7:8000`, `THRONG_PORT_8000_TCP` and
-/// `THRONG_PORT_8000_TCP_ADDR`, and the same with a longer name in place of `THRONG`.
+/// Returns true for a variable that describes a service: `THRONG_SERVICE_HOST`, `THRONG_SERVICE_PORT`,
+/// `THRONG_SERVICE_PORT_HTTP`, `THRONG_PORT` with an address such as `tcp://10.96.0.7:8000`, `THRONG_PORT_8000_TCP`
+/// and `THRONG_PORT_8000_TCP_ADDR`, and the same with a longer name in place of `THRONG`.
 pub(crate) fn is_set_by_platform(name: &str, text: Option<&str>) -> bool {
     name.ends_with("_SERVICE_HOST")
         || has_part(name, "_SERVICE_PORT", |rest| rest.is_empty() || rest.starts_with('_'))
@@ -16,13 +15,13 @@ pub(crate) fn is_set_by_platform(name: &str, text: Option<&str>) -> bool {
         || name.ends_with("_PORT") && text.is_some_and(is_address)
 }
 
-/// Whether a name has this part, with something before it, and what follows it is right.
+/// Checks that a name has this part, with text before it and a valid rest.
 fn has_part(name: &str, part: &str, is_right: impl Fn(&str) -> bool) -> bool {
     let mut places = name.match_indices(part);
     places.any(|(at, _)| at > 0 && is_right(&name[at + part.len()..]))
 }
 
-/// `8000_TCP` and `8000_TCP_ADDR`.
+/// Checks for `8000_TCP` and `8000_TCP_ADDR`.
 fn is_port(rest: &str) -> bool {
     let Some((port, rest)) = rest.split_once('_') else { return false };
     let (protocol, what) = rest.split_once('_').unwrap_or((rest, ""));
@@ -31,7 +30,7 @@ fn is_port(rest: &str) -> bool {
         && matches!(what, "" | "PROTO" | "PORT" | "ADDR")
 }
 
-/// `tcp://10.96.0.7:8000`.
+/// Checks for `tcp://10.96.0.7:8000`.
 fn is_address(text: &str) -> bool {
     text.split_once("://").is_some_and(|(protocol, _)| PROTOCOLS.contains(&protocol))
 }

@@ -1,4 +1,4 @@
-//! The commented default file, and the configuration in force.
+//! Prints the commented default file, and the configuration in force.
 
 use std::fmt::Write;
 
@@ -11,8 +11,7 @@ use crate::topics::TOPIC_KEYS;
 use crate::values::Rule;
 use crate::{Loaded, Value};
 
-/// A file with every setting at its default, and with comments on what it does and which values it
-/// takes.
+/// Returns a file with every setting at its default, and with comments on its effect and its values.
 pub fn default_file() -> String {
     let mut out = String::from(
         "# Throng's configuration: every setting at its default.\n\
@@ -56,7 +55,7 @@ pub fn default_file() -> String {
     out
 }
 
-/// The keys of a table as comments, with an example.
+/// Appends the keys of a table as comments, with an example.
 fn example(out: &mut String, keys: &[TableKey]) {
     for key in keys {
         let (and, value) = match key.absent {
@@ -69,8 +68,8 @@ fn example(out: &mut String, keys: &[TableKey]) {
     }
 }
 
-/// The configuration in force as TOML, one setting a line. Each line names the source of its value.
-/// Secrets are left out.
+/// Returns the configuration in force as TOML, one setting a line. Each line names the source of its value. Secrets
+/// are omitted.
 pub fn effective(loaded: &Loaded) -> String {
     let mut out = String::new();
     let mut section = "";
@@ -132,7 +131,7 @@ fn toml_text(value: &Value) -> String {
     }
 }
 
-/// A TOML basic string (TOML 1.0, String). It is one line whatever the text contains.
+/// Formats a TOML basic string (TOML 1.0, String). It is always one line.
 pub fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {

@@ -1,5 +1,4 @@
-//! Names that settings had before. They are read until [`UNTIL`], each with a warning; what is
-//! printed has the new names only.
+//! Old names of settings. The server reads them until [`UNTIL`], each with a warning, and prints only the new names.
 
 use std::fmt;
 
@@ -8,18 +7,18 @@ use crate::Origin;
 /// The version that no longer reads these names.
 const UNTIL: &str = "0.4";
 
-/// Settings: what the old key begins with, and what the new one begins with.
+/// Settings: the prefix of old keys, and the prefix of new ones.
 const SETTINGS: &[(&str, &str)] = &[("offline.", "inbox.")];
 
 /// Keys of rules.
 const TOPIC_KEYS: &[RenamedKey] =
     &[RenamedKey { old: "client_events", new: "publish", words: &[("broadcast", "allow")] }];
 
-/// A key of a rule that has another name now.
+/// A renamed key of a rule.
 pub(crate) struct RenamedKey {
     pub old: &'static str,
     pub new: &'static str,
-    /// Values that have another name, too: the old one, and the new one.
+    /// Renamed values: the old one, and the new one.
     words: &'static [(&'static str, &'static str)],
 }
 
@@ -56,17 +55,17 @@ pub(crate) fn topic_key(old: &str) -> Option<&'static RenamedKey> {
     TOPIC_KEYS.iter().find(|renamed| renamed.old == old)
 }
 
-/// An old name that a source uses.
+/// An old name in a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OldName {
     pub origin: Origin,
-    /// What was written.
+    /// The old name, as written.
     pub old: String,
-    /// What to write in its place.
+    /// The new name to write instead.
     pub new: String,
 }
 
-/// What to write in place of old names, and where: one text for each, which names its first places.
+/// Returns a text for each old name, with its first places and the new name.
 pub(crate) fn warnings(names: &[OldName]) -> Vec<String> {
     let mut firsts: Vec<&OldName> = Vec::new();
     for name in names {
@@ -91,7 +90,7 @@ fn is_same(a: &OldName, b: &OldName) -> bool {
 /// Places other than the first.
 struct Also<'a>(&'a [String]);
 
-/// How many other places a warning names.
+/// Other places in a warning, at most.
 const PLACES_MAX: usize = 10;
 
 impl fmt::Display for Also<'_> {
@@ -151,14 +150,14 @@ mod tests {
             ]
         );
         assert!(new.warnings().is_empty());
-        // Only the new names are printed, and where they stand.
+        // Only the new names are printed, with their places.
         let text = effective(&old);
         for want in ["[inbox]", "publish = \"allow\"", "# throng.toml:8", "# throng.toml:3"] {
             assert!(text.contains(want), "{want}\nin\n{text}");
         }
         assert!(!text.contains("offline.") && !text.contains("client_events ="), "{text}");
         assert!(load(&text, &[]).unwrap().warnings().is_empty());
-        // What a reload leaves in force warns as the new file does.
+        // Values that a reload leaves in force cause the warnings of the new file.
         assert_eq!(new.reloaded(&old).unwrap().warnings(), old.warnings());
         assert!(old.reloaded(&new).unwrap().warnings().is_empty());
     }
@@ -200,7 +199,7 @@ mod tests {
                  THRONG_OFFLINE_ENABLED away"
             );
         }
-        // Different keys of both sections, and a later source with either name, are fine.
+        // Different keys in both sections, and a later source with either name, are valid.
         let both = "[offline]\nenabled = true\n[inbox]\nbytes_max = \"1MiB\"\n";
         let loaded = load(both, &[("THRONG_INBOX_ENABLED", "false")]).unwrap();
         assert_eq!((loaded.config.inbox.enabled, loaded.config.inbox.bytes_max), (false, 1 << 20));

@@ -1,4 +1,4 @@
-//! What a setting is: its name, the values that it takes, and when a change takes effect.
+//! The definition of a setting: its name, its values, and when a change takes effect.
 
 use crate::size;
 
@@ -12,10 +12,10 @@ pub enum Kind {
     /// A number of bytes within bounds, both included, or a text with a unit: `"64KiB"`, `"10 GB"`,
     /// `"1.5 GiB"`.
     Bytes(u64, u64),
-    /// An address, or a name that the caller's system resolves to one, with a port:
-    /// `"127.0.0.1:8000"`, `"localhost:8000"`.
+    /// An address with a port, or a name with a port that the caller's system resolves: `"127.0.0.1:8000"`,
+    /// `"localhost:8000"`.
     Address,
-    /// The same, or an empty text where there is none.
+    /// The same, or an empty text for no address.
     OptionalAddress,
     /// Any text.
     Text,
@@ -27,8 +27,8 @@ pub enum Kind {
     List,
     /// A date or a time with its offset (RFC 3339).
     Time,
-    /// The hash of a key: `sha256:` and hexadecimal digits. What stands there by mistake may be the
-    /// key itself, so it is never printed.
+    /// The hash of a key: `sha256:` and hexadecimal digits. It is never printed, because it may be the key itself by
+    /// mistake.
     Hash,
 }
 
@@ -37,7 +37,7 @@ pub enum Kind {
 pub(crate) enum Mode {
     /// A change needs a restart.
     Fixed,
-    /// A change takes effect on SIGHUP: what reloads the server hands it over.
+    /// A change takes effect on SIGHUP: the reload passes it on.
     Live,
     /// As `Live`, and the value is never printed.
     Secret,
@@ -58,16 +58,16 @@ pub struct Setting {
     pub reload: bool,
     /// The value is never printed.
     pub secret: bool,
-    /// What happens beyond it, if it is a limit.
+    /// The effect of exceeding it, if it is a limit.
     pub limit: Option<Limit>,
 }
 
-/// What happens beyond a limit, and where that shows: for the documentation, in its markup.
+/// The effect of exceeding a limit, and its metrics: for the documentation, in its markup.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
-    /// What happens, with the code of the error; `the same` is as at the limit before.
+    /// The effect, with the code of the error; `the same` is as at the limit before.
     pub beyond: &'static str,
-    /// The metrics that show how much of it is used, or how often it was met. `L` is `throng_limited_total`, and `–` none.
+    /// The metrics of its use, or of how often it was exceeded. `L` is `throng_limited_total`, and `–` none.
     pub metrics: &'static str,
 }
 
@@ -94,7 +94,7 @@ impl Setting {
         format!("THRONG_{}", self.key.replace('.', "_").to_uppercase())
     }
 
-    /// Section and key.
+    /// The section and the key.
     pub fn parts(&self) -> (&'static str, &'static str) {
         self.key.split_once('.').unwrap_or(("", self.key))
     }
@@ -106,7 +106,7 @@ impl Setting {
 }
 
 impl Kind {
-    /// Whether values of this kind are never printed, whatever the setting.
+    /// Returns true if values of this kind are never printed.
     pub fn is_secret(self) -> bool {
         self == Kind::Hash
     }

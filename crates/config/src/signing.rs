@@ -1,20 +1,20 @@
-//! Keys that requests to the application are signed with, as Standard Webhooks writes them
+//! Keys that sign requests to the application, in the format of Standard Webhooks
 //! (<https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>).
 
 use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-/// What a key in base64 begins with; any other text is the key itself.
+/// The prefix of a key in base64; any other text is the key itself.
 const PREFIX: &str = "whsec_";
 
-/// With or without padding, as people copy it.
+/// Base64 with or without padding, because people copy either.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// The bytes of a key; nothing where it is no base64 behind `whsec_`.
+/// Returns the bytes of a key; `None` if the text after `whsec_` is not base64.
 pub fn key(text: &str) -> Option<Vec<u8>> {
     match text.strip_prefix(PREFIX) {
         None => Some(text.into()),

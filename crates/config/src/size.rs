@@ -1,6 +1,6 @@
-//! Sizes in bytes, with a unit or without.
+//! Sizes in bytes, with or without a unit.
 
-/// What a unit stands for, in bytes. Capitals don't matter.
+/// The units in bytes. Their case doesn't matter.
 const UNITS: [(&str, u64); 10] = [
     ("", 1),
     ("b", 1),
@@ -14,11 +14,11 @@ const UNITS: [(&str, u64); 10] = [
     ("tib", 1 << 40),
 ];
 
-/// Reads `65536`, `"64KiB"`, `"64 kB"`, `"1.5 GiB"`; what is less than a byte is cut off. `None` is a
-/// size that doesn't fit.
+/// Parses `65536`, `"64KiB"`, `"64 kB"`, `"1.5 GiB"`, and cuts off parts of a byte. Returns `None` for a size that
+/// doesn't fit.
 ///
 /// # Errors
-/// What to write, if the text is no size.
+/// What to write, if the text is not a size.
 pub(crate) fn parse(text: &str) -> Result<Option<u64>, String> {
     let text = text.trim();
     let end = text.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count();
@@ -40,9 +40,9 @@ pub(crate) fn parse(text: &str) -> Result<Option<u64>, String> {
     Ok(scaled(whole, part, *factor))
 }
 
-/// `whole.part` times `factor`, both in digits.
+/// Computes `whole.part` times `factor` from the digits of both.
 fn scaled(whole: &str, part: &str, factor: u64) -> Option<u64> {
-    /// So many digits are far below a byte of the largest unit, and their product fits.
+    /// So many digits are far below a byte of the largest unit, and the product fits.
     const PART_DIGITS_MAX: usize = 18;
     let part = &part[..part.len().min(PART_DIGITS_MAX)];
     let scale = 10_u128.checked_pow(u32::try_from(part.len()).ok()?)?;
@@ -52,7 +52,7 @@ fn scaled(whole: &str, part: &str, factor: u64) -> Option<u64> {
     u64::try_from(whole * factor + part * factor / scale).ok()
 }
 
-/// A size as people write it: in the largest unit that divides it.
+/// Formats a size in the largest unit that divides it.
 pub(crate) fn shown(bytes: u64) -> String {
     let units = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1_u64 << 10)];
     match units.iter().find(|(_, factor)| bytes > 0 && bytes.is_multiple_of(*factor)) {
@@ -83,7 +83,7 @@ mod tests {
             ("16777215.999999999999999999999 TiB", u64::MAX - 1),
             ("2TB", 2_000_000_000_000),
         ] {
-            // In the last but one, what is cut off is more than the last digit.
+            // In the last but one, the cut off part is more than the last digit.
             let got = parse(text).unwrap().unwrap();
             assert!(got == want || text.len() > 20 && got > want - (1 << 40), "{text}: {got}");
         }

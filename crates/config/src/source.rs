@@ -1,4 +1,4 @@
-//! Reads the sources, and parses what they say into values.
+//! Reads the sources, and parses their texts to values.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -20,7 +20,7 @@ use crate::tables::{Absent, TableKey};
 use crate::values::{Rule, Values};
 use crate::{Origin, SettingError, Value};
 
-/// Reads the secret in a file. The error says what to do.
+/// Reads the secret in a file. The error contains what to do.
 pub type ReadSecret = fn(&Path) -> Result<String, String>;
 
 /// The sources of values.
@@ -32,8 +32,8 @@ pub struct Sources<'a> {
     pub variables: Vec<(OsString, OsString)>,
     /// For each flag: the setting's key, the flag's name, and its value.
     pub flags: Vec<(&'a str, &'a str, String)>,
-    /// Errors of sources that the caller could not read. They are reported with all others. The key
-    /// names one setting, or is empty for the whole file.
+    /// Errors of sources that the caller could not read, which are reported with all others. The key is one setting,
+    /// or empty for the whole file.
     pub unreadable: Vec<SettingError>,
     /// Finds the addresses of a `name:port`. Without it, no name is an address.
     pub resolve: Option<Resolve>,
@@ -78,7 +78,7 @@ pub(crate) struct Read {
     pub resolve: Option<Resolve>,
 }
 
-/// The text of a file, and how its places are called.
+/// The text of a file, and the names of its positions.
 #[derive(Clone, Copy)]
 struct File<'a> {
     text: &'a str,
@@ -86,7 +86,7 @@ struct File<'a> {
 }
 
 impl<'a> File<'a> {
-    /// Where something is written, and how.
+    /// Returns the place of a span, and its text.
     fn place(&self, span: Range<usize>) -> (Origin, &'a str) {
         ((self.at)(span.start), self.text.get(span).unwrap_or_default())
     }
@@ -109,7 +109,7 @@ pub(crate) fn read(sources: &Sources<'_>) -> Read {
         let ours = name.starts_with("THRONG_") && !OTHER_VARIABLES.contains(&name.as_ref());
         ours.then_some((name, text.to_str()))
     });
-    // Old names come last in each source: so they meet what has the new name.
+    // Old names come last in each source, so that they meet the value of the new name.
     let (old, new): (Vec<_>, Vec<_>) = ours.partition(|(name, _)| is_old_variable(name));
     for (name, text) in new {
         read.variable(&name, &name, text);
@@ -150,7 +150,7 @@ impl Read {
             self.add_error(at(error.span().map_or(0, |span| span.start)), "", message);
         }
         if !errors.is_empty() {
-            // The parser only guesses at the rest, so its values would cause misleading errors.
+            // The parser guesses at the rest, so its values would cause misleading errors.
             return self.invalidate_all();
         }
         let sections = table.get_ref().iter();
@@ -308,7 +308,7 @@ impl Read {
         rule
     }
 
-    /// Reads the variable `written`, which is called `name` now.
+    /// Reads the variable `written`, whose new name is `name`.
     fn variable(&mut self, written: &str, name: &str, text: Option<&str>) {
         let origin = Origin::Variable(written.into());
         match SETTINGS.iter().find(|setting| setting.variable() == name) {
@@ -335,8 +335,8 @@ impl Read {
         }
     }
 
-    /// Takes a value. `written` is the name that the source has for the setting: an old one may not
-    /// stand beside a new one.
+    /// Sets a value. `written` is the name in the source: a source must not use the old and the new name of a
+    /// setting.
     fn put(
         &mut self,
         setting: &'static Setting,
@@ -385,7 +385,7 @@ fn is_old_variable(name: &str) -> bool {
     renames::variable(name).is_some()
 }
 
-/// Whether both were read from the file, or both from the environment: one doesn't win over the other.
+/// Returns true if both come from the file, or both from the environment, so that neither overrides the other.
 fn is_one_source(a: &Origin, b: &Origin) -> bool {
     matches!(
         (a, b),
@@ -401,7 +401,7 @@ fn is_called(new: &str) -> String {
     format!("it is called {new} now")
 }
 
-/// The table's default text as a value. A test makes sure that every default has one.
+/// Parses a default of the table. A test checks that every default is valid.
 pub(crate) fn default_value(key: &TableKey, default: &str) -> Option<Value> {
     from_toml(key.kind, DeValue::parse(default).ok()?.get_ref(), default, None).ok()
 }

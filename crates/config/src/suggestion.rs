@@ -1,15 +1,15 @@
-//! Suggestions for names that don't exist.
+//! Suggestions for unknown names.
 
 use strsim::osa_distance;
 
-/// The longest name that is compared with others, in bytes: the time goes with its length.
+/// Bytes of a name that is compared with others, at most: the time grows with its length.
 const NAME_BYTES_MAX: usize = 100;
 
-/// Letters by which a name differs that was mistyped.
+/// Letters that differ in a name with a typo, at most.
 const MISTYPED: usize = 2;
 
-/// Says that the name does not exist, and suggests others: names that end the same in another
-/// section (`THRONG_LISTEN`, `client.connections_max`), or the one with the most similar spelling.
+/// Returns an error for an unknown name, with suggestions: names with the same ending in another section
+/// (`THRONG_LISTEN`, `client.connections_max`), or the most similar name.
 pub(crate) fn suggest(name: &str, known: impl Iterator<Item = String>) -> String {
     let known: Vec<String> = known.collect();
     let tail = name.strip_prefix("THRONG_").or(name.split_once('.').map(|(_, key)| key));
@@ -39,8 +39,8 @@ pub(crate) fn suggest(name: &str, known: impl Iterator<Item = String>) -> String
     }
 }
 
-/// True for a setting of the same section that begins as a shorter name of two or more words does, and has
-/// all of these in their order: `history_messages_max` for `history_max`.
+/// Returns true for a setting of the same section with all words of a name of two or more words, in their order and
+/// with the same first word: `history_messages_max` for `history_max`.
 fn has_all_words(known: &str, name: &str) -> bool {
     let (Some((section, known)), Some((of, name))) =
         (known.rsplit_once('.'), name.rsplit_once('.'))
@@ -54,8 +54,7 @@ fn has_all_words(known: &str, name: &str) -> bool {
         && name.split('_').all(|word| words.any(|it| it == word))
 }
 
-/// True for `client.` or `THRONG_CLIENT_`, and false for a part of a key such as
-/// `limits.topics_per_`.
+/// Returns true for `client.` or `THRONG_CLIENT_`, and false for a part of a key such as `limits.topics_per_`.
 fn ends_a_section(front: &str) -> bool {
     let variable = front.strip_prefix("THRONG_").and_then(|front| front.strip_suffix('_'));
     front.ends_with('.') || variable.is_some_and(|section| !section.contains('_'))

@@ -16,9 +16,8 @@ use crate::typed::{
 };
 use crate::values::{Rule, Values};
 
-/// Generates [`SETTINGS`](crate::SETTINGS), a struct for each section, `Config` with all sections,
-/// and the conversion from values. All of them come from the same line, so none can miss a setting
-/// or misspell it.
+/// Generates [`SETTINGS`](crate::SETTINGS), a struct for each section, `Config` with all sections, and the conversion
+/// from values. All of them come from the same line, so none can omit or misspell a setting.
 macro_rules! settings {
     ($(
         #[doc = $section_doc:literal]
@@ -114,17 +113,16 @@ macro_rules! settings {
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// The longest time that a shard waits for a silent peer, in seconds. A test compares it with
-/// `shard::SILENCE_SECONDS_MAX`.
+/// Seconds that a shard waits for a silent peer, at most. A test compares it with `shard::SILENCE_SECONDS_MAX`.
 const SILENCE_MAX: u64 = 60_000;
 
-/// The longest keep-alive, in seconds: a client may be silent for one and a half of it.
+/// Seconds of a keep-alive, at most: a client may be silent for one and a half of it.
 const KEEP_ALIVE_MAX: u64 = SILENCE_MAX / 3 * 2;
 
 use Kind::{Address, Bool, Bytes, Choice, List, Number, OptionalAddress, Text};
 
-// A line is: key, type, when a change takes effect, values, default as TOML; of a limit also what happens beyond it,
-// with the code of the error, and the metrics that show it.
+// A line is: key, type, when a change takes effect, values, default as TOML; for a limit also the effect of exceeding
+// it, with the code of the error, and its metrics.
 settings! {
     /// What clients meet.
     client: Client {

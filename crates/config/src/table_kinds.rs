@@ -1,4 +1,4 @@
-//! The kinds of tables of which a file may have any number.
+//! The kinds of tables that a file may repeat.
 
 use crate::certificates::CERTIFICATE_KEYS;
 use crate::forwards::FORWARD_KEYS;
@@ -6,7 +6,7 @@ use crate::keys::KEY_KEYS;
 use crate::tables::TableKey;
 use crate::topics::TOPIC_KEYS;
 
-/// What the tables of a kind hold.
+/// The contents of a kind of table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holds {
     /// Rules by topic.
@@ -21,13 +21,13 @@ pub(crate) enum Holds {
 
 /// One kind of table.
 pub(crate) struct TableKind {
-    /// As it stands between double brackets.
+    /// Its name between double brackets.
     pub name: &'static str,
     /// All keys that it may have.
     pub keys: &'static [TableKey],
-    /// What one of them is called.
+    /// The word for one of them.
     pub one: &'static str,
-    /// What they hold.
+    /// Their contents.
     pub holds: Holds,
 }
 
@@ -45,17 +45,17 @@ pub(crate) const TABLES: [TableKind; 4] = [
 ];
 
 impl TableKind {
-    /// The kind of this name.
+    /// Returns the kind with this name.
     pub fn named(name: &str) -> Option<&'static TableKind> {
         TABLES.iter().find(|table| table.name == name)
     }
 
-    /// Whether it is the tables of rules by topic, some of whose keys had other names.
+    /// Returns true for the rules by topic, some of whose keys are renamed.
     pub fn is_topics(&self) -> bool {
         self.holds == Holds::Topics
     }
 
-    /// Whether a variable is called like these tables, alone or with one of their keys behind it.
+    /// Returns true if a variable has the name of these tables, alone or with one of their keys behind it.
     pub fn is_variable(&self, variable: &str) -> bool {
         let key = variable.strip_prefix("THRONG_").map(str::to_lowercase);
         let name = self.name.replace('.', "_");

@@ -1,9 +1,9 @@
-//! Tables of which a file may have any number: `[[topics]]`, `[[forward]]` and `[[keys]]`. The code
-//! that reads, prints and checks them is derived from their keys.
+//! Tables that a file may repeat: `[[topics]]`, `[[forward]]` and `[[keys]]`. The code that reads, prints and checks
+//! them is derived from their keys.
 
 use crate::setting::{Kind, Limit};
 
-/// What happens to a table without this key. All values are TOML.
+/// The effect of a missing key on a table. All values are TOML.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
     /// The key has this default.
@@ -21,11 +21,11 @@ pub struct TableKey {
     pub key: &'static str,
     /// The values that it takes.
     pub kind: Kind,
-    /// What happens to a table without it.
+    /// The effect if it is missing.
     pub absent: Absent,
     /// One sentence about what it does.
     pub doc: &'static str,
-    /// What happens beyond it, if it is a limit.
+    /// The effect of exceeding it, if it is a limit.
     pub limit: Option<Limit>,
 }
 
@@ -63,7 +63,7 @@ macro_rules! table_keys {
             pub $key: $type,
         )*}
 
-        /// The typed values of one table.
+        /// Converts the values of one table.
         pub(crate) fn typed(values: &$crate::values::Values) -> $Struct {
             $Struct {$(
                 $key: $crate::typed::Typed::typed(

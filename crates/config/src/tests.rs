@@ -124,7 +124,7 @@ fn who_proves_who_they_are_may_come_to_an_open_port() {
     let url = "url = \"http://a/b\"\n";
     assert_eq!(open(&format!("[auth]\n{key}required = true\n")), Ok(()));
     assert_eq!(open(&format!("[webhook]\n{url}connect = true\n")), Ok(()));
-    // Tokens that nobody needs, a question that nobody asks, and one whose answer may be missing.
+    // Tokens that are optional, a webhook that never gets a request, and one whose reply may be missing.
     for file in [
         format!("[auth]\n{key}"),
         format!("[webhook]\n{url}"),
@@ -133,7 +133,7 @@ fn who_proves_who_they_are_may_come_to_an_open_port() {
         let errors = open(&file).expect_err(&file);
         assert!(errors.contains("auth.required = true"), "{file}{errors}");
     }
-    // Without a key to check tokens with nobody could come in.
+    // Without a key that verifies tokens no client could connect.
     assert!(open("[auth]\nrequired = true\n").is_err());
 }
 
@@ -151,13 +151,13 @@ fn the_key_is_never_printed() {
 
 #[test]
 fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
-    // The file of a key changes the key, too: see key_file.rs.
+    // The file of a key changes the key too: see key_file.rs.
     let is_key_file = |key: &str| {
         ["_key_file", ".password_file", ".credentials_file"].iter().any(|end| key.ends_with(end))
     };
     for setting in SETTINGS.iter().filter(|setting| !is_key_file(setting.key)) {
         let (section, key) = setting.parts();
-        // What tokens may do needs a key to check them with.
+        // The settings of tokens need a key that verifies them.
         let needs_key = section == "auth" && setting.key != "auth.hmac_key";
         let base = [("THRONG_AUTH_HMAC_KEY", "0123456789abcdef0123456789abcdef")];
         let url = [("THRONG_WEBHOOK_URL", "http://a/b")];
@@ -169,7 +169,7 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
             [("THRONG_TLS_CERTIFICATE_FILE", "cert.pem"), ("THRONG_TLS_KEY_FILE", "key.pem")];
         let base = match setting.key {
             "client.listen_tls" | "mqtt.listen_tls" | "admin.listen_tls" => &certificate[..],
-            // One is nothing without the other: see check/tls.rs.
+            // Each is invalid without the other: see check/tls.rs.
             "tls.certificate_file" | "tls.key_file" | "tls.acme_hosts" => continue,
             "tls.client_certificates" | "tls.client_user" => &authority[..],
             "webhook.events" | "webhook.connect" => &url[..],
@@ -239,8 +239,7 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
 
 #[test]
 fn an_invalid_value_is_not_compared_with_others() {
-    // With these values the outbox would be too small for the default message, and the listener
-    // open.
+    // With these values the outbox would be too small for the default message, and the listener would be open.
     let file =
         "[limits]\noutbox_bytes_max = 3000\nmessage_bytes_max = \"1k\"\n[client]\ninsecure = 1\n";
     let errors = load(file, &[("THRONG_CLIENT_LISTEN", "0.0.0.0:1")], &[]).unwrap_err();
@@ -349,7 +348,7 @@ fn a_reload_never_leaves_a_listener_open_without_its_key() {
     assert_eq!(now.config.admin.listen, old.config.admin.listen);
     assert_eq!(now.config.limits.head_bytes_max, 9000);
     assert!(effective(&now).contains("listen = \"0.0.0.0:8001\""));
-    // A change that waits for the restart is listed again at the next reload.
+    // A change that needs a restart is listed again at the next reload.
     assert_eq!(now.changes(&new).restart, ["admin.listen"]);
 }
 
@@ -364,13 +363,13 @@ fn a_reload_never_opens_a_listener_to_unknown_clients() {
         (hook, ["", "[webhook]\nurl = \"http://a/b\"\nconnect = true\nsilence = \"allow\"\n"]),
     ] {
         let old = load(&format!("{open}{guard}"), &[], &[]).unwrap();
-        // The new file is right by itself: it closes the port, but only with the restart.
+        // The new file alone is valid: it closes the port, but only after the restart.
         for less in less {
             let new = load(less, &[], &[]).unwrap();
             let errors = old.reloaded(&new).expect_err(less).to_string();
             assert!(errors.contains("0.0.0.0:8000 is open to other machines"), "{less}{errors}");
         }
-        // One may take the other's place, and saying that it is safe waits for the restart, too.
+        // One may replace the other, but the setting that declares it safe needs a restart too.
         let other = if guard == hook { &*required } else { hook };
         assert!(old.reloaded(&load(other, &[], &[]).unwrap()).is_ok(), "{other}");
         let said = load("[client]\ninsecure = true\n", &[], &[]).unwrap();

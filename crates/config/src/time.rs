@@ -1,11 +1,11 @@
-//! Dates and times, as RFC 3339 and TOML write them.
+//! Dates and times in the formats of RFC 3339 and TOML.
 
 use toml::value::{Datetime, Offset};
 
-/// Seconds since 1970 of a date, which begins at midnight UTC, or of a time with its offset.
+/// Parses a date, which begins at midnight UTC, or a time with its offset, to seconds since 1970.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The reason why it is invalid, if known.
 pub(crate) fn seconds(text: &str) -> Result<u64, Option<String>> {
     let Datetime { date: Some(date), time, offset } = text.parse().map_err(|_| None)? else {
         return Err(Some("it has no date".into()));
@@ -26,8 +26,8 @@ pub(crate) fn seconds(text: &str) -> Result<u64, Option<String>> {
     u64::try_from(seconds).map_err(|_| Some("that is before 1970".into()))
 }
 
-/// Days from 1970-01-01 to a date of the Gregorian calendar. Years are counted from March, so that the
-/// day that a leap year has more comes last.
+/// Counts days from 1970-01-01 to a date of the Gregorian calendar. Years begin in March, so that the extra day of a
+/// leap year comes last.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));

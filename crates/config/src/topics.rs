@@ -1,4 +1,4 @@
-//! The keys of a rule by topic, which is a table of `[[topics]]`.
+//! The keys of a rule by topic, a table of `[[topics]]`.
 
 use model::name::NAME_BYTES_MAX;
 use model::{JoinRule, PublishRule};
@@ -10,7 +10,7 @@ use crate::typed::{JOIN_WORDS, PUBLISH_WORDS};
 
 use Kind::{Bool, Bytes, Choice, Number, Text, TextBytes};
 
-// A line is: key, type, values, what happens without the key; of a limit also as in the table of settings.
+// A line is: key, type, values, and the effect of a missing key; for a limit also as in the table of settings.
 table_keys! {
     /// All keys of a rule.
     TOPIC_KEYS;

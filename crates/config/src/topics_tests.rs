@@ -287,7 +287,7 @@ fn rules_change_with_a_reload() {
         assert_eq!(now.changes(&new), Changes::default());
         assert_eq!(effective(&now), effective(&new));
     }
-    // A default that is written out, or another place in the file, changes nothing.
+    // An explicit default, or another place in the file, changes nothing.
     let same = rules(
         "# Moved.\n[[topics]]\npattern = \"a\"\njoin = \"allow\"\n[[topics]]\npattern = \"b\"\n",
     );
@@ -335,7 +335,7 @@ proptest::proptest! {
     ) {
         let mut file = String::from("[webhook]\nurl = \"http://a\"\n");
         for (at, (pattern, join, events, presence, messages)) in rules.iter().enumerate() {
-            // The number prevents that one pattern covers another.
+            // The number prevents one pattern from covering another.
             let pattern = toml::Value::String(format!("{at}{pattern}"));
             file.push_str(&format!(
                 "[[topics]]\npattern = {pattern}\njoin = \"{}\"\npresence = {presence}\n",

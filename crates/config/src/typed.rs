@@ -1,4 +1,4 @@
-//! The typed values, for the rest of the program.
+//! Converts values to types, for the rest of the program.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,17 +10,16 @@ use proxies::ProxyHeader;
 use crate::Value;
 use crate::setting::Mode;
 
-/// What `Debug` prints for a field: a secret is hidden.
+/// What `Debug` prints for a field: a placeholder for a secret.
 pub(crate) fn shown(mode: Mode, value: &dyn fmt::Debug) -> &dyn fmt::Debug {
     if mode == Mode::Secret { &"(hidden)" } else { value }
 }
 
-/// A type of a setting. Every setting has a value of its kind before the conversion, so the
-/// fallbacks are never used.
+/// A type of a setting. Every setting has a value of its kind before the conversion, so the fallbacks are never used.
 pub(crate) trait Typed: Sized {
     fn typed(value: Option<&Value>) -> Self;
 
-    /// A value that may be missing, for settings and keys of which not all have one.
+    /// Converts a value that may be missing, for settings and keys that may be unset.
     fn optional(value: Option<&Value>) -> Option<Self> {
         value.map(|value| Self::typed(Some(value)))
     }
@@ -33,7 +32,7 @@ impl Typed for bool {
 }
 
 impl Typed for u64 {
-    /// A number, or of a time the seconds since 1970.
+    /// Converts a number, or a time to seconds since 1970.
     fn typed(value: Option<&Value>) -> Self {
         match value {
             Some(Value::Number(number)) => *number,
@@ -101,7 +100,7 @@ macro_rules! words {
     };
 }
 
-/// The words of an enum that the crate has in which it is used. The first one is the fallback.
+/// The words of an enum that another crate defines. The first one is the fallback.
 macro_rules! words_of {
     ($(#[doc = $doc:literal])* $words:ident: $type:ty {$($variant:ident = $word:literal;)*}) => {
         $(#[doc = $doc])*
@@ -118,7 +117,7 @@ macro_rules! words_of {
 }
 
 words_of! {
-    /// Whether clients become other users while they are connected.
+    /// Whether a client may log in as other users while it is connected.
     LOGIN_WORDS: LoginRule {
         Allow = "allow";
         Refuse = "refuse";
@@ -126,7 +125,7 @@ words_of! {
 }
 
 words_of! {
-    /// Which field of a client's certificate is its user.
+    /// The field of a client's certificate that contains its user.
     CLIENT_USER_WORDS: CertificateUser {
         None = "none";
         CommonName = "common-name";
@@ -137,7 +136,7 @@ words_of! {
 }
 
 words_of! {
-    /// How trusted proxies say where a client is.
+    /// The header or protocol in which trusted proxies give a client's address.
     PROXY_HEADER_WORDS: ProxyHeader {
         XForwardedFor = "x-forwarded-for";
         Forwarded = "forwarded";
@@ -155,7 +154,7 @@ words_of! {
 }
 
 words_of! {
-    /// Whether clients may publish to a topic, and who gets it.
+    /// Whether clients may publish to a topic, and where their messages go.
     PUBLISH_WORDS: PublishRule {
         Allow = "allow";
         Others = "others";
@@ -166,9 +165,9 @@ words_of! {
 }
 
 words! {
-    /// How messages leave.
+    /// The method of sending messages.
     Sender {
-        /// io_uring where the kernel allows it, else write.
+        /// io_uring if the kernel allows it, otherwise write.
         Auto = "auto";
         /// Batched io_uring sends.
         IoUring = "io_uring";
@@ -190,15 +189,15 @@ words! {
 words! {
     /// Whether a client must have a certificate.
     ClientCertificates {
-        /// It may have none.
+        /// A client without a certificate is accepted.
         Optional = "optional";
-        /// A client without one is rejected.
+        /// A client without a certificate is rejected.
         Required = "required";
     }
 }
 
 words! {
-    /// How is logged.
+    /// The format of the log.
     LogFormat {
         /// Lines for people.
         Text = "text";
@@ -208,11 +207,11 @@ words! {
 }
 
 words! {
-    /// What an application that says nothing is taken to have said.
+    /// The decision if the application does not reply.
     Silence {
-        /// No.
+        /// The request is denied.
         Deny = "deny";
-        /// Yes.
+        /// The request is allowed.
         Allow = "allow";
     }
 }

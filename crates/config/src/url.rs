@@ -1,9 +1,9 @@
-//! Checks of origins and of URLs of webhooks.
+//! Checks of origins, and of URLs of webhooks.
 
 use url::{Host, Url};
 
-/// True for `*` and for what a browser sends as `Origin` (RFC 6454, section 6.2), including `null`.
-/// Origins are compared as texts, so a text that no browser sends would never match.
+/// Returns true for `*` and for texts that a browser sends as `Origin` (RFC 6454, section 6.2), including `null`.
+/// Origins are compared as texts, so any other text would never match.
 pub(crate) fn is_origin(text: &str) -> bool {
     if text == "*" || text == "null" {
         return true;
@@ -11,7 +11,7 @@ pub(crate) fn is_origin(text: &str) -> bool {
     let Ok(url) = Url::parse(text) else { return false };
     let Some(host) = url.host_str() else { return false };
     let origin = format!("{}://{host}", url.scheme());
-    // Without the scheme's own, which browsers leave out.
+    // Browsers omit the scheme's default port.
     let with_port = url.port().map(|port| format!("{origin}:{port}"));
     let is_host = match url.host() {
         Some(Host::Domain(name)) => is_name(name),
@@ -20,10 +20,10 @@ pub(crate) fn is_origin(text: &str) -> bool {
     is_host && (text == origin || with_port.is_some_and(|with_port| text == with_port))
 }
 
-/// The longest URL in bytes. The HTTP client rejects longer ones.
+/// Bytes of a URL, at most. The HTTP client rejects longer ones.
 const URL_BYTES_MAX: usize = 65_534;
 
-/// The longest host name, and the longest label between dots (RFC 1035, section 2.3.4).
+/// Bytes of a host name and of a label between dots, at most (RFC 1035, section 2.3.4).
 const NAME_BYTES_MAX: (usize, usize) = (253, 63);
 
 /// Checks that spans can be sent to this URL.
@@ -35,8 +35,7 @@ pub(crate) fn collector(text: &str) -> Result<(), String> {
     })
 }
 
-/// Checks that requests can be sent to this URL. The error does not repeat a text that may contain
-/// a password.
+/// Checks that requests can be sent to this URL. The error does not repeat a text that may contain a password.
 pub(crate) fn webhook(text: &str) -> Result<(), String> {
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
     if url.as_ref().is_some_and(|url| !url.username().is_empty() || url.password().is_some()) {
@@ -51,7 +50,7 @@ pub(crate) fn webhook(text: &str) -> Result<(), String> {
             .into());
     }
     let shown = if text.contains(['@', '#']) { "this".into() } else { format!("{text:?}") };
-    // As it is written: the parser is lenient, and the HTTP client is not.
+    // The written text: the parser is lenient, but the HTTP client is not.
     let authority = text.split_once("://").and_then(|(_, rest)| rest.split(['/', '#']).next());
     if authority.is_some_and(|authority| !authority.is_ascii()) {
         return Err(format!(
@@ -78,8 +77,8 @@ pub(crate) fn webhook(text: &str) -> Result<(), String> {
     }
 }
 
-/// Whether the host of the URL is an address, or a name that DNS could resolve, and stands in the
-/// authority as it is: not encoded, not behind more slashes.
+/// Checks that the host of the URL is an address, or a name that DNS could resolve, and that the authority contains
+/// it literally: not encoded, not after more slashes.
 fn is_reachable(url: &Url, authority: &str) -> bool {
     let is_written = |host: &str| {
         let written = authority.get(..host.len());
@@ -100,7 +99,7 @@ fn is_reachable(url: &Url, authority: &str) -> bool {
     known && !authority.ends_with(':')
 }
 
-/// True for a host name of the characters that are in use.
+/// Checks that a host name has only characters that are in use.
 fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     !name.is_empty() && name.bytes().all(|byte| plain(byte) || b"-._".contains(&byte))

@@ -1,4 +1,5 @@
-//! What the server's TLS certificates say, for the API and the metrics, and how the admin port accepts connections by them.
+//! The server's TLS certificates, for the API and the metrics, and the configuration by which the admin port accepts
+//! connections.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -62,12 +63,12 @@ impl Certificates {
         self.orders[result as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many orders ended with this result.
+    /// Returns how many orders ended with this result.
     pub(crate) fn orders(&self, result: OrderResult) -> u64 {
         self.orders[result as usize].load(Ordering::Relaxed)
     }
 
-    /// The configuration by which the admin port accepts connections; `None` where no port has TLS.
+    /// The configuration by which the admin port accepts connections; `None` if no port has TLS.
     pub(crate) fn config(&self) -> Option<Arc<ServerConfig>> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).config.clone()
     }

@@ -1,4 +1,4 @@
-//! Has the keys of tokens fetched.
+//! Requests keys of tokens.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 
 use crate::outgoing::Authorities;
 
-/// Has keys fetched soon.
+/// Wakes the task that fetches keys.
 #[derive(Clone, Debug, Default)]
 pub struct KeyFetcher {
     wanted: Arc<Notify>,
@@ -14,22 +14,22 @@ pub struct KeyFetcher {
 }
 
 impl KeyFetcher {
-    /// Has keys fetched from servers of these authorities alone.
+    /// Keys are fetched from servers of these authorities alone.
     pub fn new(authorities: Authorities) -> Self {
         KeyFetcher { wanted: Arc::default(), authorities }
     }
 
-    /// Whose servers keys are fetched from.
+    /// The authorities of servers from which keys are fetched.
     pub(crate) fn authorities(&self) -> &Authorities {
         &self.authorities
     }
 
-    /// Somebody waits for keys. From any thread; it does not block.
+    /// Requests keys. Works from any thread, and does not block.
     pub fn wake(&self) {
         self.wanted.notify_one();
     }
 
-    /// Returns when somebody waits for keys.
+    /// Waits until keys are requested.
     pub(crate) async fn woken(&self) {
         self.wanted.notified().await;
     }

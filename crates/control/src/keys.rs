@@ -15,7 +15,7 @@ use crate::monitor::process::unix_seconds;
 use crate::node::Node;
 use crate::outgoing::{AGENT, Connector, chain, connector};
 
-/// How long one answer may take.
+/// How long one response may take.
 const FETCH_MAX: Duration = Duration::from_secs(5);
 
 /// The largest set of keys, in bytes.
@@ -41,12 +41,12 @@ pub(crate) async fn fetch(node: Arc<Node>) {
             futures_util::future::join_all(fetches).await;
             jwks.end(unix_seconds());
         }
-        // What is due or wanted meanwhile is seen.
+        // A request that came meanwhile ends the wait at once. The next poll finds keys that are due.
         let _ = timeout(POLL_INTERVAL, node.keys.woken()).await;
     }
 }
 
-/// Fetches a set, and takes it as soon as it is there: nobody waits for another issuer that is slow.
+/// Fetches a set, and applies it as soon as it is there: no client waits for another issuer that is slow.
 async fn take(client: &Client<Connector, Empty<Bytes>>, jwks: &Jwks, url: &str) {
     let reply = fetch_set(client, url).await;
     match reply.and_then(|json| jwks.fetched(url, &json).map_err(|it| it.to_string())) {

@@ -1,4 +1,4 @@
-//! What requests to others have in common: TLS, and how errors are told.
+//! What outgoing requests share: TLS, and the text of errors.
 
 use std::error::Error;
 use std::io;
@@ -10,18 +10,18 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use rustls::ClientConfig;
 use trust::{Trust, TrustError};
 
-/// What requests say of who makes them.
+/// The `User-Agent` of requests.
 pub(crate) const AGENT: &str = concat!("throng/", env!("CARGO_PKG_VERSION"));
 
-/// Connects by TCP, and by TLS where the URL says so.
+/// Connects by TCP, and by TLS if the URL says so.
 pub(crate) type Connector = HttpsConnector<HttpConnector>;
 
-/// Which servers requests to others trust.
+/// Which servers outgoing requests trust.
 #[derive(Clone, Debug, Default)]
 pub struct Authorities(Option<Arc<ClientConfig>>);
 
 impl Authorities {
-    /// Trusts the authorities that the host trusts, or Mozilla's where it has none. They are read when the first request
+    /// Trusts the authorities that the host trusts, or Mozilla's if it has none. They are read when the first request
     /// needs them.
     pub const SYSTEM: Authorities = Authorities(None);
 
@@ -50,7 +50,7 @@ pub(crate) fn connector(authorities: &Authorities) -> io::Result<Connector> {
     Ok(builder.https_or_http().enable_http1().wrap_connector(tcp))
 }
 
-/// Reads the certificates that the host trusts, or takes Mozilla's where it has none.
+/// Reads the certificates that the host trusts, or takes Mozilla's if it has none.
 fn system() -> io::Result<HttpsConnectorBuilder<WantsSchemes>> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = HttpsConnectorBuilder::new();
@@ -65,7 +65,7 @@ fn system() -> io::Result<HttpsConnectorBuilder<WantsSchemes>> {
     }
 }
 
-/// An error with all that caused it.
+/// Returns an error's text with all that caused it.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,4 +1,4 @@
-//! The thread `control`: it serves the admin port, takes samples, and runs what recurs.
+//! The thread `control`: it serves the admin port, takes samples, and runs periodic work.
 
 use std::io;
 use std::sync::Arc;
@@ -31,11 +31,11 @@ pub struct Running {
 /// time in which a connection may begin one.
 const FORWARD_MAX: Duration = Duration::from_secs(40);
 
-/// Between two checks whether all connections are gone.
+/// Time between two checks whether all connections are gone.
 const FORWARD_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Running {
-    /// Publishes rows of the outbox on this node.
+    /// Returns the publisher of the outbox's rows on this node.
     pub fn outbox_publisher(&self) -> Arc<dyn outbox::Publisher> {
         self.outbox_publisher.clone()
     }
@@ -47,8 +47,8 @@ impl Running {
         let _ = self.thread.join();
     }
 
-    /// After [`Gate::forward`]: goes on forwarding until all connections are gone, or those that are left
-    /// have said nothing for 10 seconds; after 40 seconds in any case. Then it ends the thread.
+    /// Goes on forwarding after [`Gate::forward`] until all connections are gone, or the rest have been silent for 10
+    /// seconds, for 40 seconds at most. Then it ends the thread.
     pub fn end_forwarding(self) {
         let began = Instant::now();
         let has_work = || match began.elapsed() {
@@ -65,10 +65,10 @@ impl Running {
     }
 }
 
-/// What the control thread runs on.
+/// The runtime of the control thread.
 ///
-/// Shards wake it through one of its descriptors when they answer, so make it before they take
-/// descriptor tables of their own: a later one would mean something else to them.
+/// Shards wake it through one of its descriptors when they reply, so make it before they take descriptor tables of
+/// their own: a later descriptor would be another file there.
 pub struct Runtime {
     tokio: tokio::runtime::Runtime,
     samples: Samples,
@@ -84,13 +84,14 @@ impl Runtime {
         Ok(Runtime { tokio, samples: Samples::default() })
     }
 
-    /// The samples that its thread will take (what they take in memory it has by now), to which those of another process may be added before.
+    /// Returns the samples that its thread will take, whose memory is allocated by now. Those of another process may
+    /// be added before.
     pub fn samples(&self) -> Samples {
         self.samples.clone()
     }
 }
 
-/// Where the admin port listens.
+/// The listeners of the admin port.
 pub struct Listeners {
     /// Without TLS.
     pub plain: std::net::TcpListener,
@@ -111,7 +112,7 @@ pub fn spawn<S: Shards + 'static>(
 ) -> io::Result<Running> {
     for listener in [Some(&listeners.plain), listeners.tls.as_ref()].into_iter().flatten() {
         listener.set_nonblocking(true)?;
-        // Once more, for a longer queue than the standard library's.
+        // Listens once more, for a longer queue than the standard library's.
         rustix::net::listen(listener, BACKLOG)?;
     }
     let (connections, gate) = (node.connections.clone(), node.upgrades.gate.clone());
@@ -146,12 +147,11 @@ pub fn spawn<S: Shards + 'static>(
 /// How long the last spans may take to a collector when the node stops.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How much the admin port's thread goes before others (nice(2): -20 to 19, the less the sooner).
+/// The priority of the admin port's thread (nice(2): -20 to 19, the less the sooner).
 const NICE: i32 = -10;
 
-/// Lets the calling thread have its turn before the shards, of which there may be far more than
-/// cores: it needs little time, and every publish waits for it. Without the right to do so it stays
-/// as it is.
+/// Raises the calling thread above the shards, of which there may be far more than cores: it needs little time, and
+/// every publish waits for it. Without the right to do so it keeps its priority.
 fn raise_priority() {
     if let Err(error) = rustix::process::setpriority_process(None, NICE) {
         tracing::debug!(%error, "the admin port's thread keeps its priority");
@@ -191,7 +191,7 @@ async fn serve(
     let router = router.into_make_service_with_connect_info::<On>();
     let server = axum::serve(listener, router).with_graceful_shutdown(async move {
         let _ = stopped.await;
-        // Streams of samples end with what takes them.
+        // Streams of samples end with the sampler.
         sampler.abort();
         drop(ending);
     });
@@ -202,20 +202,20 @@ async fn serve(
     }
 }
 
-/// Ends a second after the stop.
+/// Returns a second after the stop.
 async fn grace(mut ended: watch::Receiver<()>) {
     while ended.changed().await.is_ok() {}
     tokio::time::sleep(Duration::from_secs(1)).await;
 }
 
-/// Once a second: MQTT clients are told of the node where it is time, histories drop what is too old, shards are told the time of day, and revocations that
-/// nobody needs any more are forgotten.
+/// Once a second: publishes the `$SYS` topics if they are due, drops history that is too old, passes the time of day
+/// to the shards, and deletes expired revocations.
 pub(crate) async fn each_second(node: Arc<Node>) {
     let mut clock = tokio::time::interval(Duration::from_secs(1));
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for second in 0_u64.. {
         clock.tick().await;
-        // What is being passed to another process stands still.
+        // The node's state must not change while it is passed to another process.
         let Some(_working) = node.upgrades.gate.work() else { continue };
         let sys_seconds = node.live().sys_seconds;
         if sys_seconds > 0 && second % sys_seconds == 0 {

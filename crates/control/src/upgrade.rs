@@ -1,4 +1,4 @@
-//! A live upgrade as those see it who begin and watch it. What does it is handed in by the server.
+//! A live upgrade, for callers that begin and follow it. The server provides the implementation.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,35 +9,34 @@ use utoipa::ToSchema;
 
 use crate::http::gate::Gate;
 
-/// Passes all that this process holds to another one, while it serves.
+/// Passes the state of this process to another one, while it serves.
 pub trait Upgrader: Send + Sync {
-    /// Begins an upgrade, or a check of one, and returns at once. Its progress has left
-    /// [`UpgradeStage::Idle`], or the end of the one before, when this returns.
+    /// Begins an upgrade, or a check of one, and returns at once. Its progress has left [`UpgradeStage::Idle`], or
+    /// the end of the last one, when this returns.
     ///
     /// # Errors
     /// Why it can't begin. Then nothing has happened, and the progress is as it was.
     fn begin(&self, request: UpgradeRequest) -> Result<(), UpgradeRejection>;
 
-    /// How far it is: the newest one, or the last. Of a process that came to life by an upgrade it
-    /// begins with how that one went.
+    /// Returns the progress of the current upgrade, or of the last. In a process that an upgrade has started, it
+    /// begins with the result of that one.
     fn progress(&self) -> watch::Receiver<UpgradeProgress>;
 }
 
-/// What the node has for upgrades.
+/// The node's part of upgrades.
 #[derive(Default)]
 pub struct Upgrades {
-    /// Does them; `None` where the server can't.
+    /// Carries them out; `None` if the server can't.
     pub upgrader: Option<Arc<dyn Upgrader>>,
-    /// Holds back requests meanwhile.
+    /// Makes requests wait meanwhile.
     pub gate: Arc<Gate>,
-    /// Where the process before this one forwards requests to: a bound socket in a folder that
-    /// nobody else can reach, for who speaks there says from where a request comes. It is taken
-    /// when the control thread starts.
+    /// The socket to which the previous process forwards requests. It is bound in a folder that no other process can
+    /// reach, for a peer there says where a request comes from. The control thread takes it when it starts.
     pub forwarded: Mutex<Option<std::os::unix::net::UnixListener>>,
 }
 
 impl Upgrades {
-    /// How far the upgrade is.
+    /// Returns the progress of the upgrade.
     pub(crate) fn progress(&self) -> UpgradeProgress {
         let newest = |upgrader: &Arc<dyn Upgrader>| upgrader.progress().borrow().clone();
         self.upgrader.as_ref().map(newest).unwrap_or_default()
@@ -48,7 +47,7 @@ impl Upgrades {
     }
 }
 
-/// To which program.
+/// The program to upgrade to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schema(as = UpgradeRequest)]
@@ -71,7 +70,7 @@ pub enum UpgradeRejection {
     /// One is under way already.
     #[error("an upgrade is under way: GET /api/upgrade says how far it is")]
     UnderWay,
-    /// This process has given away what it had, or is ending.
+    /// This process has passed its state to another one, or is ending.
     #[error("{0}")]
     Ending(String),
     /// The node drains.
@@ -84,24 +83,24 @@ pub enum UpgradeRejection {
     Bad(String),
 }
 
-/// Where an upgrade is.
+/// The stage of an upgrade.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum UpgradeStage {
-    /// There was none.
+    /// No upgrade has begun.
     #[default]
     Idle,
-    /// The new process starts, and says whether it can go on with what there is.
+    /// The new process starts, and says whether it can take over the state.
     Starting,
     /// Connections are copied while they are served.
     Copying,
-    /// All stands still, and what has changed since is passed.
+    /// The node serves nothing, and passes what has changed since.
     Switching,
     /// The new process serves.
     Done,
     /// It was given up. The old process serves on.
     Failed,
-    /// It was only looked at, and would work.
+    /// It was only checked, and would work.
     Checked,
 }
 
@@ -117,7 +116,7 @@ impl UpgradeStage {
         (UpgradeStage::Checked, "checked"),
     ];
 
-    /// Whether nothing is under way.
+    /// Reports whether nothing is under way.
     pub fn is_rest(self) -> bool {
         !matches!(self, Self::Starting | Self::Copying | Self::Switching)
     }
@@ -127,9 +126,9 @@ impl UpgradeStage {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 #[schema(as = UpgradeProgress)]
 pub struct UpgradeProgress {
-    /// Where it is.
+    /// Its stage.
     pub stage: UpgradeStage,
-    /// How many this process has begun, checks included.
+    /// Upgrades that this process has begun, checks included.
     pub begun: u64,
     /// How many of them were given up.
     pub failed: u64,
@@ -143,26 +142,26 @@ pub struct UpgradeProgress {
     pub connections: u64,
     /// Connections that could not be passed, and were closed.
     pub lost: u64,
-    /// How long all stood still, in microseconds; null before that.
+    /// How long the node served nothing, in microseconds; null before that.
     pub pause_us: Option<u64>,
-    /// How long it took so far.
+    /// How long it has taken so far.
     pub seconds: f64,
     /// The version that serves, or served before.
     #[schema(example = "1.4.0")]
     pub from_version: String,
-    /// The version of the new process; empty until it says so.
+    /// The version of the new process; empty until it is known.
     #[schema(example = "1.5.0")]
     pub to_version: String,
-    /// The new process.
+    /// The id of the new process.
     pub pid: Option<u32>,
     /// Why it was given up.
     pub error: Option<String>,
-    /// What the new process doesn't go on with, and which settings it has otherwise.
+    /// State that the new process doesn't take over, and settings that differ there.
     pub notes: Vec<String>,
 }
 
 impl UpgradeProgress {
-    /// The result in one word, for programs; `None` while it is under way.
+    /// Returns the result in one word, for programs, or `None` while it is under way.
     pub fn result(&self) -> Option<&'static str> {
         match self.stage {
             UpgradeStage::Done if self.lost > 0 => Some("partly_lost"),
@@ -173,7 +172,7 @@ impl UpgradeProgress {
         }
     }
 
-    /// The same in a sentence, for people; what is under way otherwise.
+    /// Returns the result in a sentence, for people, or what is under way.
     pub fn text(&self) -> String {
         let (from, to) = (&self.from_version, &self.to_version);
         let versions = if from == to { from.clone() } else { format!("{from} to {to}") };
@@ -202,7 +201,7 @@ impl UpgradeProgress {
     }
 }
 
-/// How far an upgrade is, or how the last one went.
+/// How far an upgrade is, or the result of the last one.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = UpgradeState)]
 pub(crate) struct UpgradeState {

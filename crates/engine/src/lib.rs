@@ -1,15 +1,15 @@
-//! All that one shard does, without a socket, a clock, a thread or a descriptor: connections, their
-//! topics, recovery and acknowledgement, Phoenix channels and long-poll sessions, timers.
+//! One shard without a socket, a clock, a thread or a descriptor: connections, their topics, recovery and
+//! acknowledgement, Phoenix channels and long-poll sessions, timers.
 //!
-//! A driver gives an [`Engine`] its inputs (a connection was opened, bytes came, all bytes have left, a
-//! command, the time) and does what it finds in the engine's [`Outputs`] after each of them. Other
-//! threads reach an engine by its [`Handle`].
+//! A driver gives an [`Engine`] its inputs (an opened connection, received bytes, the end of all queued bytes, a
+//! command, the time) and carries out what it finds in the engine's [`Outputs`] after each of them. Other threads
+//! reach an engine through its [`Handle`].
 //!
-//! One struct, [`Engine`], owns everything. `Core` is its field that every part uses: connections, topics, services,
-//! outputs. The parts (`Recovery`, `Rates`, `ExplicitTopics`, `Pages`) hold their own state by slot and take the core.
-//! A folder is a concern: what it keeps is in a file of its own, and its behaviour is methods of `Core`, or of `Engine`
-//! where it needs several parts. A part that causes something in another part leaves an effect, which the engine
-//! performs as soon as the part has returned.
+//! One struct, [`Engine`], owns everything. Every part uses its field `Core`: connections, topics, services, outputs.
+//! The parts (`Recovery`, `Rates`, `ExplicitTopics`, `Pages`) hold their own state by slot and take the core. A
+//! folder is a concern: a file of its own has the state, and the behaviour is methods of `Core`, or of `Engine` where
+//! they need several parts. A part that causes something in another part leaves an effect, which the engine performs
+//! as soon as the part has returned.
 
 #![forbid(unsafe_code)]
 #![warn(

@@ -1,7 +1,7 @@
 //! One message to all members, a slice at a time.
 //!
-//! A fan-out takes all messages that wait for its topic as one batch and goes over the members
-//! once: each gets the batch in one piece. Fan-outs take turns, so that a long one delays nobody.
+//! A fan-out takes all messages that wait for its topic as one batch and goes over the members once: each gets the
+//! batch in one piece. Fan-outs take turns, so that a long one doesn't delay others.
 
 use std::collections::VecDeque;
 
@@ -14,17 +14,17 @@ pub(crate) const BATCH_MAX: usize = if cfg!(test) { 5 } else { 64 };
 /// A fan-out over a list longer than this is a bulk one: see [`Hub::next_slice`].
 const BULK: u32 = if cfg!(test) { 20 } else { 1_024 };
 
-/// Whether a fan-out over a list of this length is a bulk one.
+/// True when a fan-out over a list of this length is a bulk one.
 pub(crate) fn is_bulk(length: u32) -> bool {
     length > BULK
 }
 
-/// Fan-outs that are under way or wait, in the order of their turns.
+/// Fan-outs that run or wait, in the order of their turns.
 #[derive(Default)]
 pub(crate) struct Ready {
     small: VecDeque<u32>,
     bulk: VecDeque<u32>,
-    /// Whose turn it is when both have some.
+    /// True when the last turn was a bulk one, with both queues in use.
     bulk_next: bool,
 }
 
@@ -33,12 +33,12 @@ impl Ready {
         if bulk { &mut self.bulk } else { &mut self.small }
     }
 
-    /// All of them: none is under way or waits any more.
+    /// Takes all fan-outs out of the queues.
     pub fn take_all(&mut self) -> Vec<u32> {
         self.small.drain(..).chain(self.bulk.drain(..)).collect()
     }
 
-    /// Frees the room that a crowd of fan-outs has left.
+    /// Gives memory back after a spike of fan-outs.
     pub fn shrink(&mut self) {
         for queue in [&mut self.small, &mut self.bulk] {
             if queue.len() < queue.capacity() / 8 {
@@ -57,7 +57,7 @@ pub(crate) struct Fanout<M> {
     pub kind: Kind,
     pub queue: VecDeque<Queued<M>>,
     batch: Vec<Queued<M>>,
-    /// The next place of the list to go to.
+    /// The next position in the list.
     cursor: u32,
     /// The first message of the batch that the member at the cursor gets.
     from: usize,
@@ -66,19 +66,19 @@ pub(crate) struct Fanout<M> {
 
 pub(crate) struct Queued<M> {
     pub message: M,
-    /// Members at this place and after it came later than the message.
+    /// Members at this position and after it came later than the message.
     pub end: u32,
-    /// For a broadcast: the number that newcomers have passed, see [`crate::newcomers`].
+    /// For a broadcast: newcomers above this number came after it, see [`crate::newcomers`].
     pub newcomers: u64,
 }
 
 impl<M> Fanout<M> {
-    /// What has not reached all of its members.
+    /// Returns the messages that have not reached all of their members.
     pub fn unserved(&self) -> impl Iterator<Item = &Queued<M>> {
         self.batch[self.from..].iter().chain(&self.queue)
     }
 
-    /// What the member at this place has still to get.
+    /// Returns the messages that the member at this position has still to get.
     pub fn waiting(&self, place: u32) -> impl Iterator<Item = &Queued<M>> {
         let passed = place < self.cursor;
         let batch = if passed { &[] } else { &self.batch[self.from..] };
@@ -92,13 +92,13 @@ pub type Slots<'a> = &'a [Slot];
 /// The next piece of work: these messages, in this order, to each of these connections.
 pub struct Slice<'a, M> {
     pub(crate) messages: &'a [Queued<M>],
-    /// What has reached all of its members with this slice.
+    /// The messages that have reached all of their members with this slice.
     pub(crate) done: &'a [Queued<M>],
     /// The members; may be empty.
     pub slots: Slots<'a>,
-    /// The topic whose members they are; nothing where they are everyone.
+    /// The topic of the members; `None` for a broadcast.
     pub topic: Option<&'a Name>,
-    /// Set with the last slice of a batch: when its first one was taken.
+    /// Set with the last slice of a batch: the time of its first slice.
     pub finished_since_us: Option<u64>,
 }
 
@@ -108,7 +108,7 @@ impl<'a, M> Slice<'a, M> {
         self.messages.iter().map(|queued| &queued.message)
     }
 
-    /// The messages that have reached all their members with this slice.
+    /// Returns the messages that have reached all their members with this slice.
     pub fn done(&self) -> impl Iterator<Item = &'a M> + use<'a, M> {
         self.done.iter().map(|queued| &queued.message)
     }
@@ -133,25 +133,25 @@ impl<M> Hub<M> {
         id
     }
 
-    /// Fan-outs that are under way or wait.
+    /// Returns the number of fan-outs that run or wait.
     pub fn fanouts(&self) -> usize {
         self.owed.len() + self.ready.small.len() + self.ready.bulk.len()
     }
 
-    /// Those of them that go over long lists, or wait for one that does.
+    /// Returns the number of fan-outs that go over long lists, or wait for one that does.
     pub fn bulk_fanouts(&self) -> usize {
         self.owed.bulk_count() + self.ready.bulk.len()
     }
 
-    /// Messages that wait for a fan-out which is not yet theirs.
+    /// Messages that wait for the next batch of their fan-out.
     pub fn queued(&self) -> usize {
         self.queued
     }
 
-    /// The next piece of work, to at most `members_max` connections; `None` when all is done.
-    /// Fan-outs take turns, a slice each: the small ones and the bulk ones by themselves, and one
-    /// of each after the other, so that neither waits long for the other. Without `bulk` only the
-    /// small ones go on. `now_us` is any clock; see [`Slice::finished_since_us`].
+    /// Returns the next piece of work, to at most `members_max` connections; `None` when all is done. Fan-outs take
+    /// turns, a slice each. The small and the bulk ones have separate queues, which alternate, so that neither waits
+    /// long for the other. Without `bulk` only the small ones go on. `now_us` is any clock; see
+    /// [`Slice::finished_since_us`].
     pub fn next_slice(
         &mut self,
         members_max: usize,
@@ -162,7 +162,7 @@ impl<M> Hub<M> {
         if self.owed.has_small() {
             return self.next_owed(members_max, false, now_us);
         }
-        // A fan-out whose batch is done ends with the next call, when no slice holds its messages.
+        // A fan-out whose batch is done ends with the next call, when no slice borrows its messages.
         for queue in [false, true] {
             while let Some(&id) = self.ready.queue(queue).front() {
                 if !self.is_done(id) {
@@ -213,9 +213,9 @@ impl<M> Hub<M> {
         })
     }
 
-    /// What was published to the connection's topics, and to everyone, and has not reached it yet:
-    /// what it would miss if it left now. In order for each topic. With `topic` (hash and name),
-    /// what comes from there alone.
+    /// Returns the messages to the connection's topics, and to everyone, that have not reached it yet: it would miss
+    /// them if it left now. They are in order for each topic. With `topic` (hash and name), returns only that
+    /// topic's.
     pub fn owed(&self, slot: Slot, topic: Option<(u64, &str)>) -> Vec<&M> {
         if !self.is_here(slot) {
             return Vec::new();
@@ -254,8 +254,8 @@ impl<M> Hub<M> {
         fanout.batch.clear();
         (fanout.cursor, fanout.from, fanout.started_us) = (0, 0, now_us);
         while let Some(next) = fanout.queue.pop_front_if(|next| {
-            // Who came after a broadcast may have any slot: only messages for the same crowd go
-            // together.
+            // A connection that came after a broadcast may have any slot, so only broadcasts to the same connections
+            // share a batch.
             let same = fanout.batch.first().is_none_or(|first| first.newcomers == next.newcomers);
             same && fanout.batch.len() < BATCH_MAX
         }) {

@@ -1,13 +1,12 @@
-//! Which connections are in which topics, and the fan-outs that are under way.
+//! Which connections are in which topics, and the running fan-outs.
 //!
-//! Plain data structures driven by calls: no socket, thread, encoder, clock or randomness. One
-//! shard owns one [`Hub`]. A connection is a slot, a small number that the shard chooses. A message
-//! is an opaque `M`: the hub encodes nothing.
+//! Plain data structures driven by calls: no socket, thread, encoder, clock or randomness. One shard owns one
+//! [`Hub`]. A connection is a slot, a small number that the shard chooses. A message is an opaque `M`: the hub
+//! encodes nothing.
 //!
 //! # What a connection costs
-//! 20 bytes (its first two topics are held inline), four bytes in each topic with more than one
-//! member, and, for a topic of its own, 40 bytes and about nine of index. All of it goes back with
-//! the connections: see [`tables`].
+//! 20 bytes (its first two topics are stored inline), four bytes in each topic with more than one member, and, for a
+//! topic of its own, 40 bytes and about nine of index. All of it is freed with the connections: see [`tables`].
 
 #![forbid(unsafe_code)]
 #![warn(
@@ -49,8 +48,7 @@ struct Member {
     count: Count,
 }
 
-/// How many topics a connection is in: one less than the number, so that a vacant slot needs no
-/// more room.
+/// How many topics a connection is in, plus one: so a vacant slot takes no more memory.
 #[derive(Clone, Copy)]
 struct Count(NonZeroU32);
 
@@ -64,12 +62,12 @@ impl Count {
     }
 }
 
-/// What the index knows of a topic's hash.
+/// The index uses only this half of a topic's hash.
 fn low_half(hash: u64) -> u32 {
     (hash & 0xffff_ffff) as u32
 }
 
-/// One topic of a connection, and where it stands in the topic's list.
+/// One topic of a connection, and the connection's position in the topic's list.
 #[derive(Clone, Copy, Default)]
 struct Sub {
     topic: u32,
@@ -117,7 +115,7 @@ pub struct Hub<M> {
     ready: Ready,
     broadcast: Option<u32>,
     queued: usize,
-    /// What is owed to members from before.
+    /// Messages of earlier fan-outs that members have not had yet.
     owed: Lists<M>,
     slots: Vec<Slot>,
 }
@@ -224,7 +222,7 @@ impl<M> Hub<M> {
         true
     }
 
-    /// Leaves a topic; `None` when the connection isn't in it, else whether the topic ended.
+    /// Leaves a topic. Returns `None` when the connection isn't in it, else whether the topic ended.
     pub fn leave(&mut self, slot: Slot, hash: u64, name: &str) -> Option<bool> {
         let topic = self.find(hash, name)?;
         let is_in = self.is_here(slot) && self.subs(slot).iter().any(|sub| sub.topic == topic);
@@ -241,7 +239,7 @@ impl<M> Hub<M> {
         self.each_slot(hash, name).collect()
     }
 
-    /// The same one after the other, for a caller that needs only some of them.
+    /// As `Hub::slots`, one after the other, for a caller that needs only some of them.
     pub fn each_slot(&self, hash: u64, name: &str) -> impl Iterator<Item = Slot> + use<'_, M> {
         let members = self.find(hash, name).map(|topic| self.topics[topic].members);
         let (one, many) = match members {
@@ -266,8 +264,8 @@ impl<M> Hub<M> {
         })
     }
 
-    /// Queues a message for every connection that is in the topic now; returns their number.
-    /// [`Hub::next_slice`] carries it, behind what the topic has waiting.
+    /// Queues a message for every connection that is in the topic now; returns their number. [`Hub::next_slice`]
+    /// delivers it behind the topic's earlier messages.
     pub fn publish(&mut self, hash: u64, name: &str, message: M) -> u32 {
         let Some(id) = self.find(hash, name) else {
             return 0;
@@ -305,7 +303,7 @@ impl<M> Hub<M> {
         connections
     }
 
-    /// Frees the room that the tables hold in reserve. The shard calls it about once a second.
+    /// Frees the spare memory of the tables. The shard calls it about once a second.
     pub fn shrink(&mut self) {
         self.members.shrink();
         self.topics.shrink();
@@ -315,8 +313,8 @@ impl<M> Hub<M> {
         self.ready.shrink();
     }
 
-    /// Bytes that the tables take that grow with connections and topics, without the lists of
-    /// members and topics that stand beside them.
+    /// Returns the bytes of the tables that grow with connections and topics. The separate lists of members and
+    /// topics don't count.
     pub fn bytes(&self) -> usize {
         self.members.bytes()
             + self.topics.bytes()
@@ -330,7 +328,7 @@ impl<M> Hub<M> {
         self.index.find(low_half(hash), |id| self.topics[id].name == name)
     }
 
-    /// Members, holes left out.
+    /// Returns the number of members, without holes.
     fn members_of(&self, topic: u32) -> u32 {
         self.count_of(&self.topics[topic])
     }
@@ -367,7 +365,7 @@ impl<M> Hub<M> {
         self.topics.remove(id);
     }
 
-    /// The topics of a connection; none where the slot is vacant.
+    /// Returns the topics of a connection; none if the slot is vacant.
     fn subs(&self, slot: Slot) -> &[Sub] {
         match self.members.get(slot) {
             None => &[],
@@ -392,15 +390,14 @@ impl<M> Hub<M> {
         } else {
             let all = &mut self.overflow[member.subs[0].topic];
             if all.len() == all.capacity() {
-                // Not doubled: with many connections the room to spare would be megabytes.
+                // Not doubled: with many connections the spare capacity would be megabytes.
                 all.reserve_exact(4.max(all.len() / 8));
             }
             all.push(sub);
         }
     }
 
-    /// Removes the topic from the connection's list and returns where the connection stands in the
-    /// topic's list.
+    /// Removes the topic from the connection's list. Returns the connection's position in the topic's list.
     fn drop_sub(&mut self, slot: Slot, topic: u32) -> u32 {
         let Some(member) = self.members.get_mut(slot) else { return HOLE };
         let count = member.count.get();
@@ -426,7 +423,7 @@ impl<M> Hub<M> {
         at
     }
 
-    /// A member was moved within a topic's list: updates the connection's side.
+    /// Updates the connection's side when a member has moved within a topic's list.
     fn moved(&mut self, slot: Slot, topic: u32, at: u32) {
         let Some(member) = self.members.get_mut(slot) else { return };
         let count = member.count.get();
@@ -453,8 +450,8 @@ impl<M> Hub<M> {
         };
         match members {
             Members::One(_) if running => {
-                // A hole stays until the fan-out is past it: the next member stands behind it,
-                // and doesn't get what was published before.
+                // A hole stays until the fan-out is past it: the next member goes behind it, and doesn't get what was
+                // published before.
                 let many = self.many.insert(Many::of(&[HOLE]));
                 self.many[many].holes.push(0);
                 self.topics[topic].members = Members::Many(many);
@@ -508,12 +505,12 @@ impl<M> Hub<M> {
         self.many.remove(many);
     }
 
-    /// A topic's fan-out is over: closes the holes that were left while it ran.
+    /// Ends a topic's fan-out: fills the holes that were left while it ran.
     fn compact(&mut self, id: u32) {
         self.topics[id].fanout = NO_FANOUT;
         if let Members::Many(many) = self.topics[id].members {
             let mut holes = std::mem::take(&mut self.many[many].holes);
-            // From the last to the first: whatever is moved into a hole is then no hole itself.
+            // From the last to the first, so that no hole is filled with another hole.
             holes.sort_unstable_by(|a, b| b.cmp(a));
             for at in holes {
                 self.fill(id, many, at);

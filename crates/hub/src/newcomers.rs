@@ -1,8 +1,7 @@
-//! The connections that came while broadcasts were waiting or under way: what was published before
-//! is not for them.
+//! Connections that came while broadcasts waited or ran: earlier broadcasts are not for them.
 //!
-//! The table is empty while no broadcast waits, and holds only those that came meanwhile. Nothing
-//! here wraps around: each gets a number from a counter of 64 bits.
+//! The table is empty while no broadcast waits, and has only connections that came meanwhile. Nothing wraps around: a
+//! counter of 64 bits numbers the connections.
 
 use hashbrown::HashTable;
 
@@ -10,9 +9,9 @@ use crate::Slot;
 
 #[derive(Default)]
 pub(crate) struct Newcomers {
-    /// The last number that a connection got. A broadcast carries the one of its time.
+    /// The last number that a connection got. A broadcast carries the last number at its time.
     last: u64,
-    /// The numbers of those that came since the oldest broadcast that waits.
+    /// The numbers of the connections that came since the oldest broadcast that waits.
     numbers: HashTable<(Slot, u64)>,
 }
 
@@ -21,18 +20,18 @@ fn hash(slot: Slot) -> u64 {
 }
 
 impl Newcomers {
-    /// The number that a broadcast carries when it is published now.
+    /// Returns the number that a broadcast carries when it is published now.
     pub fn now(&self) -> u64 {
         self.last
     }
 
-    /// A connection has come while broadcasts wait.
+    /// Adds a connection that has come while broadcasts wait.
     pub fn enter(&mut self, slot: Slot) {
         self.last += 1;
         self.numbers.insert_unique(hash(slot), (slot, self.last), |(slot, _)| hash(*slot));
     }
 
-    /// A connection has left.
+    /// Removes a connection.
     pub fn leave(&mut self, slot: Slot) {
         if let Ok(entry) = self.numbers.find_entry(hash(slot), |it| it.0 == slot) {
             entry.remove();
@@ -50,8 +49,8 @@ impl Newcomers {
         found.is_some_and(|(_, number)| *number > broadcast)
     }
 
-    /// True when the broadcast, which has come to the slot, is for the connection. Those that follow
-    /// it are too, so the table forgets the connection then.
+    /// True when the broadcast, which has reached the slot, is for the connection. All later ones are too, so the
+    /// table then forgets the connection.
     pub fn passes(&mut self, slot: Slot, broadcast: u64) -> bool {
         if self.came_after(slot, broadcast) {
             return false;
@@ -60,12 +59,12 @@ impl Newcomers {
         true
     }
 
-    /// No broadcast waits any more.
+    /// Forgets all connections when no broadcast waits any more.
     pub fn clear(&mut self) {
         self.numbers = HashTable::new();
     }
 
-    /// As if so many had come before, for tests of what holds over very many.
+    /// Skips so many numbers, for tests of very many connections.
     #[cfg(test)]
     pub fn skip(&mut self, many: u64) {
         self.last += many;

@@ -1,11 +1,11 @@
-//! What fan-outs have not done yet, taken out of one hub and given to another one, or to the same again.
+//! The unfinished part of fan-outs, taken out of one hub and given to another one, or back to the same.
 //!
-//! Each fan-out becomes a list by itself: its messages, and from which of them on each member gets them.
-//! Members come once and go for good, so that what one gets is always all from one message on.
+//! Each fan-out becomes a list of its own: its messages, and for each member the first message that it has not had.
+//! Members come once and leave for good, so a member always gets all messages from one on.
 //!
-//! Short lists go before all else. Long ones go before other long fan-outs, and in turn with short ones: a broadcast
-//! that an upgrade interrupts must not delay a message to one. What is published to the topic of a long list waits for
-//! it.
+//! Short lists go first. Long ones go before other long fan-outs, and take turns with short fan-outs: a broadcast
+//! that an upgrade interrupts must not delay a message to one member. Messages to the topic of a long list wait for
+//! the list.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,16 +20,16 @@ const GONE: Slot = 1 << 31;
 /// A list of members that are owed messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owed<M> {
-    /// The topic whose members they are; nothing where they were everyone.
+    /// The topic of the members; `None` for a broadcast.
     pub topic: Option<Name>,
     /// The messages, oldest first.
     pub messages: Vec<M>,
-    /// Members, and the first of the messages that is for them, by its place.
+    /// Members, each with the index of the first message that is for it.
     pub members: Vec<(Slot, u32)>,
 }
 
 impl<M> Owed<M> {
-    /// The same in lists of so many messages at the most.
+    /// Splits the list into lists of at most so many messages.
     fn parts(self, messages_max: usize) -> Vec<Self> {
         let Owed { topic, mut messages, members } = self;
         let (mut parts, mut begin) = (Vec::new(), 0);
@@ -45,22 +45,22 @@ impl<M> Owed<M> {
     }
 }
 
-/// A list that is being served.
+/// A list that the hub serves.
 pub(crate) struct Serving<M> {
     topic: Option<Name>,
     batch: Vec<Queued<M>>,
-    /// By the first message, and then by slot.
+    /// By the index of the first message, and then by slot.
     members: Vec<(u32, Slot)>,
-    /// The next member.
+    /// The index of the next member.
     cursor: usize,
     /// The messages before this one have reached all of their members.
     done: usize,
-    /// When the first of them had its turn.
+    /// The time of its first slice.
     started_us: Option<u64>,
 }
 
 impl<M> Serving<M> {
-    /// Where a member stands that has still to be served.
+    /// Returns the position of a member that has not been served.
     fn find(&self, slot: Slot) -> Option<usize> {
         let mut from = self.cursor;
         while let Some((first, _)) = self.members.get(from) {
@@ -74,7 +74,7 @@ impl<M> Serving<M> {
         None
     }
 
-    /// All of it has been served.
+    /// True when all of it has been served.
     fn is_over(&self) -> bool {
         self.done == self.batch.len()
     }
@@ -84,10 +84,10 @@ impl<M> Serving<M> {
     }
 }
 
-/// Lists that wait or are served.
+/// Lists that wait or are being served.
 pub(crate) struct Lists<M> {
     small: VecDeque<Serving<M>>,
-    /// Long ones, and those that come behind one of the same topic.
+    /// Long ones, and those that wait behind one of the same topic.
     bulk: VecDeque<Serving<M>>,
 }
 
@@ -114,12 +114,12 @@ impl<M> Lists<M> {
         !self.bulk.is_empty()
     }
 
-    /// The number of long lists, and of those behind them.
+    /// Returns the number of lists in the queue of long ones.
     pub fn bulk_count(&self) -> usize {
         self.bulk.len()
     }
 
-    /// Whether what is published to a topic, or to everyone, has to wait for a long list.
+    /// True when messages to a topic, or to everyone, have to wait for a long list.
     pub fn has_bulk_of(&self, topic: Option<&str>) -> bool {
         self.bulk.iter().any(|serving| serving.is_of(topic))
     }
@@ -136,7 +136,7 @@ impl<M> Lists<M> {
         self.small.iter_mut().chain(&mut self.bulk)
     }
 
-    /// Ends the lists of which all has been served: no slice has their messages any more.
+    /// Ends the lists that are served: no slice has their messages any more.
     pub fn end_served(&mut self) {
         for queue in [&mut self.small, &mut self.bulk] {
             while queue.pop_front_if(|serving| serving.is_over()).is_some() {}
@@ -147,19 +147,19 @@ impl<M> Lists<M> {
     }
 }
 
-/// A slice of the first list, whose members stand in the hub.
+/// A slice of the first list. Its members are in the hub's `slots`.
 struct Served {
-    /// The messages from this one on.
+    /// The slice's messages begin here.
     from: usize,
-    /// These have reached all of their members with it.
+    /// These messages have reached all of their members with the slice.
     done: Range<usize>,
     is_last: bool,
     started_us: u64,
 }
 
 impl<M: Clone> Hub<M> {
-    /// Takes what all fan-outs have not done yet, in the order in which each connection gets it: none is under
-    /// way or waits any more.
+    /// Takes the unfinished part of all fan-outs and ends them, in the order in which each connection gets the
+    /// messages.
     pub fn take_owed(&mut self) -> Vec<Owed<M>> {
         let mut all: Vec<Owed<M>> = Vec::new();
         let Lists { small, bulk } = std::mem::take(&mut self.owed);
@@ -214,10 +214,11 @@ impl<M: Clone> Hub<M> {
 }
 
 impl<M> Hub<M> {
-    /// Serves these members before all that is published from now on to the same topic, or to everyone, a slice at a time.
-    /// One that is not here, or not in the topic, is passed over. `hash` is the topic's; it counts for nothing without one.
+    /// Serves these members, a slice at a time, before anything published from now on to the same topic, or to
+    /// everyone. Skips a member that is not here, or not in the topic. `hash` is the topic's; it is unused without a
+    /// topic.
     pub fn give_owed(&mut self, owed: Owed<M>, hash: u64) {
-        // As many messages at a time as a fan-out takes.
+        // A part has at most as many messages as the batch of a fan-out.
         for part in owed.parts(BATCH_MAX) {
             self.give_part(part, hash);
         }
@@ -247,7 +248,7 @@ impl<M> Hub<M> {
         });
     }
 
-    /// The next slice of the first of the short lists, or of the long ones.
+    /// Returns the next slice of the first short list, or of the first long one.
     pub(crate) fn next_owed(
         &mut self,
         members_max: usize,
@@ -277,14 +278,14 @@ impl<M> Hub<M> {
         let here = rest[..group].iter().map(|(_, slot)| *slot).filter(|it| it & GONE == 0);
         self.slots.extend(here);
         serving.cursor += group;
-        // Members come by their first messages: what is before that of the next one has reached all.
+        // Members are sorted by their first messages: all messages before the next member's first have reached all.
         let next = serving.members.get(serving.cursor).map(|(first, _)| *first as usize);
         let done = serving.done..next.unwrap_or(serving.batch.len());
         serving.done = done.end;
         Some(Served { from: first as usize, done, is_last: next.is_none(), started_us })
     }
 
-    /// The connection has left a topic, or all: nothing of that is owed to it any more.
+    /// Drops what lists owe to a connection that has left a topic, or all topics.
     pub(crate) fn disown(&mut self, slot: Slot, topic: Option<&str>) {
         for serving in self.owed.iter_mut() {
             if serving.is_of(topic)
@@ -295,7 +296,7 @@ impl<M> Hub<M> {
         }
     }
 
-    /// What is owed to a connection by lists: of all, or of one topic's alone.
+    /// Returns what lists owe to a connection: all of them, or those of one topic.
     pub(crate) fn owed_by_lists<'a>(
         &'a self,
         slot: Slot,

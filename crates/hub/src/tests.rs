@@ -8,11 +8,11 @@ use random::Random;
 use super::*;
 
 fn hash(name: &str) -> u64 {
-    // Bad on purpose: names that collide must still be told apart.
+    // Bad on purpose: the hub must distinguish names that collide.
     name.len() as u64 * 0x1234_5678
 }
 
-/// What should be: who is where, and which messages each connection is still owed, by source (a
+/// The expected state: the members of each topic, and which messages each connection is still owed, by source (a
 /// topic, or `*`), in order.
 #[derive(Default)]
 struct Model {
@@ -63,7 +63,7 @@ struct Simulation {
 
 impl Simulation {
     fn step(&mut self) {
-        // One that stays, over thousands of broadcasts and of connections that come and go.
+        // The elder stays for thousands of broadcasts and of connections that come and go.
         let slot = match self.random.below(60) {
             ELDER => 0,
             slot => slot,
@@ -130,7 +130,7 @@ impl Simulation {
         self.model.owe(members, "*", self.published);
     }
 
-    /// Another hub, with the same members, serves what is left; or the same one does.
+    /// Another hub with the same members serves the unfinished part; or the same hub does.
     fn take(&mut self) {
         let mut owed = self.hub.take_owed();
         assert_eq!((self.hub.fanouts(), self.hub.queued()), (0, 0));
@@ -147,7 +147,7 @@ impl Simulation {
                 }
             }
         }
-        // Of members that are not there, nothing comes.
+        // Slot 90 is no member: the hub skips it.
         owed.iter_mut().for_each(|it| it.members.push((90, 0)));
         for owed in owed {
             let hash = owed.topic.as_deref().map_or(0, hash);
@@ -288,7 +288,7 @@ fn ten_crowds_in_a_row_cost_what_the_first_cost() {
             hub.join(slot, hash_of(slot), &format!("@u{slot}"));
             hub.join(slot, 1, "all");
             if slot % 10 == 0 {
-                // More than are held inline.
+                // More topics than are stored inline.
                 hub.join(slot, 2, "some");
             }
         }
@@ -355,7 +355,7 @@ fn a_short_fanout_does_not_wait_for_a_long_one() {
         .map(|_| hub.next_slice(256, true, 0).unwrap().messages().next().copied().unwrap())
         .collect();
     assert!(seen[..2].contains(&"small"), "{seen:?}");
-    // A shard that may not do bulk work now does the rest all the same.
+    // A shard that may not do bulk work now still serves the others.
     hub.publish(2, "@alice", "small");
     let slice = hub.next_slice(256, false, 0).unwrap();
     assert_eq!(slice.messages().next(), Some(&"small"));
@@ -378,7 +378,7 @@ fn a_short_fanout_waits_for_no_long_list_of_another_topic_that_is_owed() {
     assert!(hub.next_slice(10, false, 0).is_none());
     assert_eq!(hub.next_slice(10, true, 0).unwrap().slots.len(), 10);
     hub.publish(hash("short"), "short", 2);
-    // Few are left of those to whom the list goes: what they get next waits for it all the same.
+    // Few members of the long list are left: what they get next waits for it all the same.
     (0..90).for_each(|slot| _ = hub.leave(slot, hash("long"), "long"));
     hub.publish(hash("long"), "long", 3);
     assert_eq!((hub.fanouts(), hub.bulk_fanouts()), (3, 2));

@@ -2,10 +2,10 @@
 
 use tables::List;
 
-/// A topic's name; up to 24 bytes are held inline.
+/// A topic's name; up to 24 bytes are stored inline.
 pub type Name = compact_str::CompactString;
 
-/// A place in a list whose member has left while a fan-out ran.
+/// Marks the position of a member that has left while a fan-out ran.
 pub(crate) const HOLE: u32 = u32::MAX;
 
 /// A topic with members, or with a fan-out that is not over.
@@ -14,11 +14,11 @@ pub(crate) struct Topic {
     /// The low half of the name's hash.
     pub hash: u32,
     pub members: Members,
-    /// The fan-out that is under way.
+    /// The number of the running fan-out.
     pub fanout: u32,
 }
 
-/// A topic with one member, as every personal topic is, holds it inline.
+/// A topic with one member, as every personal topic is, stores it inline.
 #[derive(Clone, Copy)]
 pub(crate) enum Members {
     None,
@@ -27,13 +27,13 @@ pub(crate) enum Members {
     Many(u32),
 }
 
-/// How many members or places that are. Slots are numbers of 32 bits, so there are no more.
+/// Converts a number of members or positions. Slots are numbers of 32 bits, so it is never larger.
 pub(crate) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// A list of members. While a fan-out runs over it, new members come at the end and those that
-/// leave leave a hole: places don't change, so the fan-out passes over no member and meets none twice.
+/// A list of members. While a fan-out runs over it, new members come at the end and leaving members leave a hole:
+/// positions don't change, so the fan-out skips no member and meets none twice.
 #[derive(Default)]
 pub(crate) struct Many {
     pub slots: List<u32>,

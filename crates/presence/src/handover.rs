@@ -1,4 +1,4 @@
-//! What does not come with the connections when another process takes over.
+//! The state that does not come with the connections when another process takes over.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -11,16 +11,17 @@ use crate::topic::Listing;
 use crate::{Limits, Local, NodeId, PassedEntry, Ref, SharedEntry};
 use handover::{Again, Part, PartError, encode};
 
-/// Topics that are looked through while the lock is held once, and numbers of entries of other nodes.
+/// The most topics that are scanned in one hold of the lock. `NUMBERS_PER_LOCK` is that of numbers of other nodes'
+/// entries.
 const TOPICS: usize = 4_096;
 const NUMBERS_PER_LOCK: usize = 1_024;
 
-/// Kinds of keys. They stay for good.
+/// Kinds of keys. They never change.
 const NUMBERS: u8 = b'n';
 const UNLISTED: u8 = b'u';
 const OTHER: u8 = b'o';
 
-/// What goes on: the number of the next ref, and the caps on users and on bytes of a list.
+/// The number of the next ref, and the caps on users and on bytes of a list.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct Numbers {
@@ -36,7 +37,7 @@ struct Numbers {
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct Unlisted {
-    /// When its members last got a notice, in microseconds of the node's clock.
+    /// The time of its last notice, in microseconds of the node's clock.
     #[n(0)]
     last_us: Option<u64>,
 }
@@ -47,22 +48,22 @@ struct Unlisted {
 struct OtherEntry {
     #[n(0)]
     entry: SharedEntry,
-    /// The node and the number of the ref before, where it has replaced one.
+    /// The node and the number of the ref that it has replaced, if any.
     #[n(1)]
     prev: Option<(u32, u64)>,
-    /// The topic was made for it, which counts for its memory.
+    /// True when the topic was created for it, and so counts for its memory.
     #[cbor(n(2), default)]
     is_first: bool,
 }
 
-/// A topic, and when its members last got a notice.
+/// A topic, and the time of its last notice.
 type LastNotice = (Arc<str>, Option<u64>);
 
 fn decoded<T: for<'b> Decode<'b, ()>>(bytes: &[u8]) -> Result<T, PartError> {
     handover::decode(bytes).map_err(|error| PartError::new("presence", error))
 }
 
-/// The numbers of other bits than ours stay what they can be.
+/// A number that does not fit this process's `usize` becomes the largest.
 fn size(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
@@ -80,8 +81,8 @@ fn other_ref(key: &[u8]) -> Result<Ref, PartError> {
 }
 
 /// Own connections come as connections: [`Presence::restore`](crate::Presence::restore). Entries of other nodes are
-/// records. What was to be said must have been: [`Presence::is_settled`](crate::Presence::is_settled); and other nodes
-/// must have been sent all changes ([`Local::take_changes`]).
+/// records. Before, all notices must have been sent ([`Presence::is_settled`](crate::Presence::is_settled)), and
+/// other nodes must have got all changes ([`Local::take_changes`]).
 impl Part for Local {
     fn name(&self) -> &'static str {
         "presence"
@@ -140,13 +141,13 @@ impl Part for Local {
                     None => registry.unrestore_other(of),
                 }
             }
-            // A newer version may know more.
+            // A newer version may have more kinds.
             _ => {}
         }
         Ok(())
     }
 
-    /// To be called when the connections have been taken in, too.
+    /// Called when the connections have come, too.
     fn complete(&self) -> Result<(), PartError> {
         self.lock().restored();
         Ok(())
@@ -154,7 +155,7 @@ impl Part for Local {
 }
 
 impl Local {
-    /// Gives the entries of other nodes.
+    /// Passes the entries of other nodes to `each`.
     fn export_others(&self, each: &mut Again<'_>) {
         let nodes = self.lock().other_nodes();
         for node in nodes {
@@ -194,8 +195,8 @@ impl Registry {
         Some(OtherEntry { entry, prev, is_first: located.is_first })
     }
 
-    /// The topics behind this one whose users are not listed, of so many that are looked at; and the last of
-    /// those, where there may be more.
+    /// Scans at most so many topics after this one. Returns those whose users are not listed, and the last scanned
+    /// topic if more may follow.
     fn unlisted_after(
         &self,
         after: Option<&str>,
@@ -214,8 +215,8 @@ impl Registry {
         (unlisted, last.filter(|_| seen == topics_max).cloned())
     }
 
-    /// Another process does not list the users of a topic, and said something there last at this time; or it
-    /// does list them.
+    /// Sets whether another process lists the users of a topic. `unlisted` has the time of the last notice there, if
+    /// it does not.
     fn set_unlisted(&mut self, name: &str, unlisted: Option<Option<u64>>) {
         match unlisted {
             Some(last_us) => {
@@ -261,7 +262,7 @@ mod tests {
         (counts.connections, users.map(Snapshot::into_json))
     }
 
-    /// Says all that is to be said; gives how many notices that were.
+    /// Publishes all notices, and returns their number.
     fn notify(presence: &Local, now_us: u64) -> usize {
         presence.hasten(now_us);
         let mut count = 0;
@@ -297,9 +298,9 @@ mod tests {
         restore("few", "al", al);
         restore("few", "bo", bo);
         crowd.iter().for_each(|(user, of)| restore("crowd", user, *of));
-        // One that is here already is here once.
+        // A connection that is here already is restored once.
         restore("few", "al", al);
-        // One is taken back, and its record comes again.
+        // One is unrestored, and its record comes again.
         new.unrestore("few", "bo", bo);
         assert_eq!(list(&new, "few").0, 1);
         restore("few", "bo", bo);
@@ -311,7 +312,7 @@ mod tests {
         }
         assert!(list(&new, "few").1.unwrap().contains("phx_ref_prev"));
         assert_eq!(new.stats().connections, old.stats().connections);
-        // All goes on alike: refs, and the list that comes back when the crowd has gone.
+        // Both continue alike: refs, and the list that comes back when the crowd has left.
         for presence in [&old, &new] {
             assert_eq!(presence.enter("few", "cy", "{}", 50), Ref::new(NodeId(7), 8));
             crowd[1..].iter().for_each(|(user, of)| presence.leave("crowd", user, *of, 60));
@@ -320,7 +321,7 @@ mod tests {
         for topic in ["few", "crowd"] {
             assert_eq!(list(&new, topic), list(&old, topic), "{topic}");
         }
-        // Nothing is left of a process that has not gone on.
+        // A process that has not gone on leaves nothing.
         new.unrestore("crowd", &crowd[0].0, crowd[0].1);
         assert_eq!(list(&new, "crowd").0, 0);
     }

@@ -10,26 +10,26 @@ use crate::{
     PresenceReply, Ref, Stats,
 };
 
-/// Entries of other nodes that change, or own ones that are read, in one hold of the lock: about 100 microseconds.
+/// Entries that one hold of the lock changes (those of other nodes) or reads (own ones): about 100 microseconds.
 pub(crate) const ENTRIES_PER_LOCK: usize = 64;
 
-/// The registry of one process, which all its threads share. It answers everything at once.
+/// The registry of one process, which all its threads share. It replies at once.
 ///
-/// Its lock is a leaf: no call locks anything else, publishes or calls back while it holds it.
+/// Its lock is a leaf: a call that holds it never takes another lock, publishes or calls back.
 pub struct Local {
     registry: Mutex<Registry>,
-    /// As the registry has it, for those who don't wait for the lock.
+    /// A copy of the registry's count, for callers that don't wait for the lock.
     connections: AtomicUsize,
 }
 
 impl Local {
-    /// A registry with nobody in it, whose refs name `node`.
+    /// Creates an empty registry, whose refs name `node`.
     pub fn new(limits: Limits, node: NodeId) -> Self {
         let registry = Mutex::new(Registry::new(limits, node));
         Local { registry, connections: AtomicUsize::new(0) }
     }
 
-    /// The same, and other nodes share its entries: it records changes for them, and has up to so many bytes of
+    /// Shares the entries with other nodes: the registry records changes for them, and has up to so many bytes of
     /// theirs.
     #[must_use]
     pub fn with_nodes(self, others_bytes_max: usize) -> Self {
@@ -37,7 +37,7 @@ impl Local {
         self
     }
 
-    /// The same, and drops changes that no caller takes beyond so many bytes, in place of 64 MiB. For simulations.
+    /// Sets the bytes of untaken changes beyond which they are dropped, in place of 64 MiB. For simulations.
     #[must_use]
     pub fn with_pending_bytes_max(self, bytes_max: usize) -> Self {
         if let Some(sharing) = &mut self.lock().sharing {
@@ -46,9 +46,8 @@ impl Local {
         self
     }
 
-    /// Takes what has changed of this node's own entries since the call before, as far as it takes about so many bytes.
-    /// To be called often, since what is not taken uses memory: beyond 64 MiB changes are dropped, and
-    /// [`Changes::is_whole`] is false once.
+    /// Takes the changes of this node's own entries since the call before, up to about so many bytes. Call it often,
+    /// since untaken changes use memory: beyond 64 MiB they are dropped, and [`Changes::is_whole`] is false once.
     pub fn take_changes(&self, bytes_max: usize) -> Changes {
         let mut changes = Changes { list: Vec::new(), is_whole: true, has_more: true };
         let mut bytes = 0;
@@ -62,8 +61,8 @@ impl Local {
         changes
     }
 
-    /// Reads this node's own entries from a number on, as far as they take about so many bytes. The entries are not of
-    /// one moment: each is as it was at some time between the call and its return.
+    /// Reads this node's own entries from a number on, up to about so many bytes. The entries are not of one moment:
+    /// each is as it was at some time between the call and its return.
     pub fn read_page(&self, from: u64, bytes_max: usize) -> Page {
         let (mut page, mut bytes) = (Page { from, to: Some(from), entries: Vec::new() }, 0);
         while let Some(next) = page.to.filter(|_| bytes < bytes_max) {
@@ -75,13 +74,13 @@ impl Local {
         page
     }
 
-    /// Removes the entries of all other nodes, of which no caller will say more. Members learn of it by notices.
+    /// Removes the entries of all other nodes, since no more changes of them will come. Members get notices.
     pub fn expire_others(&self, now_us: u64) {
         let nodes = self.lock().other_nodes();
         nodes.into_iter().for_each(|node| self.expire(node, now_us));
     }
 
-    /// A registry that a panicking thread held is whole: its calls leave it so.
+    /// A registry whose lock a thread held in a panic is intact: its calls leave it so.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -168,7 +167,7 @@ impl Presence for Local {
         self.lock().due.is_empty()
     }
 
-    /// Looks at every topic when a cap is new.
+    /// Scans every topic when a cap is new.
     fn set_limits(&self, limits: Limits, now_us: u64) {
         self.lock().set_limits(limits, now_us);
     }

@@ -11,7 +11,7 @@ use crate::{PassedEntry, Ref};
 /// A connection of a user: sorted by user, then by ref.
 pub(crate) type Entry = (Arc<str>, Ref);
 
-/// What a connection says about itself.
+/// What a connection shows of itself.
 pub(crate) struct Meta {
     /// The announced meta that it replaces.
     pub prev: Option<Ref>,
@@ -28,12 +28,12 @@ impl Meta {
         self.properties = properties(json);
     }
 
-    /// As another process takes it.
+    /// Returns it as another process takes it.
     pub fn passed(&self) -> PassedEntry {
         PassedEntry { meta: format!("{{{}}}", self.properties).into(), prev: self.prev }
     }
 
-    /// What it takes in a list, at most, with the comma before it.
+    /// Returns its bytes in a list, at most, with the comma before it.
     pub fn bytes(&self, of: Ref) -> usize {
         let prev = self.prev.map_or(0, |prev| r#","phx_ref_prev":"""#.len() + prev.text_bytes());
         gone_bytes(of) + prev + 1 + self.properties.len()
@@ -53,17 +53,17 @@ impl Meta {
     }
 }
 
-/// What [`write_gone`] takes in a list, with the comma before it.
+/// Returns the bytes of [`write_gone`] in a list, with the comma before it.
 pub(crate) fn gone_bytes(of: Ref) -> usize {
     r#",{"phx_ref":""}"#.len() + of.text_bytes()
 }
 
-/// A meta that leaves: a client removes it by its ref alone.
+/// Writes a meta that leaves: a client removes it by its ref alone.
 pub(crate) fn write_gone(of: Ref, out: &mut String) {
     let _ = write!(out, r#"{{"phx_ref":"{of}"}}"#);
 }
 
-/// What a user takes in a list, at most, apart from the metas.
+/// Returns the bytes of a user in a list, at most, without the metas.
 pub(crate) fn user_bytes(key: &str) -> usize {
     let longer = |byte: u8| match byte {
         b'"' | b'\\' => 1,
@@ -91,7 +91,7 @@ impl Writer {
         self.out.len()
     }
 
-    /// Adds a meta of a user. The caller gives the metas of one user one after another.
+    /// Adds a meta of a user. The caller passes the metas of one user one after another.
     pub fn push(&mut self, key: &Arc<str>, meta: impl FnOnce(&mut String)) {
         if self.user.as_ref() == Some(key) {
             self.out.push(',');
@@ -147,7 +147,7 @@ impl ListText {
         ListText { text: writer.finish().into(), ends }
     }
 
-    /// The list with one more meta.
+    /// Returns the list with one more meta.
     pub fn with(&self, (key, of): &Entry, meta: &Meta) -> Snapshot {
         let mut own = String::new();
         let at = match self.ends.binary_search_by(|(user, _)| user.cmp(key)) {
@@ -173,28 +173,28 @@ impl ListText {
     }
 }
 
-/// The users of a topic, with the own meta of the connection that asks, where no notice has
-/// announced it. Cheap to make; [`Snapshot::into_json`] joins the two.
+/// The users of a topic, with the requesting connection's own meta if no notice has announced it. Cheap to make;
+/// [`Snapshot::into_json`] joins the two.
 pub struct Snapshot {
     list: Arc<str>,
-    /// The text to insert, and before which byte.
+    /// The text to insert, and the index of the byte before which it goes.
     own: Option<(usize, String)>,
 }
 
 impl From<Arc<str>> for Snapshot {
-    /// The JSON text of a list as it is.
+    /// Takes the JSON text of a list as it is.
     fn from(list: Arc<str>) -> Snapshot {
         Snapshot { list, own: None }
     }
 }
 
 impl Snapshot {
-    /// Nobody.
+    /// Returns a list without users.
     pub(crate) fn empty() -> Snapshot {
         Snapshot::from(Arc::from("{}"))
     }
 
-    /// The JSON text of a [`crate::STATE`].
+    /// Returns the JSON text of a [`crate::STATE`].
     pub fn into_json(self) -> String {
         let Some((at, own)) = self.own else {
             return (*self.list).into();
@@ -206,7 +206,7 @@ impl Snapshot {
     }
 }
 
-/// The properties of an object in their order, as text: numbers lose no digit.
+/// Returns the properties of an object in their order, as text: numbers lose no digit.
 fn properties(json: &str) -> Box<str> {
     let Ok(Properties(properties)) = serde_json::from_str(json) else {
         return "".into();
@@ -228,7 +228,7 @@ fn properties(json: &str) -> Box<str> {
     out.into()
 }
 
-/// Adds JSON text without the spaces and line ends between its tokens.
+/// Appends JSON text without the spaces and line ends between its tokens.
 fn push_compact(json: &str, out: &mut String) {
     let (mut quoted, mut escaped) = (false, false);
     for c in json.chars() {

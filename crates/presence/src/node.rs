@@ -4,11 +4,10 @@ use std::fmt;
 
 use model::NodeId;
 
-/// The `phx_ref` of a meta, which names one entry among those of all nodes. The entries of a node
-/// sort by age.
+/// The `phx_ref` of a meta, which names one entry among those of all nodes. The entries of a node sort by age.
 ///
-/// Its text is the eight digits of its node and then its number in hexadecimal: 9 bytes at first,
-/// and 16 after four billion refs. To clients it is opaque.
+/// Its text is the eight digits of its node and then its number in hexadecimal: 9 bytes at first, and 16 after four
+/// billion refs. To clients it is opaque.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ref {
     node: NodeId,
@@ -16,27 +15,27 @@ pub struct Ref {
 }
 
 impl Ref {
-    /// A ref of a node, which gives each number once.
+    /// Creates a ref of a node, which uses each number once.
     pub fn new(node: NodeId, number: u64) -> Ref {
         Ref { node, number }
     }
 
-    /// The node that drew it.
+    /// Returns the node that drew it.
     pub fn node(self) -> NodeId {
         self.node
     }
 
-    /// Its number among those of its node.
+    /// Returns its number among those of its node.
     pub fn number(self) -> u64 {
         self.number
     }
 
-    /// The ref that the node draws next.
+    /// Returns the ref that the node draws next.
     pub(crate) fn next(self) -> Ref {
         Ref { number: self.number.wrapping_add(1), ..self }
     }
 
-    /// The length of its text, in bytes.
+    /// Returns the length of its text, in bytes.
     pub(crate) fn text_bytes(self) -> usize {
         8 + self.number.checked_ilog2().unwrap_or(0) as usize / 4 + 1
     }

@@ -1,4 +1,4 @@
-//! Entries of several nodes in one registry: what a node gives the others of its own, and takes of theirs.
+//! Entries of several nodes in one registry: what a node passes to the others of its own, and applies of theirs.
 
 use crate::meta::Meta;
 use crate::registry::{Registry, shared_entry};
@@ -6,16 +6,14 @@ use crate::sharing::Located;
 use crate::topic::Owner;
 use crate::{Change, Changes, NodeId, Page, Ref, SharedEntry};
 
-/// What an entry takes in memory beside its texts, in bytes, roughly: its places in the tables of its topic and of its
-/// node.
+/// Memory of an entry besides its texts, in bytes, roughly: its slots in the tables of its topic and of its node.
 const ENTRY_BYTES: usize = 320;
 
-/// What a topic takes besides, in bytes, roughly: its tables begin with capacity for eleven entries.
+/// Memory of a topic, in bytes, roughly: its tables begin with capacity for eleven entries.
 const TOPIC_BYTES: usize = 1_250;
 
 impl Registry {
-    /// Takes what has changed of this node's entries since the call before: so many changes, or fewer where they take
-    /// so many bytes.
+    /// Takes the changes of this node's entries since the call before: so many, or fewer if they take so many bytes.
     pub fn take_changes(&mut self, changes_max: usize, bytes_max: usize) -> Changes {
         match &mut self.sharing {
             Some(sharing) => sharing.take_changes(changes_max, bytes_max),
@@ -23,8 +21,8 @@ impl Registry {
         }
     }
 
-    /// This node's entries from a number on: so many, or fewer where they take more than so many bytes. The page has no
-    /// end where they are the last.
+    /// Reads this node's entries from a number on: so many, or fewer if they take more than so many bytes. The page
+    /// has no end if they are the last.
     pub fn read_page(&mut self, from: u64, entries_max: usize, bytes_max: usize) -> Page {
         let mut page = Page { from, to: None, entries: Vec::new() };
         let (node, next) = (self.next.node(), self.next.number());
@@ -38,7 +36,7 @@ impl Registry {
             }
             let entry = (user.clone(), Ref::new(node, *number));
             let meta = self.topics.get(topic).and_then(|topic| topic.meta(&entry));
-            // It is there, as long as it is the node's.
+            // It has a meta, as long as the entry is the node's.
             let meta = meta.map(|meta| meta.passed().meta).unwrap_or_default();
             let entry = shared_entry(entry.1, topic, user, &meta);
             bytes += entry.bytes();
@@ -47,7 +45,7 @@ impl Registry {
         page
     }
 
-    /// Changes another node's entries. Returns how much memory new ones would take that did not fit, in bytes.
+    /// Changes another node's entries. Returns the memory of new ones that did not fit, in bytes.
     pub fn apply(&mut self, node: NodeId, changes: &[Change], now_us: u64) -> usize {
         if node == self.next.node() {
             return 0;
@@ -58,7 +56,7 @@ impl Registry {
         changes.iter().map(apply).sum()
     }
 
-    /// Adds entries of another node, but for those that are here. Returns as [`Registry::apply`].
+    /// Adds entries of another node, except those that are here. Returns as [`Registry::apply`].
     pub fn enter_some<'a>(
         &mut self,
         node: NodeId,
@@ -71,7 +69,7 @@ impl Registry {
         entries.map(|entry| self.apply_change(node, None, Some(entry), now_us)).sum()
     }
 
-    /// Of another node's entries in the range of a page, and from a number on, visits up to so many, and removes those
+    /// Visits up to so many of another node's entries in the range of a page, from a number on, and removes those
     /// that are not in the page. Returns how many it has visited, and the number of the last one.
     pub fn leave_some(
         &mut self,
@@ -92,7 +90,7 @@ impl Registry {
         (numbers.len(), numbers.last().copied())
     }
 
-    /// Returns the memory of the new entry where it does not fit, in bytes.
+    /// Returns the memory of the new entry if it does not fit, in bytes.
     fn apply_change(
         &mut self,
         node: NodeId,
@@ -140,8 +138,8 @@ impl Registry {
         self.changed(&entry.topic, now_us);
     }
 
-    /// Adds an entry of another node of which members know, from another process. The limit is that of new ones: what
-    /// that process had stays.
+    /// Adds an entry of another node from another process. Members know it. The memory limit applies to new entries
+    /// only: that process's entries stay.
     pub fn restore_other(
         &mut self,
         of: Ref,
@@ -163,7 +161,7 @@ impl Registry {
         }
     }
 
-    /// An entry of another node that was restored is not here.
+    /// Removes an entry of another node that was restored in vain.
     pub fn unrestore_other(&mut self, of: Ref) {
         let located = self.sharing.as_mut().and_then(|it| it.others.remove(of.node(), of.number()));
         if let Some(located) = located {
@@ -205,7 +203,7 @@ impl Registry {
         self.changed(topic, now_us);
     }
 
-    /// The other nodes that have entries.
+    /// Returns the other nodes that have entries.
     pub fn other_nodes(&self) -> Vec<NodeId> {
         self.sharing.iter().flat_map(|sharing| sharing.others.nodes()).collect()
     }
@@ -226,7 +224,7 @@ impl Registry {
     }
 }
 
-/// What an entry takes in memory, in bytes, roughly; with its topic, where it is the first there.
+/// Returns the memory of an entry, in bytes, roughly; with that of its topic, if it is the first there.
 fn memory_bytes(entry: &SharedEntry, is_first: bool) -> usize {
     let topic_bytes = if is_first { TOPIC_BYTES } else { 0 };
     ENTRY_BYTES + topic_bytes + entry.topic.len() + entry.user.len() + entry.meta.len()

@@ -1,15 +1,15 @@
-//! What is published to the members of a topic.
+//! Notices to the members of a topic.
 
 use std::sync::Arc;
 
-/// What is published: the event and the JSON text of its data.
+/// A notice: the event and the JSON text of its data.
 pub type Notice = (&'static str, Arc<str>);
 
-/// Publishes a notice: topic, event and JSON text. False when it could not be.
+/// Publishes a notice: topic, event and JSON text. False when that failed.
 pub type Emit<'a> = dyn FnMut(&str, &'static str, &str) -> bool + 'a;
 
-/// Notices of a topic that are on their way out, for [`crate::Presence::confirm`] in the end: until
-/// then the topic composes nothing more.
+/// Notices of a topic that are being published. In the end they go to [`crate::Presence::confirm`]: until then the
+/// topic composes no other.
 #[must_use]
 pub struct Batch {
     topic: Arc<str>,
@@ -18,17 +18,17 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Notices that have not been published, in their order.
+    /// Creates a batch of unpublished notices, in their order.
     pub fn new(topic: Arc<str>, notices: Vec<Notice>) -> Batch {
         Batch { topic, notices, published: 0 }
     }
 
-    /// The topic whose members they are for.
+    /// Returns the topic of the members.
     pub fn topic(&self) -> &Arc<str> {
         &self.topic
     }
 
-    /// Publishes what has not been published, in order, up to the first that cannot be.
+    /// Publishes the unpublished notices, in order, up to the first that fails.
     pub fn publish(&mut self, emit: &mut Emit) {
         for (event, json) in &self.notices[self.published..] {
             if !emit(&self.topic, event, json) {
@@ -38,7 +38,7 @@ impl Batch {
         }
     }
 
-    /// How many were published, and the others.
+    /// Returns how many were published, and the other notices.
     pub fn into_outcome(mut self) -> (usize, Vec<Notice>) {
         let rest = self.notices.split_off(self.published);
         (self.published, rest)

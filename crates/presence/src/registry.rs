@@ -1,4 +1,4 @@
-//! The registry of one process: which users are in which topic, and which topic has news.
+//! The registry of one process: which users are in which topic, and which topics have notices due.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -9,26 +9,26 @@ use crate::sharing::{Located, OtherEntries, SharedEntry, Sharing};
 use crate::topic::{Listing, Owner, Topic};
 use crate::{Batch, Counts, Limits, List, NodeId, PassedEntry, Ref, Snapshot, Stats};
 
-/// What one [`Registry::take`] composes, in bytes; the last topic may go over it.
+/// The bytes that one [`Registry::take`] composes; the last topic may exceed them.
 const TAKE_BYTES_MAX: usize = 256 << 10;
 
-/// Topics that [`Registry::expire`] looks through at a time.
+/// Topics that [`Registry::expire`] scans at a time.
 pub(crate) const EXPIRE_TOPICS_MAX: usize = 64;
 
-/// Which users are in every topic with presence. [`crate::Presence`] says what the calls do.
+/// The users of all topics with presence. [`crate::Presence`] says what the calls do.
 pub(crate) struct Registry {
     pub limits: Limits,
     /// The ref of the next entry.
     pub next: Ref,
     pub topics: BTreeMap<Arc<str>, Topic>,
-    /// The topics that have a notice due, by time.
+    /// The topics with a notice due, by time.
     pub due: BTreeSet<(u64, Arc<str>)>,
-    /// Topics whose users another process did not list, and when it last said something there; nothing once all
-    /// have come from it.
+    /// Topics whose users another process did not list, and the time of its last notice there. Empty once everything
+    /// has come from it.
     pub unlisted: HashMap<Arc<str>, Option<u64>>,
-    /// Its caps on users and on bytes of a list.
+    /// The caps of that process on users and on bytes of a list.
     pub caps_before: (usize, usize),
-    /// What goes between nodes; nothing for a node that is alone.
+    /// State shared between nodes; `None` for a node that is alone.
     pub sharing: Option<Box<Sharing>>,
     /// Connections of all nodes.
     pub connections: usize,
@@ -37,7 +37,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// Nobody is in any topic. Every ref names `node`.
+    /// Creates an empty registry. Every ref names `node`.
     pub fn new(limits: Limits, node: NodeId) -> Self {
         Registry {
             limits,
@@ -53,7 +53,7 @@ impl Registry {
         }
     }
 
-    /// Looks at every topic when a cap is new.
+    /// Scans every topic when a cap is new.
     pub fn set_limits(&mut self, limits: Limits, now_us: u64) {
         let caps = |limits: &Limits| (limits.users_max, limits.list_bytes_max);
         let new = caps(&limits) != caps(&self.limits);
@@ -94,7 +94,7 @@ impl Registry {
                 self.connections += 1;
                 (place.name.clone(), place.enter(key, of, meta, owner))
             }
-            // It is there.
+            // Never: the topic exists by now.
             None => (topic.into(), key.into()),
         }
     }
@@ -138,17 +138,17 @@ impl Registry {
         self.changed(topic, now_us);
     }
 
-    /// What is known of a connection.
+    /// Returns the state of a connection.
     pub fn passed(&self, topic: &str, key: &str, of: Ref) -> Option<PassedEntry> {
         let place = self.topics.get(topic)?;
         place.meta(&place.entry(key, of)?).map(Meta::passed)
     }
 
-    /// Adds a connection of which members know, from another process, and other nodes as well.
+    /// Adds a connection from another process. Members know it, and other nodes do as well.
     pub fn restore(&mut self, topic: &str, key: &str, of: Ref, passed: &PassedEntry) {
         let meta = Meta::new(&passed.meta, passed.prev);
         let Some((topic, user)) = self.insert_known((topic, key), of, meta) else { return };
-        // Nobody gets its ref again.
+        // No other connection gets its ref.
         if of.node() == self.next.node() && of.number() >= self.next.number() {
             self.next = of.next();
         }
@@ -158,7 +158,7 @@ impl Registry {
         }
     }
 
-    /// Adds a connection of which members know, and returns the topic and the user; nothing where it is here.
+    /// Adds a connection that members know, and returns the topic and the user; `None` if it is here.
     pub fn insert_known(
         &mut self,
         (topic, key): (&str, &str),
@@ -180,7 +180,7 @@ impl Registry {
         Some((place.name.clone(), place.restore(key, of, meta)))
     }
 
-    /// A connection that was restored is not here.
+    /// Removes a connection that was restored in vain.
     pub fn unrestore(&mut self, topic: &str, key: &str, of: Ref) {
         if self.remove_known(topic, key, of)
             && let Some(sharing) = &mut self.sharing
@@ -189,7 +189,7 @@ impl Registry {
         }
     }
 
-    /// Removes a connection, of which no member is notified. False where it is not here.
+    /// Removes a connection without a notice. False if it is not here.
     pub fn remove_known(&mut self, topic: &str, key: &str, of: Ref) -> bool {
         let Some(place) = self.topics.get_mut(topic) else { return false };
         let Some(entry) = place.entry(key, of) else { return false };
@@ -201,7 +201,7 @@ impl Registry {
         true
     }
 
-    /// All that is to be said is due now.
+    /// Makes all waiting notices due now.
     pub fn hasten(&mut self, now_us: u64) {
         let later = self.due.split_off(&(now_us, Arc::from("")));
         for (_, name) in later {
@@ -212,7 +212,7 @@ impl Registry {
         }
     }
 
-    /// All have come from another process. Where the caps are other ones, members are told what that means.
+    /// Called when everything has come from another process. If the caps differ, members get notices.
     pub fn restored(&mut self) {
         self.unlisted = HashMap::new();
         if let Some(sharing) = &mut self.sharing {
@@ -225,9 +225,8 @@ impl Registry {
         }
     }
 
-    /// Removes the entries of a node from up to `topics_max` topics, in the order of their names,
-    /// from the first one after `after`. Returns the name to continue after; `None` when it has
-    /// passed all topics.
+    /// Removes the entries of a node from up to `topics_max` topics, in the order of their names, from the first one
+    /// after `after`. Returns the name to continue after; `None` when it has passed all topics.
     pub fn expire(
         &mut self,
         node: NodeId,
@@ -251,14 +250,14 @@ impl Registry {
         names.into_iter().nth(topics_max - 1)
     }
 
-    /// Who is in a topic; with the meta of `own` even when no notice has announced it.
+    /// Returns a topic's list; with the meta of `own` even when no notice has announced it.
     pub fn list(&self, topic: &str, own: Option<(&str, Ref)>) -> List {
         let counts = self.counts(topic);
         List { counts, users: counts.listed.then(|| self.snapshot(topic, own)) }
     }
 
-    /// The list of a topic as announced, with the meta of `own`; `{}` when nobody is there or the
-    /// topic's users are not listed. Its text is made once for each notice.
+    /// Returns the list of a topic as announced, with the meta of `own`; `{}` when it has no members or its users are
+    /// not listed. Its text is made once for each notice.
     fn snapshot(&self, topic: &str, own: Option<(&str, Ref)>) -> Snapshot {
         let Some(topic) = self.topics.get(topic) else {
             return Snapshot::empty();
@@ -279,7 +278,7 @@ impl Registry {
         }
     }
 
-    /// Figures, without a look at the topics.
+    /// Returns figures without a scan of the topics.
     pub fn stats(&self) -> Stats {
         let others = self.sharing.as_ref().map(|sharing| &sharing.others);
         let other_nodes = others.map_or(0, OtherEntries::count);
@@ -293,15 +292,14 @@ impl Registry {
         }
     }
 
-    /// When [`Registry::take`] has something to do next.
+    /// Returns the time when [`Registry::take`] has work next.
     #[cfg(test)]
     pub fn due_us(&self) -> Option<u64> {
         self.due.first().map(|(due_us, _)| *due_us)
     }
 
-    /// Composes what is due: one notice for each topic, or two where users cease to be listed or
-    /// are listed again, or several where one would be too large. It takes a topic once for each
-    /// `now_us`.
+    /// Composes the notices that are due: one for each topic, or two when its users are no longer listed or are
+    /// listed again, or several when one would be too large. It takes a topic once for each `now_us`.
     pub fn take(&mut self, now_us: u64, topics_max: usize) -> Vec<Batch> {
         let mut batches = Vec::new();
         let mut bytes = 0;
@@ -321,7 +319,7 @@ impl Registry {
         batches
     }
 
-    /// Learns what came of notices.
+    /// Takes the outcome of notices.
     pub fn confirm(&mut self, batches: Vec<Batch>, now_us: u64) {
         for batch in batches {
             let name = batch.topic().clone();
@@ -349,7 +347,7 @@ impl Registry {
         self.schedule(name, now_us);
     }
 
-    /// Makes a topic due when it has news, and frees it when it has neither news nor members.
+    /// Makes a topic due when it has changes to announce, and frees it when it has neither these nor members.
     fn schedule(&mut self, name: &str, now_us: u64) {
         let Some(topic) = self.topics.get_mut(name) else { return };
         if topic.taken {
@@ -358,8 +356,8 @@ impl Registry {
         match (topic.has_news(), topic.due_us) {
             (true, None) => {
                 let interval_us = self.limits.interval_us(topic.connections);
-                // Never twice at one time: with an interval of 0 it would publish in a loop what
-                // cannot be published.
+                // Never twice at one time: with an interval of 0, a notice that cannot be published would be retried
+                // in a loop.
                 let after_us = interval_us.max(1);
                 let spaced_us = topic.last_us.map_or(0, |last| last.saturating_add(after_us));
                 let due_us = spaced_us.max(now_us.saturating_add(self.limits.interval_us));
@@ -378,7 +376,7 @@ impl Registry {
     }
 }
 
-/// An entry as other nodes take it.
+/// Returns an entry as other nodes take it.
 pub(crate) fn shared_entry(of: Ref, topic: &str, user: &str, meta: &str) -> SharedEntry {
     let meta = if meta == "{}" { "" } else { meta };
     SharedEntry { number: of.number(), topic: topic.into(), user: user.into(), meta: meta.into() }

@@ -1,4 +1,4 @@
-//! What the nodes of a cluster share of their entries, and which entries each of them has.
+//! The entries that the nodes of a cluster share, and which entries each of them has.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use minicbor::{Decode, Encode};
 
 use crate::NodeId;
 
-/// Bytes of changes that wait to be taken. Beyond, all are dropped, and other nodes read the entries anew.
+/// The most bytes of untaken changes. Beyond, all are dropped, and other nodes read the entries anew.
 const PENDING_BYTES_MAX: usize = 64 << 20;
 
-/// What a change takes in memory or in a packet beside its texts, in bytes, roughly.
+/// Bytes of a change in memory or in a packet besides its texts, roughly.
 const CHANGE_BYTES: usize = 48;
 
-/// An entry as other nodes take it. It never changes: a connection that shows another meta has a new one.
+/// An entry as other nodes take it. It never changes: a connection with another meta gets a new one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct SharedEntry {
-    /// The number of its ref: its node gives each once, in ascending order.
+    /// The number of its ref: its node uses each once, in ascending order.
     #[n(0)]
     pub number: u64,
     /// The topic.
@@ -26,74 +26,74 @@ pub struct SharedEntry {
     /// The user.
     #[n(2)]
     pub user: Box<str>,
-    /// What the connection shows: the text of a JSON object; empty for `{}`.
+    /// The meta of the connection: the text of a JSON object; empty for `{}`.
     #[cbor(n(3), default)]
     pub meta: Box<str>,
 }
 
-/// A change of a node's entries: one that is gone, one that is new, or one in the place of another.
+/// A change of a node's entries: one is gone, one is new, or one replaces another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct Change {
     /// The number of the entry that is gone.
     #[n(0)]
     pub gone: Option<u64>,
-    /// The entry that is new.
+    /// The new entry.
     #[n(1)]
     pub entry: Option<SharedEntry>,
 }
 
-/// What has changed of a node's own entries.
+/// Changes of a node's own entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
     /// The changes, in an order in which no user is gone between two connections.
     pub list: Vec<Change>,
-    /// False where changes were dropped, because no caller took them: other nodes must read the entries anew.
+    /// False when untaken changes were dropped: other nodes must read the entries anew.
     pub is_whole: bool,
-    /// More has changed already.
+    /// True when more changes wait.
     pub has_more: bool,
 }
 
-/// A node's entries whose numbers are in a range.
+/// The entries of a node whose numbers are in a range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// The first number of the range.
     pub from: u64,
-    /// The number behind the range; `None` where it has no end.
+    /// The number behind the range; `None` if it has no end.
     pub to: Option<u64>,
     /// The entries, in the order of their numbers.
     pub entries: Vec<SharedEntry>,
 }
 
 impl SharedEntry {
-    /// What it takes in a packet, in bytes, at most.
+    /// Returns its bytes in a packet, at most.
     pub fn bytes(&self) -> usize {
         CHANGE_BYTES + self.topic.len() + self.user.len() + self.meta.len()
     }
 }
 
 impl Change {
-    /// What it takes in a packet, in bytes, at most.
+    /// Returns its bytes in a packet, at most.
     pub fn bytes(&self) -> usize {
         CHANGE_BYTES + self.entry.as_ref().map_or(0, SharedEntry::bytes)
     }
 }
 
 impl Page {
-    /// Whether a number is in the range.
+    /// True when a number is in the range.
     pub fn has(&self, number: u64) -> bool {
         number >= self.from && self.to.is_none_or(|to| number < to)
     }
 }
 
-/// Where an entry is.
+/// The topic and user of an entry.
 #[derive(Clone)]
 pub(crate) struct Located {
     pub topic: Arc<str>,
     pub user: Arc<str>,
-    /// For an entry of another node: the topic was made for it.
+    /// True for an entry of another node whose topic was created for it.
     pub is_first: bool,
-    /// For an entry of another node: what it takes in memory, in bytes, roughly.
+    /// For an entry of another node: its memory in bytes, roughly.
     pub bytes: usize,
 }
 
@@ -135,35 +135,35 @@ impl OtherEntries {
         Some(located)
     }
 
-    /// The nodes that have entries.
+    /// Returns the nodes that have entries.
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> {
         self.by_node.keys().copied()
     }
 
-    /// The numbers of a node's entries from one on, in their order.
+    /// Returns the numbers of a node's entries from one on, in their order.
     pub fn numbers(&self, node: NodeId, from: u64) -> impl Iterator<Item = u64> {
         let entries = self.by_node.get(&node).into_iter();
         entries.flat_map(move |entries| entries.range(from..)).map(|(number, _)| *number)
     }
 }
 
-/// What a registry has besides, where other nodes share its entries.
+/// The additional state of a registry that shares its entries with other nodes.
 pub(crate) struct Sharing {
     /// The node's own entries, by number.
     pub own: BTreeMap<u64, Located>,
     pub others: OtherEntries,
     /// The most bytes of entries of other nodes.
     pub others_bytes_max: usize,
-    /// Entries that other nodes do not have yet, by number; each with the one in whose place it is.
+    /// By number, entries that other nodes do not have yet, each with the one that it replaces.
     entered: BTreeMap<u64, Change>,
     /// Entries that are gone, and that other nodes have.
     gone: VecDeque<u64>,
     pending_bytes: usize,
-    /// What they may take.
+    /// The limit of `pending_bytes`.
     pub pending_bytes_max: usize,
-    /// Changes were dropped.
+    /// True when changes were dropped.
     is_lost: bool,
-    /// Other nodes may have entries with numbers below.
+    /// Other nodes may have entries with numbers below this.
     shared_below: u64,
 }
 
@@ -182,7 +182,7 @@ impl Sharing {
         }
     }
 
-    /// Whether other nodes may have an entry of this node: then it changes no more.
+    /// True when other nodes may have an entry of this node: then it never changes any more.
     pub fn is_shared(&self, number: u64) -> bool {
         number < self.shared_below
     }
@@ -193,7 +193,7 @@ impl Sharing {
         self.push_entered(Change { gone: None, entry: Some(entry) });
     }
 
-    /// An entry that no other node has shows another meta.
+    /// An entry that no other node has gets another meta.
     pub fn on_changed(&mut self, number: u64, meta: Box<str>) {
         if let Some(Change { entry: Some(entry), .. }) = self.entered.get_mut(&number) {
             self.pending_bytes = (self.pending_bytes + meta.len()).saturating_sub(entry.meta.len());
@@ -201,7 +201,7 @@ impl Sharing {
         }
     }
 
-    /// An entry is in the place of another.
+    /// An entry replaces another.
     pub fn on_replaced(&mut self, old: u64, entry: SharedEntry) {
         if let Some(located) = self.own.remove(&old) {
             self.own.insert(entry.number, located);
@@ -225,9 +225,9 @@ impl Sharing {
         before.into_iter().chain(gone).for_each(|number| self.push_gone(number));
     }
 
-    /// Takes what has changed since the call before: so many changes, or fewer where they take so many bytes. Other
-    /// nodes may have the entries in them from now on. What goes comes last, also behind what is left for the next
-    /// call, so that no user is gone between two connections.
+    /// Takes the changes since the call before: so many, or fewer if they take so many bytes. From now on other nodes
+    /// may have the entries in them. Removals come last, even behind changes that are left for the next call, so that
+    /// no user is gone between two connections.
     pub fn take_changes(&mut self, changes_max: usize, bytes_max: usize) -> Changes {
         let (mut list, mut bytes) = (Vec::new(), 0);
         while list.len() < changes_max
@@ -251,8 +251,8 @@ impl Sharing {
         Some(Change { gone: Some(gone), entry: None })
     }
 
-    /// Other nodes may have all entries with numbers below `next` from now on, since a caller reads them: one that goes
-    /// is a change for them, even where it has not been taken as a new one.
+    /// From now on other nodes may have all entries with numbers below `next`, since a caller reads them: the removal
+    /// of one is a change for them, even if it has not been taken as a new one.
     pub fn on_read(&mut self, next: u64) {
         self.shared_below = next;
     }
@@ -278,7 +278,7 @@ impl Sharing {
         }
     }
 
-    /// Whether a change of so many bytes is to be remembered. Drops all where they are too many.
+    /// True when a change of so many bytes is to be remembered. Drops all changes if they are too many.
     fn has_capacity(&mut self, bytes: usize) -> bool {
         if self.pending_bytes + bytes > self.pending_bytes_max {
             (self.entered, self.gone) = (BTreeMap::new(), VecDeque::new());
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(changes.list, [change(None, Some(entry(2, "{\"a\":1}")))]);
         assert!(changes.is_whole && sharing.is_shared(2) && !sharing.is_shared(3));
         assert_eq!(take(&mut sharing).list, []);
-        // Of a row of replacements the last counts, in the place of the one that others have.
+        // Of a row of replacements the last counts. It replaces the entry that other nodes have.
         sharing.on_replaced(2, entry(3, ""));
         sharing.on_replaced(3, entry(4, ""));
         assert_eq!(take(&mut sharing).list, [change(Some(2), Some(entry(4, "")))]);
@@ -377,7 +377,7 @@ mod tests {
         for seed in 0..100 {
             let mut random = Random::new(seed);
             let (mut sharing, mut next) = (Sharing::new(0), 0);
-            // What another node has.
+            // The entries of another node.
             let mut theirs = BTreeSet::new();
             for _ in 0..300 {
                 let own: Vec<u64> = sharing.own.keys().copied().collect();
@@ -412,7 +412,7 @@ mod tests {
         }
     }
 
-    /// Another node takes changes: no entry comes twice, and none goes that is not there.
+    /// Another node applies changes: no entry comes twice, and only existing ones go.
     fn apply(theirs: &mut BTreeSet<u64>, changes: Vec<Change>, seed: u64) {
         for Change { gone, entry } in changes {
             assert!(entry.is_none_or(|entry| theirs.insert(entry.number)), "seed {seed}");

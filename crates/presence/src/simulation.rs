@@ -1,5 +1,5 @@
-//! A seeded simulation: users come, change and go, a node dies, notices cannot be published at
-//! random, and clients that look on from some moment must come to hold the truth. `PRESENCE_SEED=n cargo test -p presence` replays one run.
+//! A seeded simulation: users enter, change and leave, a node dies, notices fail at random, and each client must end
+//! with the right list, whenever it begins. `PRESENCE_SEED=n cargo test -p presence` replays one run.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ fn sync_diff(state: &mut List, joins: List, leaves: List) {
     }
 }
 
-/// `Presence.syncState` of the npm client: a meta whose ref it holds stays as it is.
+/// `Presence.syncState` of the npm client: a meta whose ref the client has stays as it is.
 fn sync_state(state: &mut List, new: List) {
     let missing = |from: &List, other: &List| -> List {
         let none = Vec::new();
@@ -62,14 +62,14 @@ fn sync_state(state: &mut List, new: List) {
     sync_diff(state, joins, leaves);
 }
 
-/// A client that looks on.
+/// A client that follows a topic.
 struct Viewer {
     topic: String,
     state: List,
     counts: Value,
-    /// The connection, for one that is a member itself.
+    /// The connection, if the client is itself a member.
     own: Option<(String, u64)>,
-    /// Saw every notice from the first: holds exactly what was announced.
+    /// The client got every notice from the first: its list is exactly the announced one.
     strict: bool,
     /// False while the connection is lost; the client keeps its list and misses notices.
     online: bool,
@@ -91,7 +91,7 @@ impl Viewer {
         }
     }
 
-    /// Nothing joins that is there, nothing leaves that isn't, and nothing does both.
+    /// Checks that each meta that joins is new, that each that leaves is known, and that none does both.
     fn check(&self, joins: &List, leaves: &List) {
         assert!(!joins.is_empty() || !leaves.is_empty());
         let none = Vec::new();
@@ -123,7 +123,7 @@ struct Model {
     unlisted: bool,
     last_us: Option<u64>,
     log: Vec<(&'static str, Value)>,
-    /// Crossings that the bytes of the list alone were the cause of.
+    /// Crossings that only the bytes of the list caused.
     by_bytes: usize,
     /// Changes that were too large for one notice.
     splits: usize,
@@ -142,7 +142,7 @@ impl Model {
         list
     }
 
-    /// `bytes` are those of a list of all who are here.
+    /// `bytes` are those of a list of all members.
     fn changed(&mut self, bytes: usize) {
         let users = self.users();
         let (many, long) = (users > USERS_MAX, bytes > LIST_BYTES_MAX);
@@ -163,7 +163,7 @@ struct Simulation {
     connections: u64,
     /// Members that went with their node.
     expired: usize,
-    /// Notices under way: what has happened since they were taken may be anything.
+    /// Notices under way: anything may have happened since they were taken.
     taken: Vec<Batch>,
 }
 
@@ -215,7 +215,7 @@ impl Simulation {
             14..19 => self.now_us += self.random.below(700),
             19..22 => self.publish_some(3),
             22..24 => {
-                // Everyone at once, which is more than one notice may hold.
+                // All at once, which is more than one notice may hold.
                 let members: Vec<_> = self.topics[&topic].members.keys().cloned().collect();
                 members.iter().for_each(|member| self.update(&topic, member));
             }
@@ -227,7 +227,7 @@ impl Simulation {
         }
     }
 
-    /// The text of a meta and what it comes to.
+    /// Returns the text of a meta, and its properties.
     fn meta(&mut self) -> (String, Map<String, Value>) {
         let n = self.random.below(1000);
         let pad = "x".repeat(self.random.below(90) as usize);
@@ -287,7 +287,7 @@ impl Simulation {
         }
     }
 
-    /// The list's text; `{}` where members get counts only.
+    /// Returns the list's text; `{}` while members get counts only.
     fn state(&self, topic: &str, own: Option<(&str, Ref)>) -> String {
         let users = self.presence.list(topic, own).users.map(Snapshot::into_json);
         users.unwrap_or_else(|| "{}".into())
@@ -323,7 +323,7 @@ impl Simulation {
         self.changed(topic);
     }
 
-    /// Adds up the list of all who are here, whose sum the registry keeps as it goes.
+    /// Checks the registry's running sum of bytes against a list of all members.
     fn changed(&mut self, topic: &str) {
         let bytes = self.presence.topics.get(topic).map_or(0, |topic| {
             let here = topic.metas.iter().filter(|(entry, _)| !topic.leaves.contains(entry));
@@ -339,7 +339,7 @@ impl Simulation {
         assert!(self.state(topic, None).len() <= LIST_BYTES_MAX + 2);
     }
 
-    /// A client comes, or loses its connection, or is back and is given the list again.
+    /// A client comes, or loses its connection, or is back and gets the list again.
     fn add_viewer(&mut self, topic: String) {
         let state = self.state(&topic, None);
         let others: Vec<_> = (0..self.viewers.len())
@@ -377,15 +377,15 @@ impl Simulation {
         log[log.len() - late..].iter().for_each(|(event, json)| viewer.notice(event, json));
     }
 
-    /// Takes what is due, or publishes and confirms what was taken, so that other steps come in
-    /// between. One notice in `stuck_one_in` cannot be published; with 0 all can.
+    /// Takes the due notices, or publishes and confirms the taken ones, so that other steps come in between. One
+    /// notice in `stuck_one_in` fails; with 0 none does.
     fn publish_some(&mut self, stuck_one_in: u32) {
         if self.taken.is_empty() {
             return self.take();
         }
         for mut batch in std::mem::take(&mut self.taken) {
             self.publish(&mut batch, stuck_one_in);
-            // A client that looks on now gets nothing of it: the list must have what it says.
+            // A client that begins now doesn't get this notice: the list must have its content.
             match self.random.below(4) {
                 0 => self.add_viewer(batch.topic().to_string()),
                 1 => self.enter(batch.topic().to_string(), 9),
@@ -449,7 +449,7 @@ impl Simulation {
         }
     }
 
-    /// Sends everything; then every viewer holds the truth.
+    /// Publishes everything; then every client has the right list.
     fn quiesce(&mut self) {
         self.flush();
         while let Some(due_us) = self.presence.due_us() {
@@ -487,8 +487,8 @@ impl Simulation {
     }
 }
 
-/// Lists that came back, crossings by bytes alone, notices in parts, and members that went with their
-/// node, so that the test is known to go there.
+/// Returns how often lists came back, how often only bytes caused a crossing, how many notices had parts, and how
+/// many members left with their node, so that the test knows it covers these.
 fn run(seed: u64) -> [usize; 4] {
     let mut simulation = Simulation::new(seed);
     for round in 0..12 {

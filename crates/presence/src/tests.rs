@@ -33,7 +33,7 @@ fn flush(presence: &mut Registry, now_us: u64, emit: &mut Emit) {
     }
 }
 
-/// The notices that go out at a time: event and JSON. The texts of the tests have the refs without
+/// Returns the notices that are published at a time: event and JSON. The texts of the tests have the refs without
 /// their node.
 fn published(presence: &mut Registry, now_us: u64) -> Vec<(&'static str, String)> {
     let mut published = Vec::new();
@@ -44,13 +44,13 @@ fn published(presence: &mut Registry, now_us: u64) -> Vec<(&'static str, String)
     published
 }
 
-/// As [`published`], one text a notice.
+/// As [`published`], one text per notice.
 fn texts(presence: &mut Registry, now_us: u64) -> Vec<String> {
     let published = published(presence, now_us).into_iter();
     published.map(|(event, json)| format!("{event} {json}")).collect()
 }
 
-/// JSON text in which the refs are numbers alone.
+/// Returns JSON text with the numbers of the refs only.
 fn short(json: &str) -> String {
     json.replace(&format!("\"{NODE}"), "\"")
 }
@@ -63,7 +63,7 @@ fn state_for(presence: &Registry, topic: &str, user: &str, of: Ref) -> String {
     users(presence, topic, Some((user, of)))
 }
 
-/// The list, as its JSON text; `{}` where members get counts only.
+/// Returns the list as its JSON text; `{}` while members get counts only.
 fn users(presence: &Registry, topic: &str, own: Option<(&str, Ref)>) -> String {
     let users = presence.list(topic, own).users.map(Snapshot::into_json);
     short(&users.unwrap_or_else(|| "{}".into()))
@@ -73,7 +73,7 @@ fn counts(presence: &Registry, topic: &str) -> Counts {
     presence.list(topic, None).counts
 }
 
-/// Tries to publish what is due, in vain; returns how many notices it tried.
+/// Fails to publish the due notices; returns how many it tried.
 fn publish_nothing(presence: &mut Registry, now_us: u64) -> usize {
     let mut tries = 0;
     flush(presence, now_us, &mut |_, _, _| {
@@ -83,7 +83,7 @@ fn publish_nothing(presence: &mut Registry, now_us: u64) -> usize {
     tries
 }
 
-/// Users u0, u1, … with a connection each.
+/// Enters users u0, u1, … with a connection each.
 fn crowd(presence: &mut Registry, users: usize) -> Vec<Ref> {
     (0..users).map(|n| presence.enter("t", &format!("u{n}"), "{}", 0)).collect()
 }
@@ -186,7 +186,7 @@ fn members_see_themselves_at_once() {
     assert_eq!(state_for(&presence, "t", "alice", alice), both);
     published(&mut presence, 2000);
     assert_eq!(state_for(&presence, "t", "bob", bob), state(&presence, "t"));
-    // An update is not shown beside what it replaces.
+    // The list does not show an update beside the meta that it replaces.
     let new = presence.update("t", "bob", bob, r#"{"n":1}"#, 2000).unwrap();
     assert_eq!(state_for(&presence, "t", "bob", new), state(&presence, "t"));
     assert_eq!(state_for(&presence, "t", "nobody", new), state(&presence, "t"));
@@ -246,7 +246,7 @@ fn what_changes_while_a_notice_is_out_goes_after_it() {
     let mut batches = presence.take(1000, 64);
     assert_eq!((batches.len(), presence.due_us()), (1, None));
     assert!(presence.take(9000, 64).is_empty(), "one at a time");
-    // A client that asks now may or may not get the notice; the list has what it says.
+    // A client that requests the list now may or may not get the notice; the list has its content.
     assert_eq!(state(&presence, "t"), r#"{"alice":{"metas":[{"phx_ref":"1"}]}}"#);
     presence.leave("t", "alice", alice, 1000);
     presence.enter("t", "bob", "{}", 1000);
@@ -320,7 +320,7 @@ fn what_waits_is_bounded_while_nothing_can_be_published() {
         presence.leave("t", &format!("guest{n}"), of, n * 1000);
     }
     let topic = &presence.topics["t"];
-    // The announced: alice and the first guest, both gone by now; the first notice is still unsent.
+    // The announced entries: alice and the first guest, both gone by now; the first notice is still unsent.
     assert_eq!((topic.users.len(), topic.metas.len()), (1, 2));
     assert_eq!((topic.joins.len(), topic.leaves.len()), (1, 2));
     assert_eq!(topic.unsent.len(), 1);
@@ -340,7 +340,7 @@ fn above_the_bytes_users_are_counted_and_listed_again_at_three_quarters() {
     assert_eq!(counts(&presence, "t"), Counts { users: 6, connections: 8, listed: false });
     let all = r#"presence_count {"users":6,"connections":8}"#;
     assert_eq!(texts(&mut presence, 2000), ["presence_state {}", all]);
-    // Smaller metas bring the list back, with nobody gone.
+    // Smaller metas bring the list back, though no user has left.
     let small = presence.update("t", "u1", refs[1], "{}", 2000).unwrap();
     presence.update("t", "u2", refs[2], "{}", 2000);
     assert_eq!(presence.due_us(), None, "above three quarters");
@@ -348,7 +348,7 @@ fn above_the_bytes_users_are_counted_and_listed_again_at_three_quarters() {
     presence.update("t", "u0", more[1], "{}", 2000);
     presence.update("t", "u3", refs[3], "{}", 2000);
     assert_eq!(published(&mut presence, 3000), [(STATE, state(&presence, "t"))]);
-    // And larger ones take it away.
+    // Larger metas remove it again.
     presence.update("t", "u1", small, &meta.replace('x', "xxxx"), 3000);
     assert_eq!(
         texts(&mut presence, 4000),
@@ -568,7 +568,7 @@ fn keys_are_written_as_json() {
     assert_eq!(state(&presence, "t"), r#"{"a\"\\\n\u0001é":{"metas":[{"phx_ref":"1"}]}}"#);
 }
 
-/// Would take minutes if a change cost as much as there are members; also with one key for all.
+/// This would take minutes if a change cost as much as the number of members; also with one key for all.
 #[test]
 fn a_storm_costs_as_much_as_its_changes_and_leaves_nothing() {
     for users in [50_000, 1] {

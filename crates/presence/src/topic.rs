@@ -1,4 +1,4 @@
-//! One topic: who is in it, what notices have announced of that, and what they have not.
+//! One topic: its members, and which of them notices have announced.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,51 +7,50 @@ use std::sync::Arc;
 use crate::meta::{Entry, ListText, Meta, Writer, gone_bytes, user_bytes, write_gone};
 use crate::{COUNT, DIFF, Limits, NodeId, Notice, Ref, STATE, Snapshot};
 
-/// Whether the members of a topic hold its list.
+/// Whether the members of a topic have its list.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Listing {
-    /// They do, or will once the composed notices are published.
+    /// They have it, or will once the composed notices are published.
     Listed,
-    /// The list is too large. `cleared`: a notice told members to drop what they hold;
-    /// `counted`: they know the counts.
+    /// The list is too large. `cleared`: a notice has removed the members' lists; `counted`: they know the counts.
     Unlisted { cleared: bool, counted: bool },
-    /// It is small enough again; the next notice sends members the list.
+    /// The list is small enough again; the next notice sends it to members.
     Returning { cleared: bool },
 }
 
-/// A topic with members, or with news for those who were.
+/// A topic with members, or with changes that are not announced.
 pub(crate) struct Topic {
     pub name: Arc<str>,
-    /// How many connections each user has.
+    /// The number of connections of each user.
     pub users: BTreeMap<Arc<str>, usize>,
     pub connections: usize,
-    /// What the list of all who are here would take, at most.
+    /// Bytes of the list of all members, at most.
     pub bytes: usize,
     pub listing: Listing,
-    /// While listed, what has been announced; else every connection that is here.
+    /// While listed, the announced metas; else those of all connections.
     pub metas: BTreeMap<Entry, Meta>,
-    /// Here, and not announced. Empty unless listed.
+    /// Members that are not announced. Empty unless listed.
     pub joins: BTreeMap<Entry, Meta>,
-    /// Announced, and no longer here; they stay in `metas` until that is announced too.
+    /// Announced, but gone; they stay in `metas` until that is announced too.
     pub leaves: BTreeSet<Entry>,
-    /// The text of `metas` while listed, once a caller has asked for it.
+    /// The text of `metas` while listed, once a caller has requested it.
     list: OnceCell<ListText>,
-    /// Announced, but could not be published: goes before all else. Empty unless listed.
+    /// Announced, but not published: these notices go first. Empty unless listed.
     pub unsent: Vec<Notice>,
-    /// A caller publishes the composed notices, and has not confirmed them yet.
+    /// True while a caller publishes the composed notices and has not confirmed them.
     pub taken: bool,
-    /// When the next notice is due; set while there is news and nothing is taken.
+    /// The time of the next notice; set while changes wait and no notice is taken.
     pub due_us: Option<u64>,
-    /// When a caller last took notices.
+    /// The time when a caller last took notices.
     pub last_us: Option<u64>,
 }
 
-/// The node whose connection comes.
+/// The node of a new connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// This node. It draws each ref once.
     ThisNode,
-    /// Another node. When a node is back, its connections come again with the refs that they had.
+    /// Another node. When it returns, its connections come again with the refs that they had.
     OtherNode,
 }
 
@@ -88,13 +87,13 @@ impl Topic {
         }
     }
 
-    /// The entries of a node's connections.
+    /// Returns the entries of a node's connections.
     pub fn entries_of(&self, node: NodeId) -> Vec<Entry> {
         let here = self.metas.keys().filter(|entry| !self.leaves.contains(*entry));
         here.chain(self.joins.keys()).filter(|(_, of)| of.node() == node).cloned().collect()
     }
 
-    /// The entry of a connection, when it is here.
+    /// Returns the entry of a connection, if it is here.
     pub fn entry(&self, key: &str, of: Ref) -> Option<Entry> {
         let (key, _) = self.users.get_key_value(key)?;
         let entry = (key.clone(), of);
@@ -132,8 +131,8 @@ impl Topic {
         self.recount();
     }
 
-    /// Gives an entry another meta. `fresh` is its ref from then on, unless no notice has announced the old one, and
-    /// no other node has it (`is_shared`).
+    /// Changes the meta of an entry and returns its ref: `fresh`, or the old one if no notice has announced it and no
+    /// other node has it (`is_shared`).
     pub fn update(&mut self, entry: Entry, fresh: Ref, json: &str, is_shared: bool) -> Ref {
         let is_unannounced = self.joins.contains_key(&entry);
         if let Some(waiting) = self.joins.get_mut(&entry).filter(|_| !is_shared) {
@@ -150,7 +149,7 @@ impl Topic {
         fresh
     }
 
-    /// Puts an entry in the place of another one of the same user.
+    /// Replaces an entry by another one of the same user.
     pub fn replace(&mut self, entry: Entry, fresh: Ref, json: &str, owner: Owner) {
         let prev = match self.joins.get(&entry) {
             Some(unannounced) => unannounced.prev,
@@ -160,18 +159,18 @@ impl Topic {
         self.drop_meta(entry);
     }
 
-    /// Another process, which said something at this time, does not list its users.
+    /// Another process, whose last notice was at this time, does not list its users.
     pub fn set_unlisted(&mut self, last_us: Option<u64>) {
         self.listing = Listing::Unlisted { cleared: true, counted: true };
         self.last_us = self.last_us.max(last_us);
     }
 
-    /// What is known of a connection that is here.
+    /// Returns the meta of a member.
     pub fn meta(&self, entry: &Entry) -> Option<&Meta> {
         self.joins.get(entry).or_else(|| self.metas.get(entry))
     }
 
-    /// Adds a connection of which members know, and returns its user.
+    /// Adds a connection that members know, and returns its user.
     pub fn restore(&mut self, key: &str, of: Ref, meta: Meta) -> Arc<str> {
         let key = match self.users.get_key_value(key) {
             Some((key, _)) => key.clone(),
@@ -188,7 +187,7 @@ impl Topic {
         key
     }
 
-    /// Takes it away again.
+    /// Removes a restored connection again.
     pub fn unrestore(&mut self, entry: &Entry) {
         let Some(meta) = self.metas.remove(entry) else { return };
         self.list.take();
@@ -239,7 +238,7 @@ impl Topic {
         };
     }
 
-    /// Takes what waited as announced.
+    /// Takes all waiting changes as announced.
     fn fold(&mut self) {
         self.list.take();
         self.metas.extend(std::mem::take(&mut self.joins));
@@ -248,7 +247,7 @@ impl Topic {
         }
     }
 
-    /// Follows the size of the list: over a limit, or back under three quarters of both.
+    /// Follows the size of the list: above a limit, or back below three quarters of both.
     pub fn relist(&mut self, limits: &Limits) {
         let (users, bytes) = (self.users.len(), self.bytes);
         let over = users > limits.users_max || bytes > limits.list_bytes_max;
@@ -256,7 +255,7 @@ impl Topic {
         match self.listing {
             Listing::Listed if over => {
                 self.fold();
-                // The next notice tells members to drop all they hold: what is unsent is of no use.
+                // The next notice removes the members' lists: what is unsent is of no use.
                 self.unsent.clear();
                 self.listing = Listing::Unlisted { cleared: false, counted: false };
             }
@@ -274,8 +273,8 @@ impl Topic {
         }
     }
 
-    /// The notices to publish now, in this order. They count as announced from here on, whatever
-    /// comes of them: a list that is read meanwhile has what they say.
+    /// Returns the notices to publish now, in this order. From here on they count as announced, even if publishing
+    /// fails: a list that is read meanwhile has their content.
     pub fn take(&mut self, list_bytes_max: usize) -> Vec<Notice> {
         self.taken = true;
         if !self.unsent.is_empty() {
@@ -286,8 +285,7 @@ impl Topic {
             &mut self.listing
             && !*cleared
         {
-            // Also before the list comes back: the client takes a meta with a ref that it holds
-            // for unchanged.
+            // Also before the list comes back: to the client, a meta with a ref that it has is unchanged.
             notices.push((STATE, "{}".into()));
             *cleared = true;
         }
@@ -312,11 +310,11 @@ impl Topic {
         notices
     }
 
-    /// The taken notices are out, except for `rest`.
+    /// Called when the taken notices are published, except for `rest`.
     pub fn confirm(&mut self, rest: Vec<Notice>) {
         self.taken = false;
         match &mut self.listing {
-            // It cannot have been unlisted and listed again: the list only returns by a `take`.
+            // It cannot have been unlisted and listed again: only `take` brings the list back.
             Listing::Listed => self.unsent = rest,
             Listing::Unlisted { cleared, counted } => {
                 *cleared &= rest.iter().all(|(event, _)| *event != STATE);
@@ -328,7 +326,7 @@ impl Topic {
         }
     }
 
-    /// What changed since the last notice, each text of about `bytes_max` at most.
+    /// Returns the changes since the last notice, each text of about `bytes_max` bytes at most.
     fn diffs(&self, bytes_max: usize) -> Vec<Arc<str>> {
         let mut diffs = Vec::new();
         let (mut joins, mut leaves) = (Writer::new(), Writer::new());
@@ -340,7 +338,7 @@ impl Topic {
             diffs.push(format!(r#"{{"joins":{joins},"leaves":{leaves}}}"#).into());
         };
         loop {
-            // A user's joins go before the leaves, so that nobody seems gone between two texts.
+            // A user's joins go before the leaves, so that no user seems gone between two texts.
             let join =
                 joining.next_if(|((key, _), _)| leaving.peek().is_none_or(|it| *key <= it.0));
             let leave = if join.is_none() { leaving.next() } else { None };
@@ -365,17 +363,17 @@ impl Topic {
         diffs
     }
 
-    /// The announced list; for listed topics only.
+    /// Returns the announced list; for listed topics only.
     fn list(&self) -> &ListText {
         self.list.get_or_init(|| ListText::new(self.metas.iter()))
     }
 
-    /// The announced list, while there is one.
+    /// Returns the announced list, if there is one.
     pub fn state(&self) -> Option<Arc<str>> {
         (self.listing == Listing::Listed).then(|| self.list().text.clone())
     }
 
-    /// The announced list and a connection's own meta, while that is not in it.
+    /// Returns the announced list with a connection's own meta, if that is not in it.
     pub fn state_with(&self, key: &str, of: Ref) -> Option<Snapshot> {
         let (entry, meta) = self.joins.get_key_value(&self.entry(key, of)?)?;
         // An update: the list has the meta that it replaces.

@@ -1,7 +1,7 @@
-//! Updates of other nodes' entries that wait to be made.
+//! Updates of other nodes' entries that wait to be applied.
 //!
-//! A node that dies may have had a million entries, and whoever removes them has other work as well. So updates wait
-//! here, those of each node in their order, and [`Local::advance`] makes them bit by bit.
+//! A node that dies may have had a million entries, and the thread that removes them has other work as well. So
+//! updates wait here, those of each node in their order, and [`Local::advance`] applies them bit by bit.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -10,58 +10,59 @@ use crate::local::ENTRIES_PER_LOCK;
 use crate::registry::Registry;
 use crate::{Change, Local, NodeId, Page, SharedEntry};
 
-/// Updates of other nodes' entries that wait to be made.
+/// Updates of other nodes' entries that wait to be applied.
 #[derive(Default)]
 pub struct Updates {
     /// The updates of each node, in their order; no node without any.
     by_node: BTreeMap<NodeId, VecDeque<Update>>,
-    /// The node whose entries were changed last. The next one goes on.
+    /// The node whose entries were changed last. The next node goes on.
     last: Option<NodeId>,
     bytes: usize,
 }
 
-/// What is to be made of a node's entries.
+/// An update of a node's entries.
 struct Update {
     kind: Kind,
     bytes: usize,
 }
 
 enum Kind {
-    /// All go.
+    /// Removes all.
     Expire,
-    /// Those of these changes that are still to be made.
+    /// The changes that are not applied yet.
     Change(VecDeque<Change>),
-    /// Those in the range of a page become those of the page.
+    /// The entries in the range of a page become those of the page.
     Page(Page, PageStep),
 }
 
-/// How far a page has come.
+/// The progress of a page.
 enum PageStep {
-    /// Its entries come, from this index on. Some did not fit.
+    /// Adds its entries, from this index on. Some did not fit.
     Enter { at: usize, has_dropped: bool },
-    /// Entries that are not in it go, from this number on.
+    /// Removes entries that are not in it, from this number on.
     Leave { from: u64, has_dropped: bool },
-    /// Those that did not fit come, from this index on, since others have gone.
+    /// Adds those that did not fit, from this index on, since others are gone.
     EnterRest(usize),
 }
 
-/// What came of a part of an update.
+/// The outcome of a part of an update.
 struct Part {
-    /// Entries that it took.
+    /// The number of its entries.
     entries: usize,
-    /// The memory of new ones that did not fit, in bytes.
+    /// The memory of new entries that did not fit, in bytes.
     dropped_bytes: usize,
     is_last: bool,
 }
 
 impl Updates {
-    /// A node's entries change.
+    /// Queues changes of a node's entries.
     pub fn push_changes(&mut self, node: NodeId, changes: Vec<Change>) {
         let bytes = changes.iter().map(Change::bytes).sum();
         self.push(node, Update { kind: Kind::Change(changes.into()), bytes });
     }
 
-    /// A node's entries in the range of a page become those of the page, which are in the order of their numbers.
+    /// Queues a page: the node's entries in its range become those of the page, which are in the order of their
+    /// numbers.
     pub fn push_page(&mut self, node: NodeId, page: Page) {
         let bytes = page.entries.iter().map(SharedEntry::bytes).sum();
         self.push(
@@ -70,24 +71,24 @@ impl Updates {
         );
     }
 
-    /// All entries of a node go. What waits to be made of them is of no use any more.
+    /// Queues the removal of all entries of a node, and drops its earlier updates, which are of no use any more.
     pub fn push_expire(&mut self, node: NodeId) {
         let before = self.by_node.remove(&node).into_iter().flatten();
         self.bytes -= before.map(|update| update.bytes).sum::<usize>();
         self.push(node, Update { kind: Kind::Expire, bytes: 0 });
     }
 
-    /// Bytes of the changes and pages that wait.
+    /// Returns the bytes of the waiting changes and pages.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether nothing waits.
+    /// True when no update waits.
     pub fn is_empty(&self) -> bool {
         self.by_node.is_empty()
     }
 
-    /// Whether something of a node waits.
+    /// True when an update of a node waits.
     pub fn has(&self, node: NodeId) -> bool {
         self.by_node.contains_key(&node)
     }
@@ -97,7 +98,7 @@ impl Updates {
         self.by_node.entry(node).or_default().push_back(update);
     }
 
-    /// The oldest update of the node whose turn it is.
+    /// Returns the oldest update of the next node in turn.
     fn next(&mut self) -> Option<(NodeId, &mut Update)> {
         let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.by_node.range((after, Bound::Unbounded)).next();
@@ -107,7 +108,7 @@ impl Updates {
         Some((node, update))
     }
 
-    /// The oldest update of a node has been made.
+    /// Removes the oldest update of a node, which has been applied.
     fn pop(&mut self, node: NodeId) {
         let Some(updates) = self.by_node.get_mut(&node) else { return };
         self.bytes -= updates.pop_front().map_or(0, |update| update.bytes);
@@ -118,7 +119,7 @@ impl Updates {
 }
 
 impl Update {
-    /// Makes a part of it, of as many entries as go into one hold of the lock.
+    /// Applies a part of it, with as many entries as go into one hold of the lock.
     fn advance(&mut self, registry: &mut Registry, node: NodeId, now_us: u64) -> Part {
         match &mut self.kind {
             Kind::Expire => {
@@ -137,8 +138,8 @@ impl Update {
 }
 
 impl PageStep {
-    /// New entries come before others go, so that no user is gone between two connections; but for those that do not
-    /// fit before.
+    /// Adds new entries before it removes others, so that no user is gone between two connections; except new ones
+    /// that do not fit before.
     fn advance(&mut self, page: &Page, registry: &mut Registry, node: NodeId, now_us: u64) -> Part {
         let count = page.entries.len();
         let mut enter_from = |at: usize| {
@@ -175,9 +176,9 @@ impl PageStep {
 }
 
 impl Local {
-    /// Makes updates that wait, of about so many entries: of each node in turn, and those of one node in their order.
-    /// Members learn of it by notices. Returns of which nodes new entries did not fit into the memory for those of
-    /// other nodes, and how much of it they would take, in bytes: they are not there.
+    /// Applies waiting updates, of about so many entries: of each node in turn, and those of one node in their order.
+    /// Members get notices. Returns the nodes of new entries that did not fit into the memory for those of other
+    /// nodes, and how much of it they would take, in bytes: these entries are missing.
     pub fn advance(
         &self,
         updates: &mut Updates,
@@ -189,7 +190,7 @@ impl Local {
             && let Some((node, update)) = updates.next()
         {
             let part = update.advance(&mut self.lock(), node, now_us);
-            // Each takes time, also one without entries.
+            // Each takes time, even one without entries.
             entries += part.entries.max(1);
             if part.dropped_bytes > 0 {
                 *dropped.entry(node).or_default() += part.dropped_bytes;
@@ -245,7 +246,7 @@ mod tests {
         updates.push_changes(OTHERS[1], enter(0..100));
         local.advance(&mut updates, 300, 0);
         assert_eq!((updates.has(OTHERS[0]), updates.has(OTHERS[1])), (true, false));
-        // It is back before all have gone, with some of them.
+        // The node is back, with some of its entries, before all have been removed.
         let page = Page { from: 0, to: None, entries: (9_000..9_100).map(entry).collect() };
         updates.push_page(OTHERS[0], page);
         updates.push_changes(OTHERS[0], vec![Change { gone: Some(9_000), entry: None }]);
@@ -260,7 +261,7 @@ mod tests {
         let (local, mut updates) = (local(), Updates::default());
         updates.push_changes(OTHERS[0], enter(0..10_000));
         local.advance(&mut updates, usize::MAX, 0);
-        // Half of its entries are here, and so are many that are not in it.
+        // Half of its entries are here, along with many that are not in it.
         let entries = (0..1_000).chain(10_000..11_000).map(entry).collect();
         updates.push_page(OTHERS[0], Page { from: 500, to: Some(10_500), entries });
         let (mut parts, mut counts) = (0, vec![10_000]);
@@ -295,7 +296,7 @@ mod tests {
         assert_eq!(count(&local), fewer);
         updates.push_page(OTHERS[0], page_of(2_000..2_400));
         let dropped = local.advance(&mut updates, usize::MAX, 0);
-        // The topic was counted with an entry that has gone.
+        // The topic's memory counted with an entry that is gone.
         assert!(dropped[&OTHERS[0]] >= (400 - before - 5) * bytes_each, "{dropped:?}");
         assert!((before..before + 5).contains(&count(&local)));
     }

@@ -2,8 +2,7 @@
 
 use crate::websocket::deflate::{Deflater, Inflater};
 
-/// The codecs with large tables. One thread has one set for all its connections, and makes each codec
-/// on first use.
+/// The codecs with large tables. One thread has one set for all its connections, and creates each codec on first use.
 pub struct Codecs {
     deflate_level: u32,
     deflate_bytes_min: usize,
@@ -12,13 +11,12 @@ pub struct Codecs {
 }
 
 impl Codecs {
-    /// Compression level 1 to 9, and the size in bytes below which a message is not worth
-    /// compressing.
+    /// Sets the compression level, 1 to 9, and the size in bytes below which messages stay uncompressed.
     pub fn new(deflate_level: u32, deflate_bytes_min: usize) -> Self {
         Codecs { deflate_level, deflate_bytes_min, deflater: None, inflater: None }
     }
 
-    /// The compressor, when a message of so many bytes is worth it.
+    /// The compressor, if a message has enough bytes.
     pub fn deflater(&mut self, bytes: usize) -> Option<&mut Deflater> {
         if bytes < self.deflate_bytes_min {
             return None;

@@ -1,17 +1,17 @@
-//! Payloads from JSON.
+//! Converts JSON to payloads.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use model::Data;
 use serde_json::value::RawValue;
 
-/// Data as the APIs take them: any JSON value. A string is text, unless `encoding` says
-/// `base64` (bytes) or `json` (the string stays JSON, in quotes). The error says what is invalid.
+/// Converts data as the APIs take them: any JSON value. A string is text, unless `encoding` is `base64` (bytes) or
+/// `json` (the string stays JSON, in quotes). The error has the reason.
 pub fn from_json(raw: &RawValue, encoding: Option<&str>) -> Result<Data, String> {
     let text = raw.get();
     let string = || {
         serde_json::from_str::<String>(text).map_err(|_| match text.starts_with('"') {
-            // Nothing else can be wrong with a string that is JSON.
+            // A JSON string has no other error.
             true => {
                 "data has half of a surrogate pair, which no text can hold: publish it with the \
                      encoding json"
@@ -34,14 +34,14 @@ pub fn from_json(raw: &RawValue, encoding: Option<&str>) -> Result<Data, String>
     }
 }
 
-/// Data as Phoenix clients send them: any JSON value; a string is text. One that no text can
-/// hold (half of a surrogate pair) stays JSON.
+/// Converts data as Phoenix clients send them: any JSON value; a string is text. A string that is no valid text (half
+/// of a surrogate pair) stays JSON.
 pub fn of_json(raw: &RawValue) -> Data {
     from_json(raw, None).unwrap_or_else(|_| Data::Json(compact(raw.get())))
 }
 
-/// What a connection says of itself in a topic's presence: the text of a JSON object of at most so many
-/// bytes. The error says what is invalid.
+/// Checks the meta of a connection in a topic's presence: the text of a JSON object with so many bytes at most. The
+/// error has the reason.
 pub fn meta(json: &str, bytes_max: usize) -> Result<&str, String> {
     if !json.starts_with('{') {
         return Err(NO_META.into());
@@ -55,11 +55,11 @@ pub fn meta(json: &str, bytes_max: usize) -> Result<&str, String> {
     Ok(json)
 }
 
-/// Why what is no object is no meta.
+/// The error for a meta that is not an object.
 pub(crate) const NO_META: &str = "meta must be a JSON object";
 
-/// Valid JSON without the white space between its tokens: a newline would break the transports
-/// that write one object a line. Numbers keep every digit.
+/// Removes the white space between the tokens of valid JSON: a newline would break the transports with one object a
+/// line. Numbers retain every digit.
 fn compact(json: &str) -> Box<str> {
     if !json.bytes().any(|byte| byte.is_ascii_whitespace()) {
         return json.into();
@@ -77,12 +77,12 @@ fn compact(json: &str) -> Box<str> {
     dense.collect::<String>().into()
 }
 
-/// What is said of a message that is larger than `bytes_max`.
+/// The error for a message that is larger than `bytes_max`.
 pub fn too_large(bytes_max: usize) -> String {
     format!("a message is at most {bytes_max} bytes (limits.message_bytes_max)")
 }
 
-/// What is said to a connection that would be in more than `topics_max` topics.
+/// The error for a connection with more than `topics_max` topics.
 pub fn too_many_topics(topics_max: usize) -> String {
     format!(
         "a connection may be in at most {topics_max} topics, users included \

@@ -1,4 +1,4 @@
-//! Pages of a topic's history, for clients: what they ask for, and how a page is written.
+//! Pages of a topic's history: requests of clients, and replies.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,37 +8,37 @@ use crate::request::PageRequest;
 use model::name::{check_name, check_topic, personal};
 use model::{CodedError, Data, ErrorCode, Message, Name, Position, Since, SinceError, TopicKind};
 
-/// Messages in a page where the client names no limit.
+/// Messages in a page, if the request has no limit.
 pub const PAGE_MESSAGES: usize = 100;
 
-/// Messages in a page at the most.
+/// Messages in a page, at most.
 pub const PAGE_MESSAGES_MAX: usize = 1_000;
 
-/// What a client is told of a topic that keeps nothing.
+/// The error for a topic without history.
 pub const NO_HISTORY: &str = "nothing is kept of this topic: the server's configuration has no \
                               [[topics]] table for it with history_messages_max (for a user's own \
                               topic: inbox.enabled)";
 
-/// The fields of a request for a page, as they came.
+/// The unchecked fields of a request for a page.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PageFields<'a> {
     /// The topic.
     pub topic: Option<&'a str>,
-    /// Instead of it: whose own topic.
+    /// The user whose own topic it is, instead of the topic.
     pub user: Option<&'a str>,
-    /// Where the page begins.
+    /// The position where the page begins.
     pub since: Option<&'a str>,
-    /// Messages.
+    /// The number of messages, at most.
     pub limit: Option<u64>,
-    /// The newest first.
+    /// The newest messages come first.
     pub reverse: bool,
 }
 
 impl PageRequest {
-    /// Checks what a client asks for.
+    /// Checks a client's request.
     ///
     /// # Errors
-    /// What is invalid.
+    /// The reason why it is invalid.
     pub fn read(fields: PageFields<'_>) -> Result<Self, CodedError> {
         let PageFields { topic, user, since, limit, reverse } = fields;
         let topic = match (topic, user) {
@@ -73,7 +73,7 @@ impl PageRequest {
     }
 }
 
-/// The limit as the JSON text of a command has it.
+/// Parses the limit from the JSON text of a command.
 pub(crate) fn limit(json: &str) -> Result<u64, CodedError> {
     json.parse().map_err(|_| bad_limit())
 }
@@ -83,30 +83,29 @@ fn bad_limit() -> CodedError {
     CodedError::new(ErrorCode::BadLimit, message)
 }
 
-/// `reverse` as the JSON text of a command has it.
+/// Parses `reverse` from the JSON text of a command.
 pub(crate) fn reverse(json: &str) -> Result<bool, CodedError> {
     json.parse().map_err(|_| CodedError::new(ErrorCode::BadReverse, "reverse is true or false"))
 }
 
-/// A page, but for its messages.
+/// A page without its messages.
 #[derive(Clone, Copy, Debug)]
 pub struct PageHead<'a> {
     /// The topic.
     pub topic: &'a str,
-    /// The last position that was handed on when the page was looked up.
+    /// The last position that members had been sent when the page was looked up.
     pub top: Position,
-    /// There are more messages in this direction.
+    /// The topic has more messages in this direction.
     pub more: bool,
-    /// No message that was asked for is gone.
+    /// No message of the requested range is gone.
     pub complete: bool,
     /// Messages after the first offset and up to the second may have been lost.
     pub lost: Option<(u64, u64)>,
 }
 
-/// Appends a page, as `GET /api/history/{topic}` has it:
-/// `{"topic":…,"epoch":…,"messages":[…],"more":…,"next":…,"last":…,"complete":…}`. It ends before the
-/// message with which its messages would take more than so many bytes; it has at least one, if there is
-/// one.
+/// Appends a page in the format of `GET /api/history/{topic}`:
+/// `{"topic":…,"epoch":…,"messages":[…],"more":…,"next":…,"last":…,"complete":…}`. It ends before the message with
+/// which its messages would exceed `bytes_max`; it has at least one message, if any matches.
 pub fn page<'a>(
     head: PageHead<'_>,
     messages: impl Iterator<Item = &'a Message>,
@@ -260,7 +259,7 @@ mod tests {
             let next = (count < 20).then(|| format!("0000000a:{count}"));
             assert_eq!(page["next"].as_str().map(String::from), next);
             assert_eq!(page["more"], count < 20);
-            // The whole page is newer than the top was.
+            // The whole page is newer than `top`.
             assert_eq!(page["last"], format!("0000000a:{}", 9.max(count)));
         }
         let more = PageHead { more: true, ..HEAD };

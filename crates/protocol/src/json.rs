@@ -1,4 +1,4 @@
-//! The JSON objects that the HTTP stream, the long poll, the WebSocket and SSE in JSON share.
+//! JSON objects that the HTTP stream, the long poll, the WebSocket and SSE in JSON share.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -12,9 +12,9 @@ use crate::request::Entry;
 use model::name::shown;
 use model::{ConnectionId, Data, Message, Name, Position, RecoveryGap, ResumeToken};
 
-/// Appends `{"type":"message","topic":…,"id":…,"event":…,"data":…}`, with `"sender":…`, `"tags":[…]`
-/// and `"key":…` before the data where the message has them. Bytes are base64 text, and then
-/// `"encoding":"base64"` says so. The notice of a gap is the object of [`gap`].
+/// Appends `{"type":"message","topic":…,"id":…,"event":…,"data":…}`, with `"sender":…`, `"tags":[…]` and `"key":…`
+/// before the data if the message has them. Bytes are base64 text with `"encoding":"base64"`. A gap notice is the
+/// object of [`gap`].
 pub fn message(message: &Message, out: &mut Vec<u8>) {
     if message.is_gap() {
         return gap(message, out);
@@ -63,8 +63,8 @@ pub fn message_head(message: &Message, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends `{"type":"message","topic":…,"event":…,"data":…}` with this JSON text as the data: a message
-/// that was not published, and has no id.
+/// Appends `{"type":"message","topic":…,"event":…,"data":…}` with this JSON text as the data: a message without an
+/// id, because it was not published.
 pub fn notice(topic: &str, event: &str, json: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"type\":\"message\",\"topic\":");
     string(topic, out);
@@ -75,9 +75,9 @@ pub fn notice(topic: &str, event: &str, json: &str, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// Appends `{"type":"recovery","since":…}`: the token up to which a client has everything. `gaps` are
-/// the recovery gaps of a client that returned; `"recovered":true` or `false` then follows. With a
-/// gap, the first `"reason"` follows too, and the reasons by topic: `"topics":{"news":"too_old"}`.
+/// Appends `{"type":"recovery","since":…}` with the token up to which a client has everything. `gaps` are the
+/// recovery gaps of a client that reconnected, and add `"recovered":true` or `false`. A gap adds the first
+/// `"reason"`, and the reasons by topic: `"topics":{"news":"too_old"}`.
 pub fn recovery(token: &ResumeToken, gaps: Option<&[(Name, RecoveryGap)]>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"type\":\"recovery\",\"since\":\"");
     push_display(token, out);
@@ -103,26 +103,26 @@ pub fn recovery(token: &ResumeToken, gaps: Option<&[(Name, RecoveryGap)]>, out: 
     out.push(b'}');
 }
 
-/// Appends the notice of a gap ([`Message::gap`]): what [`recovery`] says of a topic that has lost something.
+/// Appends the gap notice ([`Message::gap`]): [`recovery`] for the topic that has lost messages.
 pub fn gap(notice: &Message, out: &mut Vec<u8>) {
     let topic = notice.publication.topic.clone();
     recovery(&notice.id.into(), Some(&[(topic, RecoveryGap::TooOld)]), out);
 }
 
-/// Appends `{"type":"state_complete","topic":…}`: a client has all of the state of a compacted topic.
+/// Appends `{"type":"state_complete","topic":…}`: the client has the whole state of a compacted topic.
 pub fn state_complete(topic: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"type\":\"state_complete\",\"topic\":");
     string(topic, out);
     out.push(b'}');
 }
 
-/// The greeting of whoever will hear next to nothing.
+/// The greeting for a client that gets almost no messages.
 const IN_NO_TOPIC: &str = "Hello. You are in no topic and named no user: you get only what is broadcast \
     to everyone. Add topic=news or user=alice to the URL, as often as you like: \
     /stream?topic=news&user=alice";
 
-/// Appends `{"type":"welcome",…}` with the connection's name, its users and its topics; `greeting`
-/// adds a text that greets the users by name.
+/// Appends `{"type":"welcome",…}` with the connection's id, its users and its topics; `greeting` adds a text that
+/// greets the users by name.
 pub fn welcome(
     id: ConnectionId,
     users: &[Name],
@@ -151,20 +151,20 @@ pub fn welcome(
     out.push(b'}');
 }
 
-/// The object that a connection gets first which has still to say who it is.
+/// Appends the first object to a connection that has to authenticate.
 pub fn token_required(id: ConnectionId, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"type\":\"token_required\",\"connection\":\"");
     push_display(&id, out);
     out.extend_from_slice(b"\"}");
 }
 
-/// What a connection is told whose token expires soon, at this time in seconds since 1970.
+/// The notice to a connection whose token expires soon, at this time in seconds since 1970.
 pub fn token_expiring(expires: u64, now_s: u64) -> String {
     let seconds = expires.saturating_sub(now_s);
     format!("{{\"type\":\"token_expiring\",\"expires\":{expires},\"seconds\":{seconds}}}")
 }
 
-/// The object that answers a token: whose connection it is, and when that ends, in seconds since 1970.
+/// The reply to a token: the connection's users, and the time at which it ends, in seconds since 1970.
 pub fn authenticated(users: &[Name], expires: Option<u64>) -> String {
     let mut out = b"{\"users\":".to_vec();
     strings(users, &mut out);
@@ -175,7 +175,7 @@ pub fn authenticated(users: &[Name], expires: Option<u64>) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// An object, as text, with this member `info` in place of any of its own.
+/// Sets the member `info` of an object, as text, and replaces any of its own.
 pub fn with_info(object: &str, info: &str) -> String {
     let mut fields: BTreeMap<String, &RawValue> = serde_json::from_str(object).unwrap_or_default();
     if let Ok(info) = serde_json::from_str(info) {
@@ -184,7 +184,7 @@ pub fn with_info(object: &str, info: &str) -> String {
     serde_json::to_string(&fields).unwrap_or_else(|_| object.into())
 }
 
-/// The object that answers a publish.
+/// The reply to a publish.
 pub fn published(id: Position) -> String {
     format!("{{\"id\":\"{id}\",\"offset\":{}}}", id.offset)
 }
@@ -207,7 +207,7 @@ pub fn strings<S: AsRef<str>>(names: impl IntoIterator<Item = S>, out: &mut Vec<
     out.push(b']');
 }
 
-/// Appends a value as it prints.
+/// Appends the display form of a value.
 pub fn push_display(value: &impl Display, out: &mut Vec<u8>) {
     // Writing to a Vec can't fail.
     let _ = write!(out, "{value}");

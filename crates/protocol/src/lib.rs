@@ -1,8 +1,7 @@
-//! Bytes ⇄ meaning, for every protocol that the server speaks.
+//! Converts bytes to requests, and messages to bytes, for every protocol of the server.
 //!
-//! Nothing here holds a socket, a clock, a thread, a lock or randomness. Each protocol has a folder, and
-//! is one [`Protocol`]: a caller gives it bytes and gets [`Request`]s and bytes to send.
-//! [`standard()`] lists them all.
+//! The crate has no sockets, clocks, threads, locks or randomness. Each protocol has a folder, and is one
+//! [`Protocol`]: a caller passes bytes, and gets [`Request`]s and bytes to send. [`standard()`] lists them all.
 
 #![forbid(unsafe_code)]
 #![warn(

@@ -1,41 +1,41 @@
-//! What MQTT clients may do and have, where there is MQTT.
+//! The limits and features of MQTT clients.
 
-/// What MQTT clients may do and have.
+/// The limits and features of MQTT clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MqttSettings {
-    /// The longest keep-alive of a client that can be told so, in seconds; 0 is what each has.
+    /// Seconds of a keep-alive at most, for clients whose CONNACK can contain it; 0 is no limit.
     pub keep_alive_seconds_max: u16,
-    /// How long a session outlives its connection at most, in seconds.
+    /// Seconds for which a session outlives its connection, at most.
     pub session_seconds_max: u32,
-    /// Sessions of clients that are away.
+    /// Sessions of disconnected clients, at most.
     pub sessions_max: usize,
-    /// Those of one user, where users are proved; 0 is no limit.
+    /// Sessions of one user's disconnected clients, at most, if users are proved; 0 is no limit.
     pub sessions_per_user_max: usize,
-    /// What the sessions of clients that are away may hold, with their wills, in bytes.
+    /// Bytes of the sessions of disconnected clients, with their wills, at most.
     pub away_bytes_max: usize,
-    /// Messages that a topic retains for sessions, where no rule says what it retains.
+    /// Messages that a topic retains for sessions, if no rule sets a history for it.
     pub session_messages_max: usize,
-    /// What those may hold, in bytes of payload.
+    /// Bytes of payload of those messages, at most.
     pub session_bytes_max: usize,
-    /// A packet from a client, in bytes.
+    /// Bytes of a packet from a client, at most.
     pub packet_bytes_max: u32,
-    /// Messages with QoS 1 and 2 that a client may have under way to the server.
+    /// Unconfirmed messages of QoS 1 and 2 from a client, at most.
     pub receive_max: u16,
-    /// Such messages that may be under way to a client.
+    /// Unconfirmed messages of QoS 1 and 2 to a client, at most.
     pub inflight_max: u16,
-    /// Messages that may wait for a client beyond those.
+    /// Further messages in a client's queue, at most.
     pub queue_messages_max: usize,
-    /// The highest alias that a client may give a topic; 0 is none.
+    /// The highest topic alias for clients; 0 is none.
     pub topic_alias_max: u16,
-    /// Topics with a retained message.
+    /// Topics with a retained message, at most.
     pub retained_messages_max: usize,
-    /// What retained messages may hold, in bytes of payload.
+    /// Bytes of payload of retained messages, at most.
     pub retained_bytes_max: usize,
-    /// The server to which clients are sent when this one drains, if any.
+    /// The server that clients should use when this one drains, if any.
     pub server_reference: Option<Box<str>>,
     /// Clients may subscribe with `+` and `#`.
     pub wildcards: bool,
-    /// Clients may publish to each topic of which nothing says who may.
+    /// Clients may publish to topics for which no rule decides who may.
     pub open: bool,
 }
 

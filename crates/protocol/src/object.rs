@@ -1,15 +1,14 @@
-//! JSON objects into structs.
+//! Reads JSON objects into structs.
 
 use serde::Deserialize;
 use serde::de::Error as _;
 
-/// Reads a JSON object. Serde would take an array of the fields in their order for a struct, too:
-/// a form that nobody documents, and that changes its meaning when a field is added. None of our
-/// interfaces has it.
+/// Reads a JSON object. Serde would also read a struct from an array of its fields in order: an undocumented form,
+/// whose meaning changes with each new field. None of our interfaces has it.
 ///
-/// The error is serde's own: of the category `data` where there is JSON that is no object.
+/// The error is serde's own: of the category `data` if the JSON is not an object.
 pub fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> serde_json::Result<T> {
-    // Serde's own error says more than that this is not an object.
+    // Serde's own error has more details.
     let value = serde_json::from_slice(json)?;
     match json.trim_ascii_start().first() {
         Some(b'{') => Ok(value),

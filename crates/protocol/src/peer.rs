@@ -4,13 +4,13 @@ use std::net::IpAddr;
 
 use model::Name;
 
-/// Where a connection comes from, as far as it matters to who reads its requests.
+/// The origin of a connection, for the protocols that read its requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
-    /// The address of the proxy that made the connection, if it is one that is trusted.
+    /// The address of the proxy that made the connection, if it is a trusted one.
     pub proxy: Option<IpAddr>,
-    /// Whom that proxy says it speaks for in this request: left here by the protocol that reads its head.
+    /// The client's address in this request, by that proxy. The protocol that reads the head sets it.
     pub client: Option<IpAddr>,
-    /// The user whose certificate the connection has, where certificates name users.
+    /// The user of the connection's certificate, if certificates name users.
     pub certificate_user: Option<Name>,
 }

@@ -1,4 +1,4 @@
-//! The query string of a request's target: `key=value` pairs as HTML forms write them.
+//! The query string of a request's target: `key=value` pairs in the format of HTML forms.
 
 use std::borrow::Cow;
 

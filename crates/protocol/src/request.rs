@@ -1,4 +1,4 @@
-//! What a connection's peer asks for: the vocabulary that all protocols share.
+//! Requests of a connection's peer: the vocabulary that all protocols share.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,27 +15,27 @@ use crate::mqtt;
 use crate::phoenix::ClientMessage;
 pub use crate::secret::Secret;
 
-/// What a connection's peer asks for. The answer, or its beginning, is in `out` already where that is
-/// said; else the engine answers, by [`Protocol::reply`](crate::Protocol::reply) or as [`Respond`] says.
+/// A request of a connection's peer. If the variant says so, the reply or its beginning is already in `out`;
+/// otherwise the engine replies, by [`Protocol::reply`](crate::Protocol::reply) or with [`Respond`].
 #[derive(Debug)]
 pub enum Request {
-    /// Nothing more: a request is answered. `keep_alive` says whether the connection stays.
+    /// A request whose reply is in `out`. `keep_alive` decides whether the connection stays open.
     Replied {
-        /// Ready for the next request.
+        /// The connection stays open for the next request.
         keep_alive: bool,
     },
-    /// Nothing: the connection ends, with the rejection that is in `out`.
+    /// The connection ends, with the rejection that is in `out`.
     Rejected,
-    /// More of a request must come, and is worth waiting for.
+    /// A request that is incomplete and valid so far: the server reads on.
     Continue {
         /// Bytes of the whole request.
         bytes: usize,
-        /// What to send before it comes, once for each request; nothing where nobody waits for it.
+        /// Bytes to send before the rest comes, once for each request; empty if the client waits for none.
         interim: &'static [u8],
     },
-    /// The connection takes up a lasting protocol and enters its topics, before `out` is sent.
+    /// The connection switches to a lasting protocol and enters its topics, before the server sends `out`.
     Open(Open),
-    /// A long poll: nothing is in `out` yet.
+    /// A long poll; `out` is empty.
     Poll(Box<Poll>),
     /// Enter a topic.
     Subscribe(Box<str>, Subscribe, Consent),
@@ -43,113 +43,112 @@ pub enum Request {
     Unsubscribe(Box<str>, Name),
     /// Publish.
     Publish {
-        /// What to publish. By a connection that is open it is the first user's, which the engine
-        /// notes; an HTTP request has said whose it is.
+        /// The publication. On an open connection the engine sets the first user as sender; an HTTP request has set
+        /// it.
         publication: Publication,
-        /// What its topic's rule says.
+        /// The decision of its topic's rule.
         consent: Consent,
-        /// How to answer.
+        /// The form of the reply.
         to: ReplyTo,
     },
-    /// A user has messages up to a position.
+    /// A user acknowledges messages up to a position.
     Acknowledge {
-        /// What the user has.
+        /// The acknowledged messages.
         acknowledgement: Acknowledgement,
-        /// How to answer.
+        /// The form of the reply.
         to: ReplyTo,
-        /// Who says so, where it is not the connection's own principal.
+        /// The principal, if it is not the connection's own.
         principal: Option<Principal>,
     },
-    /// Become this user as well.
+    /// Add this user to the connection.
     Login(Box<str>, Name),
-    /// Be this user no longer.
+    /// Remove this user from the connection.
     Logout(Box<str>, Name),
-    /// Who is in a topic, which has presence.
+    /// Get the presence of a topic.
     Presence {
         /// The topic.
         topic: Name,
-        /// The application decides who may, and is not asked here: a member has been let in.
+        /// Only members may read it, because the application has admitted them; it gets no further request.
         members_only: bool,
-        /// How to answer.
+        /// The form of the reply.
         to: ReplyTo,
     },
-    /// Say something else of oneself in a topic's presence: the text of a JSON value that is to be an
-    /// object.
+    /// Replace the client's meta in a topic's presence: the text of a JSON value, which must be an object.
     UpdatePresence(Box<str>, Name, Box<str>),
-    /// A page of a topic's history, which the client may read.
+    /// Get a page of a topic's history, which the client may read.
     History {
-        /// Which page.
+        /// The page.
         page: PageRequest,
-        /// As for presence.
+        /// As in `Presence`.
         members_only: bool,
-        /// How to answer.
+        /// The form of the reply.
         to: ReplyTo,
     },
-    /// The figures of `/status`.
+    /// Get the figures of `/status`.
     Status {
-        /// How to answer.
+        /// The form of the reply.
         respond: Respond,
     },
     /// A message of a Phoenix client.
     Phoenix(ClientMessage),
     /// A request of a Phoenix long poll.
     Longpoll(Longpoll),
-    /// What an MQTT client asks for.
+    /// A request of an MQTT client.
     Mqtt(Box<mqtt::Incoming>),
-    /// Say by a token who one is, or that one still is.
+    /// Authenticate with a token, or refresh it.
     Authenticate(Authenticate),
-    /// Nothing yet: the same bytes are to be read again when this is known. Nothing is in `out`.
+    /// A pending request: the engine passes the same bytes again after this. `out` is empty.
     Pending(Pending),
-    /// Close, after the last bytes that are in `out`.
+    /// Close the connection after `out` is sent.
     Close(CloseReason),
 }
 
-/// A token on a connection that is open.
+/// A token on an open connection.
 #[derive(Clone, Debug)]
 pub struct Authenticate {
-    /// The token, unread.
+    /// The unverified token.
     pub token: Secret,
-    /// What it is for.
+    /// Its purpose.
     pub purpose: TokenPurpose,
     /// The client's own id, for the reply.
     pub id: Box<str>,
 }
 
-/// What a token on an open connection is for.
+/// The purpose of a token on an open connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenPurpose {
-    /// It says who the connection is, which has not said it yet.
+    /// It authenticates a connection that has not done so yet.
     Connect,
-    /// It takes the place of one that expires.
+    /// It replaces one that expires.
     Refresh,
 }
 
-/// What a request waits for before it can be decided.
+/// The reason why a request is pending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pending {
-    /// The keys of its token's issuer are being fetched.
+    /// The server fetches the keys of its token's issuer.
     Keys,
-    /// The application has still to say who this is, and whether it may come; it is then known by
-    /// [`Decisions::connect`].
+    /// The application must decide who makes the request, and whether it may; [`Decisions::connect`] then has the
+    /// decision.
     Connect(Box<ConnectRequest>),
-    /// The application has still to say whether these users may enter these topics; it is then known by
-    /// [`Decisions::topics`].
+    /// The application must decide whether these users may enter these topics; [`Decisions::topics`] then has the
+    /// decisions.
     Subscribe {
-        /// The topics, without those that the application has spoken of already.
+        /// The topics, without those already decided.
         topics: Vec<Name>,
-        /// Who wants to enter them.
+        /// The users of the request.
         users: Vec<Name>,
         /// The name of the transport that the request is for.
         transport: &'static str,
     },
 }
 
-/// Why a request isn't carried out now.
+/// The reason why a request isn't carried out now.
 #[derive(Debug)]
 pub enum Interrupt {
-    /// It is rejected.
+    /// The request is rejected.
     Rejection(Rejection),
-    /// It is to be read again when this is known.
+    /// The request is pending, and is read again after this.
     Pending(Pending),
 }
 
@@ -159,135 +158,133 @@ impl From<Rejection> for Interrupt {
     }
 }
 
-/// A request whose maker has no token, as the application is asked about it.
+/// A request without a token, as the application gets it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectRequest {
-    /// The name of the transport that it is for.
+    /// The name of its transport.
     pub transport: &'static str,
-    /// The users that it names, which nobody has proved.
+    /// The users in the request, without proof.
     pub users: Vec<Name>,
     /// The path.
     pub path: Box<str>,
-    /// The query's parameters in their order, decoded, without tokens that are for this server.
+    /// The query's parameters in their order, decoded, without tokens for this server.
     pub query: Vec<(Box<str>, Box<str>)>,
-    /// The headers that the application is to see, each once, by their names in lower case.
+    /// The configured headers, each once, by their names in lower case.
     pub headers: Vec<(Box<str>, Box<str>)>,
-    /// What an MQTT client says of itself.
+    /// The credentials of an MQTT client.
     pub credentials: Option<Credentials>,
 }
 
-/// What an MQTT client says of itself when it wants to come in.
+/// The credentials in an MQTT client's CONNECT.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// Its identifier; may be empty.
     pub client: Box<str>,
     /// The user name.
     pub user: Option<Box<str>>,
-    /// The password; true where it is no text, and this is its base64.
+    /// The password; true if it is not UTF-8, and this is its base64.
     pub password: Option<(Box<str>, bool)>,
 }
 
 impl std::fmt::Debug for Credentials {
-    /// Without the password, which stands in no log.
+    /// Omits the password, which logs must not contain.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Credentials { client, user, password: _ } = self;
         f.debug_struct("Credentials").field("client", client).field("user", user).finish()
     }
 }
 
-/// What the application has decided about a pending request.
+/// The decisions of the application about a pending request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decisions {
-    /// Of who makes it.
+    /// The decision about its principal.
     pub connect: Option<ConnectDecision>,
-    /// Of topics.
+    /// The decisions about topics.
     pub topics: Vec<TopicDecision>,
 }
 
 impl Decisions {
-    /// No request was sent.
+    /// No decisions, because no request was sent.
     pub const NONE: &'static Decisions = &Decisions { connect: None, topics: Vec::new() };
 }
 
-/// The decision of the application about who makes a request.
+/// The decision of the application about the principal of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectDecision {
-    /// Who it is and what it may do; nothing where it is as if nobody had been asked. Or why it may not
-    /// come.
+    /// The principal and its grants; `None` if the application leaves the decision to the server. Or the rejection.
     pub result: Result<Option<Box<Admission>>, Rejection>,
-    /// When it was said, in seconds since 1970.
+    /// The time of the decision, in seconds since 1970.
     pub at_s: u64,
 }
 
-/// What the application says of a connection that it lets in.
+/// The application's consent to a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
-    /// Whose it is; whom the request names where it doesn't say.
+    /// Its users; without them those in the request.
     pub users: Option<Vec<Name>>,
-    /// What it may do at the most; what anybody may where it doesn't say.
+    /// Its grants; without them those of anonymous clients.
     pub grants: Option<Arc<Grants>>,
-    /// Topics that it enters by the application's word.
+    /// Topics that the application gives it.
     pub topics: Vec<Name>,
-    /// What others are told of it: the text of a JSON object.
+    /// Its info in the presence of topics: the text of a JSON object.
     pub info: Option<Arc<str>>,
-    /// For how long that holds, in seconds; without an end where it doesn't say.
+    /// Seconds for which the admission is valid; unlimited if `None`.
     pub seconds: Option<u32>,
 }
 
 impl Admission {
-    /// When an admission that was given in this second ends, in seconds since 1970. It ends up to a second late, never
-    /// early: the second that has begun is not counted.
+    /// The end of an admission that was given in this second, in seconds since 1970. It is up to a second late, never
+    /// early: the current second doesn't count.
     pub fn expires_s(&self, given_s: u64) -> Option<u64> {
         self.seconds.map(|seconds| given_s + 1 + u64::from(seconds))
     }
 }
 
-/// The decision of the application about a topic that a request wants to enter.
+/// The decision of the application about a topic in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicDecision {
     /// The topic.
     pub topic: Name,
-    /// The meta that the client shows in the topic's presence, if the application gave one: the text of a
-    /// JSON object. Or why it may not enter.
+    /// The client's meta in the topic's presence, if the application gave one: the text of a JSON object. Or the
+    /// rejection.
     pub result: Result<Option<Box<str>>, Rejection>,
 }
 
-/// How a request is answered.
+/// The form of a reply.
 #[derive(Debug)]
 pub enum ReplyTo {
-    /// By an HTTP answer.
+    /// An HTTP reply.
     Http(Respond),
-    /// By a reply with the client's own id.
+    /// A reply with the client's own id.
     Id(Box<str>),
 }
 
-/// How an HTTP answer that takes time is to be framed.
+/// The framing of an HTTP reply that comes later.
 #[derive(Clone, Debug)]
 pub struct Respond {
     /// The CORS lines, each with its CRLF.
     pub cors: Cow<'static, str>,
-    /// Whether the connection stays.
+    /// Whether the connection stays open.
     pub keep_alive: bool,
-    /// Leave the body out (HEAD), but tell its length.
+    /// Leaves the body out (HEAD), but sends its length.
     pub head_only: bool,
 }
 
-/// A connection that stays.
+/// A connection that stays open.
 #[derive(Debug)]
 pub struct Open {
-    /// How it is written to.
+    /// The encoding of its messages.
     pub encoding: Encoding,
-    /// Who it is.
+    /// Its principal.
     pub principal: Principal,
     /// Its topics, without the users' personal ones.
     pub topics: Vec<Entry>,
-    /// From where the client wants them.
+    /// The positions from which the client requests them.
     pub resume: ResumeRequest,
-    /// Of the topics, users' own left out, it wants only messages that have one of these tags; all
-    /// without any.
+    /// The client gets only messages with one of these tags, or all messages if the list is empty. Tags don't filter
+    /// the users' own topics.
     pub tags: Vec<Name>,
-    /// It has still to say who it is, by [`Request::Authenticate`]: before, it is in no topic and gets
-    /// nothing.
+    /// The client has to authenticate, by [`Request::Authenticate`]: before that, it is in no topic and gets nothing.
     pub stranger: bool,
 }
 
@@ -296,9 +293,9 @@ pub struct Open {
 pub struct Entry {
     /// The topic.
     pub topic: Name,
-    /// What its rule says.
+    /// The permit by its rule.
     pub permit: Permit,
-    /// What the application has it show of itself in the topic's presence: the text of a JSON object.
+    /// The meta that the application gives the client in the topic's presence: the text of a JSON object.
     pub meta: Option<Box<str>>,
 }
 
@@ -307,92 +304,91 @@ pub struct Entry {
 pub struct Subscribe {
     /// The topic.
     pub topic: Name,
-    /// From where the client wants it; without it from now on.
+    /// The position from which the client requests the topic; without it from now on.
     pub since: Option<Since>,
-    /// The client wants only messages with one of these tags; all messages if there is none.
+    /// The client gets only messages with one of these tags, or all messages if the list is empty.
     pub tags: Vec<Name>,
-    /// What it says of itself in the topic's presence: the text of a JSON value that is to be an
-    /// object.
+    /// The client's meta in the topic's presence: the text of a JSON value, which must be an object.
     pub meta: Option<Box<str>>,
 }
 
 /// A long poll.
 #[derive(Debug)]
 pub struct Poll {
-    /// Who asks.
+    /// Its principal.
     pub principal: Principal,
     /// Its topics, without the users' personal ones.
     pub topics: Vec<Entry>,
-    /// From where the client wants them; the poll begins now where it doesn't say.
+    /// The positions from which the client requests them; without any the poll begins now.
     pub resume: ResumeRequest,
     /// As in [`Open`].
     pub tags: Vec<Name>,
-    /// How long to wait, in seconds.
+    /// Seconds to wait, at most.
     pub seconds: u32,
-    /// How to answer.
+    /// The form of the reply.
     pub respond: Respond,
 }
 
 /// A request of a Phoenix long poll.
 #[derive(Debug)]
 pub struct Longpoll {
-    /// What it wants.
+    /// The operation.
     pub op: Op,
-    /// How to answer.
+    /// The form of the reply.
     pub respond: Respond,
 }
 
-/// What a request of a long poll wants.
+/// The operation of a long-poll request.
 #[derive(Debug)]
 pub enum Op {
-    /// A session: there is none yet, or it is gone.
+    /// Open a session: the client has none, or it is gone.
     Open {
-        /// How the session's messages are written.
+        /// The encoding of the session's messages.
         encoding: Encoding,
-        /// Who it is.
+        /// Its principal.
         principal: Principal,
-        /// The topics that it is in from the beginning.
+        /// The topics that it enters at once.
         topics: Vec<Name>,
     },
-    /// What has come for the session.
+    /// Get the messages of a session.
     Poll {
-        /// Which one.
+        /// The session.
         session: ConnectionId,
-        /// How a new one's messages are written when this one is gone, and who it is: nobody where its
-        /// token counts for nothing. Nothing where the client has to begin anew.
+        /// Encoding and principal of a new session, if this one is gone; no principal if the client's token is
+        /// invalid. `None` if the client has to open a session again.
         anew: Option<(Encoding, Option<Principal>)>,
     },
-    /// Messages of the client.
+    /// Process messages of the client.
     Post {
-        /// Of which session.
+        /// The session.
         session: ConnectionId,
-        /// In order.
+        /// The messages, in order.
         messages: Vec<ClientMessage>,
     },
-    /// Messages for a session that never was, or of another run.
+    /// Messages for a session that never existed, or of an earlier run.
     Gone,
-    /// The client speaks a version that nobody here does.
+    /// The client's version of the protocol is unknown.
     Forbidden,
 }
 
-/// What a client says when it acknowledges: a user has the messages of a topic up to a position.
+/// An acknowledgement: a user has the messages of a topic up to a position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acknowledgement {
-    /// Who; `None` is the user of the connection that says so.
+    /// The user; `None` is the connection's own.
     pub user: Option<Name>,
     /// The topic; `None` is the user's own.
     pub topic: Option<Name>,
-    /// The last message that it has: this one and all before it are done.
+    /// The last message that the user has: this one and all before it are acknowledged.
     pub id: Position,
 }
 
 impl Acknowledgement {
-    /// Checks what a client says. The topic may be a user's own by its name (`@alice`), which then
-    /// names the user as well; an id that says more than a message's position (an SSE client has
-    /// such) counts for its message.
+    /// Checks a client's acknowledgement. The topic may be a user's own by its name (`@alice`), which then names the
+    /// user as well. An id that contains more than a message's position (an SSE client's does) counts for its
+    /// message.
     ///
     /// # Errors
-    /// The code, and a message that says what is invalid.
+    /// The code, and a message with the reason.
     pub fn read(
         user: Option<&str>,
         topic: Option<&str>,
@@ -425,17 +421,17 @@ impl Acknowledgement {
     }
 }
 
-/// A page of a topic's history that a client asks for.
+/// A client's request for a page of a topic's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageRequest {
     /// The topic; a user's own by its name, `@alice`.
     pub topic: Name,
-    /// Where the page begins: behind a message (`reverse`: before it), or with the newest of a number of
+    /// The position where the page begins: after a message (`reverse`: before it), or with the newest of a number of
     /// messages. Without it with the oldest message, or with `reverse` with the newest.
     pub since: Option<Since>,
-    /// The newest first, and backwards from there.
+    /// The newest messages come first, and older ones follow.
     pub reverse: bool,
-    /// Messages, 1 to [`crate::history::PAGE_MESSAGES_MAX`].
+    /// The number of messages, 1 to [`crate::history::PAGE_MESSAGES_MAX`].
     pub limit: usize,
 }
 

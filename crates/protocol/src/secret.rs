@@ -1,6 +1,6 @@
-//! What no log may have.
+//! A type for secrets, which logs must not contain.
 
-/// What lets its bearer in: it stands in no log.
+/// A token or another secret. Its debug output omits it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub Box<str>);
 

@@ -1,4 +1,4 @@
-//! The settings that decide how bytes are answered.
+//! The settings that protocols need to read requests and write replies.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -9,71 +9,71 @@ use crate::MqttSettings;
 use crate::http;
 use crate::phoenix::token;
 
-/// The settings that decide how bytes are answered.
+/// The settings that protocols need to read requests and write replies.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The limits of a request's parts.
     pub http: http::Limits,
-    /// Origins that browsers may read from: `*`, or `scheme://host[:port]`.
+    /// Origins whose pages may read replies: `*`, or `scheme://host[:port]`.
     pub cors_origins: Vec<String>,
-    /// Who is believed when it says where a client is.
+    /// The proxies whose headers with a client's address are trusted.
     pub proxies: proxies::Trusted,
-    /// What clients may do with which topics.
+    /// The policy: what clients may do with which topics.
     pub policy: Policy,
-    /// Who says what tokens are worth; without it everybody is who they say.
+    /// Verifies tokens; without it, users need no proof.
     pub auth: Option<Arc<dyn Authenticator>>,
-    /// The header in which a trusted proxy says who a request is from. Nobody is then who it says itself.
+    /// The header in which a trusted proxy names a request's user. The request itself can't choose it then.
     pub user_header: Option<String>,
-    /// Certificates name users, so a client without a certificate or a token is no user.
+    /// Certificates name users, so a client without a certificate or a token has no user.
     pub has_certificate_users: bool,
-    /// The application is asked about whoever has no token, and is told these headers of the request, whose
-    /// names are in lower case. Without it nobody is asked.
+    /// The application decides about clients without a token, and gets these headers of the request, whose names are
+    /// in lower case. Without it the application gets no request.
     pub connect_headers: Option<Arc<[String]>>,
-    /// The cookie in which a token may come.
+    /// The cookie with a token.
     pub token_cookie: Option<String>,
-    /// Topics a connection may be in, its users' personal ones included.
+    /// Topics of a connection, at most, including its users' personal ones.
     pub topics_per_connection_max: usize,
-    /// The payload of a message, in bytes.
+    /// Bytes of a message's payload, at most.
     pub message_bytes_max: usize,
-    /// A WebSocket frame from a client, in bytes. Whole messages have the same limit.
+    /// Bytes of a WebSocket frame from a client, at most. Whole messages have the same limit.
     pub frame_bytes_max: usize,
-    /// What an EventSource waits before it comes back, in milliseconds.
+    /// Milliseconds that an EventSource waits before it reconnects.
     pub sse_retry_ms: u32,
-    /// How long a poll waits when it doesn't say, in seconds.
+    /// Seconds that a poll waits if it sets no timeout.
     pub poll_seconds: u32,
-    /// How long a poll may wait at most, in seconds.
+    /// Seconds that a poll may wait, at most.
     pub poll_seconds_max: u32,
-    /// Between the comments of SSE, in seconds.
+    /// Seconds between the comments of SSE.
     pub sse_heartbeat_seconds: u32,
-    /// Between the heartbeat lines of an HTTP stream, in seconds.
+    /// Seconds between the heartbeat lines of an HTTP stream.
     pub stream_heartbeat_seconds: u32,
-    /// Between WebSocket pings, in seconds.
+    /// Seconds between WebSocket pings.
     pub ws_ping_seconds: u32,
-    /// A WebSocket that was silent for so many seconds is closed.
+    /// Seconds of silence after which the server closes a WebSocket.
     pub ws_silence_seconds: u32,
     /// The same for a Phoenix WebSocket, whose client sends the heartbeats.
     pub phoenix_silence_seconds: u32,
-    /// What MQTT clients may do and have; without it there is no MQTT.
+    /// The limits and features of MQTT clients; `None` disables MQTT.
     pub mqtt: Option<MqttSettings>,
-    /// Agree to permessage-deflate.
+    /// Enables permessage-deflate.
     pub compression: bool,
-    /// Serve the conformance tests' echo at `/echo`.
+    /// Enables the conformance tests' echo at `/echo`.
     pub ws_echo: bool,
-    /// Serve `/status`.
+    /// Enables `/status`.
     pub status_page: bool,
-    /// Clients other than those of MQTT, who have their own setting, may name topics by wildcards.
+    /// Clients may use wildcards; MQTT clients have a setting of their own.
     pub wildcards: bool,
-    /// The levels of a filter with wildcards, for all clients.
+    /// Levels of a filter with wildcards, at most, for all clients.
     pub filter_levels_max: usize,
     /// Signs the tokens of Phoenix long-poll sessions.
     pub longpoll_key: token::Key,
-    /// Files that are served as they are.
+    /// Files that the server serves unchanged.
     pub files: Arc<[File]>,
 }
 
 #[cfg(any(test, feature = "testing"))]
 impl Settings {
-    /// Settings for tests, here and in other crates: small limits, and nobody is closed for a silence.
+    /// Settings for tests, here and in other crates: small limits, and no timeouts for silence.
     pub fn for_tests(policy: Policy) -> Self {
         let never = 1_000_000;
         Settings {
@@ -114,13 +114,13 @@ impl Settings {
     }
 }
 
-/// A file that is served as it is.
+/// A file that the server serves unchanged.
 #[derive(Clone, Debug)]
 pub struct File {
-    /// Where: `/chat.css`.
+    /// Its path, such as `/chat.css`.
     pub path: &'static str,
     /// Its media type.
     pub content_type: &'static str,
-    /// What it holds.
+    /// Its contents.
     pub body: Cow<'static, [u8]>,
 }

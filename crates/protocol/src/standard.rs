@@ -1,4 +1,4 @@
-//! The protocols of this crate, in one list.
+//! The list of this crate's protocols.
 
 use std::sync::LazyLock;
 
@@ -11,9 +11,9 @@ use crate::sse::Sse;
 use crate::stream::Stream;
 use crate::websocket::{Echo, WebSocket};
 
-/// All protocols of this crate but HTTP, which is 0. To add one is to add its encodings here, or, from
-/// outside, by [`Protocols::with`]. Each has the number of its place, from 1 on; protocols from outside
-/// count from [`model::Encoding::MAX`] downwards, so that they don't meet.
+/// All protocols of this crate but HTTP, which is 0. A new protocol needs its encodings here, or, from outside,
+/// [`Protocols::with`]. Each encoding has the number of its position, from 1 on; protocols from outside count from
+/// [`model::Encoding::MAX`] downwards, so that the numbers don't collide.
 const STANDARD: [ProtocolRef; 18] = [
     &Sse { json: false },
     &Sse { json: true },

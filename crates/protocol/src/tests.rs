@@ -1,4 +1,4 @@
-//! What requests ask for: resume tokens, tags, acknowledgements.
+//! What requests mean: resume tokens, tags, acknowledgements.
 
 use auth::{LoginRule, Policy, Principal};
 use model::tags::{TAG_BYTES_MAX, TAGS_MAX};
@@ -24,7 +24,7 @@ fn settings() -> Settings {
     }
 }
 
-/// The action, and the answer as far as there is one.
+/// The request, and the reply if the protocol writes one.
 fn routed(method: &str, target: &str, headers: &str, body: &str) -> (Request, String) {
     routed_with(&settings(), method, target, headers.as_bytes(), body)
 }
@@ -44,10 +44,10 @@ fn routed_with(
     (read.request.unwrap(), String::from_utf8_lossy(&out).into_owned())
 }
 
-/// In seconds since 1970.
+/// The time, in seconds since 1970.
 const NOW_S: u64 = 1_000_000;
 
-/// What a protocol makes of bytes.
+/// Lets a protocol read bytes.
 fn read(settings: &Settings, protocol: ProtocolRef, bytes: &mut [u8]) -> (Read, Vec<u8>) {
     let mut out = Vec::new();
     let mut reader = Reader {
@@ -66,7 +66,7 @@ fn read(settings: &Settings, protocol: ProtocolRef, bytes: &mut [u8]) -> (Read, 
     (protocol.read(&mut reader, bytes, &mut out), out)
 }
 
-/// What a listener asks for on the transport, or the name of the error.
+/// The request of a listener on the transport, or the name of the error.
 fn listens(path: &str, query: &str, headers: &str) -> Result<(ResumeRequest, Vec<Name>), String> {
     let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
@@ -130,7 +130,7 @@ fn a_listener_says_where_it_was_and_what_it_wants() {
             let named = ResumeRequest { all: None, topics: vec![("a/b".into(), token(text))] };
             assert_eq!(asks(&format!("since={text}"), ""), Ok(all(text)));
             assert_eq!(asks(&format!("since:a/b={text}"), ""), Ok(named));
-            // A browser comes back with the same URL: its header is newer.
+            // A browser reconnects with the same URL: its header is newer.
             assert_eq!(asks(&format!("since={text}"), last), Ok(all("5f3a91c2:9")));
             assert_eq!(asks(&format!("since:a/b={text}"), last), Ok(all("5f3a91c2:9")));
             for url in ["lastEventID=5f3a91c2:9&since=", "lastEventID=5f3a91c2:9&since:a/b="] {
@@ -175,10 +175,10 @@ fn a_parameter_that_was_meant_to_be_ours_is_named_and_others_pass() {
         }
         for query in [
             "topic=news&utm_source=x&_=17&tab=2&nocache",
-            // It has the right one: the other is somebody else's.
+            // The request has the right one: the other is the page's own.
             "topic=news&channel=web&user=alice&user_id=17",
             "topic=news&lastEventID=&lastEvenID=5",
-            // Clients spell it as they like.
+            // Clients write it in different ways.
             "topic=news&lastEventId=5f3a91c2:7",
             "topic=news&Last-Event-Id=5f3a91c2:7",
             "topic=news&event=tick&key=x&since:",
@@ -188,14 +188,14 @@ fn a_parameter_that_was_meant_to_be_ours_is_named_and_others_pass() {
     }
     let (_, reply) = routed("POST", "/publish?channel=news", "", "x");
     assert!(reply.contains("did you mean topic?"), "{reply}");
-    // What is passed over here would be published twice, or by somebody else than the client thinks.
+    // Without an error, the message would be published twice, or with another sender than the client expects.
     for name in ["idempotency_key", "id", "sender", "no_history", "ttl_seconds", "if_offset"] {
         let (_, reply) = routed("POST", &format!("/publish?topic=t&{name}=k"), "", "x");
         assert_eq!(code(&reply), "bad_parameter", "{name}");
         assert!(reply.contains(&format!("/publish has no parameter {name}: ")), "{reply}");
         assert!(reply.contains("POST /api/publish on the admin port"), "{reply}");
     }
-    // A reader that turns pages like this would get the same page for ever.
+    // A reader that turns pages like this would get the same page every time.
     for name in ["before", "offset", "page", "until", "cursor"] {
         let (_, reply) = routed("GET", &format!("/history?topic=t&{name}=1"), "", "");
         assert_eq!(code(&reply), "bad_parameter", "{name}");
@@ -221,7 +221,7 @@ fn a_client_in_no_topic_gets_an_error() {
         let says = reply.contains("in no topic") && reply.contains("?topic=news&user=alice");
         assert_eq!(says, is_listed, "{target}: {reply}");
         if target.starts_with("/sse") && is_listed {
-            // A comment, which no EventSource gives to the page.
+            // A comment, which no EventSource passes to the page.
             let line = reply.lines().find(|line| line.contains("in no topic")).unwrap();
             assert!(line.starts_with(": ") && reply.ends_with("\n\n"), "{reply}");
         }
@@ -243,7 +243,7 @@ fn a_publisher_may_give_a_message_attributes() {
     assert_eq!(publication.data, Data::Text("x".into()));
     assert_eq!(publish("&key=").unwrap_err(), "bad_key");
     assert_eq!(publish("&tag=").unwrap_err(), "bad_tag");
-    // A page that listens may have a parameter of this name for itself.
+    // The page may have a parameter of this name for itself.
     assert!(listens("/sse", "topic=t&key=", "").is_ok());
 }
 
@@ -253,7 +253,7 @@ fn an_acknowledgement_is_a_body_or_a_query() {
         (Request::Acknowledge { principal, acknowledgement, .. }, reply) => {
             assert_eq!(reply, "");
             let principal = principal.unwrap();
-            // A client that need not prove anything is the user that it names.
+            // A client without a need for proof is the user that it names.
             assert_eq!(Some(&principal.users[0]), acknowledgement.user.as_ref());
             let Acknowledgement { user, topic, id } = acknowledgement;
             Ok((user.unwrap().to_string(), topic.map(String::from), id.to_string()))
@@ -271,7 +271,7 @@ fn an_acknowledgement_is_a_body_or_a_query() {
     assert_eq!(body(r#""topic":"@al\u0069ce","id":"5f3a91c2:7/9-0000000b.8""#), of(None));
     assert_eq!(acked("/ack?user=alice&id=5f3a91c2:7&x=1", ""), of(None));
     assert_eq!(acked("/ack?user=alice&id=5f3a91c2%3A7&topic=orders", ""), of(Some("orders")));
-    // What guards the users of requests sees the query only, so a body can't name another.
+    // A proxy that guards users sees the query only, so a body can't name another.
     let both = |query: &str, fields: &str| {
         acked(&format!("/ack?{query}"), &format!(r#"{{{fields},"id":"5f3a91c2:7"}}"#))
     };
@@ -310,7 +310,7 @@ fn an_acknowledgement_is_a_body_or_a_query() {
     assert!(reply.contains("Access-Control-Allow-Origin: *\r\n"));
 }
 
-/// What a WebSocket's message means, and the answer as far as there is one.
+/// Reads a WebSocket's message, and returns the request, and the reply if the protocol writes one.
 fn read_as(protocol: ProtocolRef, opcode: Opcode, message: &[u8]) -> (Option<Request>, Vec<u8>) {
     let mut bytes = Vec::new();
     frame::encode_masked(opcode, false, message, [1; 4], &mut bytes);
@@ -392,7 +392,7 @@ fn an_event_that_a_page_takes_for_the_servers_is_not_published() {
             assert_eq!(publishes, refused.is_none(), "{request:?}");
         }
     }
-    // A page that listens may have a parameter of this name for itself.
+    // The page may have a parameter of this name for itself.
     assert!(listens("/sse", "topic=t&event=error", "").is_ok());
 }
 
@@ -489,7 +489,7 @@ fn every_encoding_has_its_own_number_and_every_name_one_way_in() {
     assert_eq!(standard().begin(Listener::Client).map(|it| it.name()), Some("http"));
 }
 
-/// A protocol that has a listener of its own, and may be off.
+/// A protocol that has its own listener, and may be off.
 struct Own(bool);
 
 impl Protocol for Own {
@@ -539,7 +539,7 @@ fn a_protocol_that_is_off_recognises_nothing() {
         let protocols = Protocols::new(&crate::http::Http).with(protocol);
         let found = protocols.recognise(&[0x10, 4], &settings);
         assert_eq!(found.map(|it| it.name()), Some(want));
-        // Nobody waits for what it would say.
+        // With the protocol off, the server needs no first byte to decide.
         assert_eq!(protocols.recognise(&[], &settings).is_none(), protocol.0);
         let found = protocols.recognise(b"GET", &settings);
         assert_eq!(found.map(|it| it.name()), Some("http"));

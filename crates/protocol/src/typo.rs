@@ -1,13 +1,12 @@
-//! Typos: words that are nearly the same.
+//! Finds typos: words that differ by a letter.
 
-/// A name without case, `-` and `_`.
+/// A name in lower case without `-` and `_`.
 pub(crate) fn plain(name: &str) -> String {
     let letters = name.chars().filter(|letter| !matches!(letter, '-' | '_'));
     letters.map(|letter| letter.to_ascii_lowercase()).collect()
 }
 
-/// Whether two words differ by one letter that is another, more, missing, or has changed places with the
-/// next.
+/// Returns true if two words differ by one letter that is replaced, added, missing, or swapped with the next.
 pub(crate) fn is_one_edit_away(a: &[u8], b: &[u8]) -> bool {
     let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     let (a, b) = (&a[same..], &b[same..]);

@@ -1,5 +1,5 @@
-//! Topics that clients name by a filter of MQTT, on transports other than MQTT: `filter=mqtt` beside the topic
-//! says so, since a topic's name may hold `+` and `#` like any other character.
+//! Topic filters of clients on transports other than MQTT. They need `filter=mqtt` beside the topic, because a
+//! topic's name may contain `+` and `#` like any other character.
 
 use model::filter::{Filter, FilterError, has_wildcard, levels};
 use model::name::{self, check_topic};
@@ -7,13 +7,13 @@ use model::{CodedError, ErrorCode, Name, Since};
 
 use crate::Settings;
 
-/// What `filter` says.
+/// The only value of `filter`.
 const MQTT: &str = "mqtt";
 
-/// Checks what a client says as `filter`.
+/// Checks the value of `filter`.
 ///
 /// # Errors
-/// `bad_filter`: there is one kind of filter.
+/// `bad_filter` for any value but `mqtt`.
 pub fn check_kind(filter: &str) -> Result<(), CodedError> {
     match filter == MQTT {
         true => Ok(()),
@@ -24,11 +24,11 @@ pub fn check_kind(filter: &str) -> Result<(), CodedError> {
     }
 }
 
-/// The name under which a connection listens to what a client names with `filter=mqtt`: a topic's where it
-/// has no wildcard.
+/// Returns the name under which a connection subscribes to a topic with `filter=mqtt`: the topic itself if it has no
+/// wildcard.
 ///
 /// # Errors
-/// `bad_filter` where it is no filter that a client may have, and `bad_topic` where it is no topic.
+/// `bad_filter` if a client may not have this filter, and `bad_topic` if it is not a topic.
 pub fn wanted(text: &str) -> Result<Name, CodedError> {
     check_topic(text).map_err(|error| CodedError::new(ErrorCode::BadTopic, error))?;
     let bad = |error: FilterError| CodedError::new(ErrorCode::BadFilter, error.to_string());
@@ -40,11 +40,11 @@ pub fn wanted(text: &str) -> Result<Name, CodedError> {
     Ok(if has_wildcard(text) { name::filter(None, text) } else { text.into() })
 }
 
-/// Checks that the server lets clients have what they want.
+/// Checks that the settings allow this topic or filter.
 ///
 /// # Errors
-/// `wildcards_off` where it is a filter with a wildcard, and the server lets no client use them; `bad_filter`
-/// where it has more levels than it may.
+/// `wildcards_off` for a filter with a wildcard if the server does not allow them; `bad_filter` if it has too many
+/// levels.
 pub fn check_allowed(wanted: &str, settings: &Settings) -> Result<(), CodedError> {
     let Some((_, filter)) = name::of_filter(wanted) else { return Ok(()) };
     if settings.wildcards {
@@ -64,11 +64,11 @@ pub fn check_allowed(wanted: &str, settings: &Settings) -> Result<(), CodedError
     Err(CodedError::new(ErrorCode::WildcardsOff, message))
 }
 
-/// Checks from where a client asks for what it wants. One that comes back may say what it saw last, as browsers
-/// do by themselves: it is told that nothing is recovered.
+/// Checks the position from which a client subscribes. A reconnecting client may give its last position, as browsers
+/// do by themselves: the server notifies it that nothing is recovered.
 ///
 /// # Errors
-/// `bad_since` where it asks for what was before, which only a topic has.
+/// `bad_since` if the client requests history, which only topics have.
 pub fn check_since(wanted: &str, since: Option<&Since>) -> Result<(), CodedError> {
     let asks = since.is_some_and(|since| since.token().is_none());
     if !asks || name::of_filter(wanted).is_none() {

@@ -1,19 +1,19 @@
-//! From hashes to numbers.
+//! Numbers by hash.
 
 use std::array::from_fn;
 
 use hashbrown::HashTable;
 
-/// Numbers of four bytes by a hash of what they stand for, in many small tables, so that none takes
-/// long to grow. What they stand for stays with the caller.
+/// Numbers of four bytes by a hash of what they stand for, in many small tables, so that none takes long to grow. The
+/// caller stores what they stand for.
 ///
-/// An entry is the number alone, whose hash the caller gives again when a table grows; or [`Hashed`],
-/// where the hash is not at hand.
+/// An entry is the number alone, and the caller gives its hash again when a table grows; or [`Hashed`], where the
+/// caller does not have the hash at hand.
 pub struct HashIndex<E = u32, const SEGMENTS: usize = 64> {
     segments: Box<[HashTable<E>; SEGMENTS]>,
 }
 
-/// A number and its hash: a table that grows asks nobody for it, for four bytes more.
+/// A number and its hash: for four bytes more, a table can grow without the caller.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Hashed {
     hash: u32,
@@ -26,8 +26,7 @@ impl<E, const SEGMENTS: usize> Default for HashIndex<E, SEGMENTS> {
     }
 }
 
-/// The top bits choose a segment, and all of them are spread over 64 for the table, which wants
-/// entropy at both ends.
+/// The top bits choose a segment. All bits are spread over 64 for the table, which needs entropy at both ends.
 fn spread<const SEGMENTS: usize>(hash: u32) -> (usize, u64) {
     const { assert!(SEGMENTS.is_power_of_two()) };
     let hash = u64::from(hash);
@@ -41,15 +40,14 @@ impl<const SEGMENTS: usize> HashIndex<u32, SEGMENTS> {
         self.find_entry(hash, is)
     }
 
-    /// Inserts a number that it does not hold. The table calls `hash_of` for those that it holds when it
-    /// grows.
+    /// Inserts a number that the index does not have. A table that grows calls `hash_of` for its numbers.
     #[inline]
     pub fn insert(&mut self, hash: u32, id: u32, hash_of: impl Fn(u32) -> u32) {
         self.insert_entry(hash, id, hash_of);
     }
 
-    /// Removes a number; false when it was not there. The table calls `hash_of` for those that stay when
-    /// it shrinks.
+    /// Removes a number; false when the index does not have it. A table that shrinks calls `hash_of` for the
+    /// remaining numbers.
     #[inline]
     pub fn remove(&mut self, hash: u32, id: u32, hash_of: impl Fn(u32) -> u32) -> bool {
         self.remove_entry(hash, id, hash_of)
@@ -63,13 +61,13 @@ impl<const SEGMENTS: usize> HashIndex<Hashed, SEGMENTS> {
         self.find_entry(hash, |entry| entry.hash == hash && is(entry.id)).map(|entry| entry.id)
     }
 
-    /// Inserts a number that it does not hold.
+    /// Inserts a number that the index does not have.
     #[inline]
     pub fn insert(&mut self, hash: u32, id: u32) {
         self.insert_entry(hash, Hashed { hash, id }, |entry| entry.hash);
     }
 
-    /// Removes a number; false when it was not there.
+    /// Removes a number; false when the index does not have it.
     #[inline]
     pub fn remove(&mut self, hash: u32, id: u32) -> bool {
         self.remove_entry(hash, Hashed { hash, id }, |entry| entry.hash)
@@ -96,7 +94,7 @@ impl<E: Copy + PartialEq, const SEGMENTS: usize> HashIndex<E, SEGMENTS> {
         let segment = &mut self.segments[segment];
         let found = segment.find_entry(hash, |other| *other == entry);
         let is_removed = found.map(|entry| entry.remove()).is_ok();
-        // Far from where it grows again, so that what comes and goes copies nothing.
+        // Shrinks far from where the table grows again, so that a number that comes and goes copies nothing.
         if segment.num_buckets() > 8 * segment.len().max(1) {
             let hash_of = |entry: &E| spread::<SEGMENTS>(hash_of(*entry)).1;
             segment.shrink_to((2 * segment.len()).max(1), hash_of);

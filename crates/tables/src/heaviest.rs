@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A sketch of the heaviest values of a stream (Space-Saving: Metwally, Agrawal, El Abbadi 2005). It counts the weight
-/// of at most `capacity` values. One more takes the place of the lightest and begins with its weight.
+/// A sketch of the heaviest values of a stream (Space-Saving: Metwally, Agrawal, El Abbadi 2005). It counts the
+/// weight of at most `capacity` values. One more replaces the lightest and begins with its weight.
 ///
 /// So a weight is never too small, and at most `total / capacity` too large; and a value that has more than
 /// `total / capacity` is always counted.
@@ -12,25 +12,25 @@ pub struct Heaviest<T> {
     capacity: usize,
     /// A heap: the lightest is the first, and none is heavier than those below it (at `2n + 1` and `2n + 2`).
     heap: Vec<Heavy<T>>,
-    /// Where the value with a hash is in the heap.
+    /// The position in the heap of the value with a hash.
     places: HashMap<u64, usize, BuildHasherDefault<Same>>,
 }
 
-/// A value that is counted.
+/// A counted value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heavy<T> {
     hash: u64,
     /// The value.
     pub value: T,
-    /// Its weight, with what it may be too much.
+    /// Its weight, including the error.
     pub weight: u64,
-    /// How much the weight may be too much.
+    /// How much too large the weight may be.
     pub error: u64,
-    /// What else was added for it since it is counted.
+    /// The sum of `beside` since it is counted.
     pub beside: u64,
 }
 
-/// Hashes what is a hash already.
+/// A hasher for keys that are hashes already.
 #[derive(Default)]
 struct Same(u64);
 
@@ -49,7 +49,7 @@ impl Hasher for Same {
 }
 
 impl<T> Heaviest<T> {
-    /// Counts this many values at most, and takes no memory before the first.
+    /// Creates a sketch of at most this many values, which takes no memory before the first.
     ///
     /// # Panics
     /// If the capacity is 0.
@@ -58,9 +58,9 @@ impl<T> Heaviest<T> {
         Heaviest { capacity, heap: Vec::new(), places: HashMap::default() }
     }
 
-    /// Adds weight to the value with this hash, and something `beside` that has no part in the order. `make` gives the
-    /// value when it is not counted yet. Values with the same hash are one: it must have a secret key where others choose
-    /// the values.
+    /// Adds weight to the value with this hash, and something `beside` that does not affect the order. `make` gives
+    /// the value when it is not counted yet. Values with the same hash count as one: use a hash with a secret key
+    /// where others choose the values.
     pub fn add(&mut self, hash: u64, weight: u64, beside: u64, make: impl FnOnce() -> T) {
         if let Some(&place) = self.places.get(&hash) {
             let heavy = &mut self.heap[place];
@@ -83,12 +83,12 @@ impl<T> Heaviest<T> {
         self.sink(0);
     }
 
-    /// The values that are counted, in no order.
+    /// Returns the counted values, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &Heavy<T>> {
         self.heap.iter()
     }
 
-    /// Forgets all, and gives the memory back.
+    /// Forgets all values, and frees the memory.
     pub fn clear(&mut self) {
         self.heap = Vec::new();
         self.places = HashMap::default();
@@ -100,7 +100,7 @@ impl<T> Heaviest<T> {
         self.places.insert(self.heap[b].hash, b);
     }
 
-    /// Moves a value that is too heavy for its place down.
+    /// Moves a value that is too heavy for its position down.
     fn sink(&mut self, mut place: usize) {
         loop {
             let children = 2 * place + 1..(2 * place + 3).min(self.heap.len());
@@ -115,7 +115,7 @@ impl<T> Heaviest<T> {
         }
     }
 
-    /// Moves a value that is too light for its place up.
+    /// Moves a value that is too light for its position up.
     fn rise(&mut self, mut place: usize) {
         while place > 0 {
             let parent = (place - 1) / 2;
@@ -149,7 +149,7 @@ mod tests {
         }
         let want = [(1, (6, 0, 20)), (2, (8, 0, 20)), (3, (2, 0, 10))];
         assert_eq!(weights(&heaviest), want.into());
-        // The lightest makes way for one more, which begins with its weight.
+        // One more replaces the lightest and begins with its weight.
         heaviest.add(4, 1, 0, || 4);
         assert_eq!(weights(&heaviest)[&4], (3, 2, 0));
         assert_eq!((weights(&heaviest).len(), weights(&heaviest).contains_key(&3)), (3, false));

@@ -1,8 +1,8 @@
 //! Tables in pages of 1,024 slots. Growing copies no values, and empty pages are freed.
 //!
-//! [`PageTable`] is for numbers that the caller has, like the descriptors of the kernel. [`Slab`]
-//! assigns the numbers itself, from the lowest page with a free slot, so that higher pages empty out.
-//! A [`List`] has no free slots, and a [`HashIndex`] has numbers by hash. [`Heaviest`] counts the heaviest of many values.
+//! [`PageTable`] is for numbers that the caller has, like the descriptors of the kernel. [`Slab`] assigns the numbers
+//! itself, from the lowest page with a free slot, so that higher pages empty out. A [`List`] has no free slots, and a
+//! [`HashIndex`] finds numbers by hash. [`Heaviest`] counts the heaviest of many values.
 //!
 //! The first two retain one empty page until [`PageTable::shrink`] or [`Slab::shrink`]. So a value that comes and
 //! goes at the edge of a page does not allocate each time.
@@ -84,8 +84,8 @@ impl<T> PageTable<T> {
         Some(removed)
     }
 
-    /// Drops the value under this number, if there is one. The value is not moved before, so that one which wipes its
-    /// memory when it is dropped leaves no copy behind.
+    /// Drops the value under this number, if it has one. The value is not moved first, so a value that wipes its
+    /// memory on drop leaves no copy behind.
     pub fn drop_in_place(&mut self, at: u32) {
         if let Some(entry) = self.entry(at).filter(|entry| entry.is_some()) {
             *entry = None;
@@ -176,7 +176,7 @@ enum Entry<T> {
 }
 
 impl<T> SlabPage<T> {
-    /// Appends an entry to the page of this number, with the spare memory where it has none yet.
+    /// Appends an entry to the page of this number, with the spare memory if the page has none yet.
     fn push(&mut self, number: usize, spare: &mut Vec<Entry<T>>, entry: Entry<T>) {
         if self.entries.capacity() == 0 && number > 0 {
             self.entries = std::mem::take(spare);
@@ -241,7 +241,7 @@ impl<T> Slab<T> {
         (at * PAGE + index) as u32
     }
 
-    /// Counts a value that has come to a page.
+    /// Counts a value that has entered a page.
     fn entered(&mut self, number: usize) {
         let page = &mut self.pages[number];
         page.live += 1;
@@ -251,11 +251,11 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Inserts a value under a number of the caller's choice; gives it back when the number is taken.
-    /// For a table that is restored. It takes the time of the free slots of one page.
+    /// Inserts a value under a number of the caller's choice, for a table that is restored. Takes time linear in the
+    /// free slots of one page.
     ///
     /// # Errors
-    /// The value, when there is another one under the number.
+    /// The value, when the number is taken.
     pub fn insert_at(&mut self, at: u32, value: T) -> Result<(), T> {
         let (number, index) = split(at);
         if self.get(at).is_some() {
@@ -342,7 +342,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The value under this number, if it has one.
+    /// Returns the value under this number, if it has one.
     pub fn get_mut(&mut self, at: u32) -> Option<&mut T> {
         let (page, place) = split(at);
         match self.pages.get_mut(page)?.entries.get_mut(place)? {
@@ -351,7 +351,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// All numbers in use are below this.
+    /// Returns a bound: all numbers in use are below it.
     pub fn end(&self) -> u32 {
         (self.pages.len() * PAGE) as u32
     }
@@ -489,7 +489,7 @@ mod tests {
         }
     }
 
-    /// Values come and go, in a slab and in a model of it, which must stay the same.
+    /// Inserts and removes values in a slab and in its model, which must stay equal.
     fn walk(
         slab: &mut Slab<usize>,
         model: &mut BTreeMap<u32, usize>,
@@ -535,7 +535,7 @@ mod tests {
         }
     }
 
-    /// Notes where it is dropped.
+    /// Records the address at which it is dropped.
     struct Wiped<'a>(&'a std::cell::Cell<usize>);
 
     impl Drop for Wiped<'_> {

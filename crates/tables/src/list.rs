@@ -2,9 +2,8 @@
 
 use crate::PAGE;
 
-/// A list that grows and shrinks at its end, by pages: nothing is copied when it is large, and at
-/// most one page is unused. The first page grows and shrinks by itself, so that a short list stays
-/// small.
+/// A list that grows and shrinks at its end by whole pages: a large list copies nothing, and has at most one unused
+/// page. The first page grows and shrinks by itself, so that a short list stays small.
 pub struct List<T> {
     pages: Vec<Vec<T>>,
 }

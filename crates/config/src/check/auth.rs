@@ -1,17 +1,17 @@
-//! Checks of who clients are and what they may do.
+//! Checks of the authentication and the grants of clients.
 
 use url::Url;
 
 use super::Checks;
 use crate::Config;
 
-/// A shared key that is shorter could be guessed.
+/// Bytes of a shared key, at least: shorter keys can be guessed.
 const HMAC_KEY_BYTES_MIN: usize = 32;
 
 const ALGORITHMS: [&str; 10] =
     ["HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA"];
 
-/// What a grant may be for.
+/// The actions of grants.
 const ACTIONS: [&str; 4] = ["subscribe", "publish", "presence", "history"];
 
 pub(super) fn check_auth(config: &Config, checks: &mut Checks<'_>) {

@@ -5,10 +5,10 @@ use url::Url;
 use super::Checks;
 use crate::{Config, TopicRule};
 
-/// The longest name of a cluster or a node, in bytes.
+/// Bytes of the name of a cluster or a node, at most.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Why history is no part of a cluster without a database.
+/// The reason why history in a cluster needs a database.
 const NO_HISTORY: &str = "each node of a cluster would have a history of its own: set history.url, a database that all nodes share";
 
 pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
@@ -66,7 +66,7 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
     );
 }
 
-/// Why a rule by topic can't be in a cluster, if so, with its key.
+/// The reason why a rule by topic is invalid in a cluster, if it is, with its key.
 pub(super) fn check_rule(config: &Config, rule: &TopicRule) -> Option<(&'static str, String)> {
     let has_history = rule.history_messages_max > 0 && !config.cluster.urls.is_empty();
     (has_history && config.history.url.is_empty()).then(|| {
@@ -78,7 +78,7 @@ pub(super) fn check_rule(config: &Config, rule: &TopicRule) -> Option<(&'static 
     })
 }
 
-/// Checks the URL of a server of NATS. The error does not repeat a text that may contain a password.
+/// Checks the URL of a NATS server. The error does not repeat a text that may contain a password.
 fn server(text: &str) -> Result<(), String> {
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "nats" | "tls"));
     if text.contains('@') {

@@ -1,9 +1,9 @@
-//! Checks of databases. A URL is read where it is used; here it is made sure that it holds no secret.
+//! Checks of databases: no URL may contain a secret. The crates that use a URL parse it.
 
 use super::Checks;
 use crate::Config;
 
-/// The longest name of a schema, in bytes, as PostgreSQL has it.
+/// Bytes of a schema's name, at most, as in PostgreSQL.
 const NAME_BYTES_MAX: usize = 63;
 
 pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
@@ -33,7 +33,7 @@ fn database(url: &str, password_file: &str) -> Result<(), String> {
         return Err("a database is postgres://user@host:5432/database".into());
     };
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-    // An @ that ends the user stands behind all others.
+    // The last @ ends the user.
     let user = place.rsplit_once('@').map_or("", |(user, _)| user);
     let has_password = query.split('&').any(|pair| pair.starts_with("password"));
     match user.contains(':') || has_password {

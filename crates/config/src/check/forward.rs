@@ -6,7 +6,7 @@ use crate::source::Read;
 use crate::url::webhook;
 use crate::{Config, SettingError};
 
-/// Tables of `[[forward]]`. Each has rows in the metrics, and a message is compared with all.
+/// Tables of `[[forward]]`, at most. Each has rows in the metrics, and each message is compared with all.
 const FORWARDS_MAX: usize = 100;
 
 /// Checks each rule by itself, and against those before it.
@@ -14,7 +14,7 @@ pub(super) fn check(config: &Config, read: &mut Read) {
     let Read { forwards, errors, .. } = read;
     for (index, (values, rule)) in forwards.iter().zip(&config.forwards).enumerate() {
         let mut add_error = |at: &str, message: String| {
-            // What is invalid or missing by itself has its error already.
+            // A key that is invalid or missing has an error already.
             if let Some((_, origin)) = values.values.get(at) {
                 let key = format!("forward[{index}].{at}");
                 errors.push(SettingError { origin: origin.clone(), key, message });

@@ -12,22 +12,22 @@ use crate::topics::TOPIC_KEYS;
 use crate::values::Rule;
 use crate::{Config, Value};
 
-/// Keys of a rule that only matter with history.
+/// Keys of a rule that need history.
 const HISTORY_KEYS: [&str; 5] =
     ["history_bytes_max", "history_seconds_max", "durable", "compact", "acknowledge"];
 
-/// Keys of a rule that only matter with acknowledgements.
+/// Keys of a rule that need acknowledgements.
 const ACKNOWLEDGE_KEYS: [&str; 4] =
     ["ack_window_messages_max", "ack_redelivery_seconds", "ack_tries_max", "dead_letter"];
 
 const NO_STORE: &str = "a durable message needs a disk to be on: set store.data (--data) or history.url, \
                         or make this false";
 
-/// What messages in PostgreSQL don't have in this version.
+/// The error for acknowledgements, which PostgreSQL does not support in this version.
 const NOT_IN_DATABASE: &str = "with history.url users don't acknowledge messages yet: make this false, or use store.data in its place";
 
-/// The largest message must fit into a topic's history, into all history, and into the store's
-/// queue. This does not matter while no topic has history.
+/// The largest message must fit into a topic's history, into all history, and into the store's queue. This does not
+/// matter while no topic has history.
 pub(super) fn check_sections(config: &Config, checks: &mut Checks<'_>) {
     let Config { limits, store, history, inbox, topics, .. } = config;
     let has_history = inbox.enabled || topics.iter().any(|rule| rule.history_messages_max > 0);
@@ -56,7 +56,7 @@ pub(super) fn check_sections(config: &Config, checks: &mut Checks<'_>) {
     }
 }
 
-/// What a history in PostgreSQL does not go with.
+/// Checks the settings that conflict with a history in PostgreSQL.
 fn check_database(config: &Config, checks: &mut Checks<'_>) {
     checks.require(&["history.url", "store.data"], config.store.data.is_empty(), || {
         "messages are in one place: take history.url or store.data (--data) away".into()
@@ -72,8 +72,8 @@ fn check_database(config: &Config, checks: &mut Checks<'_>) {
     });
 }
 
-/// The errors of the rule at `index`, as keys and messages. `invalid` contains the settings whose
-/// values are unknown.
+/// Returns the errors of the rule at `index`, as keys and messages. `invalid` contains the settings whose values are
+/// unknown.
 pub(super) fn check_rule(
     config: &Config,
     rules: &[Rule],
@@ -140,13 +140,13 @@ pub(super) fn check_rule(
     errors
 }
 
-/// Whether a key's value differs from its default. It does not matter who wrote the value: a
-/// printed configuration contains every key and must be as valid as its file.
+/// Returns true if a key's value differs from its default, whatever set it: a printed configuration contains every
+/// key and must be as valid as its file.
 fn is_changed(rule: &Rule, key: &str) -> bool {
     let default = TOPIC_KEYS.iter().find(|known| known.key == key).and_then(|known| {
         match known.absent {
             Absent::Default(text) => default_value(known, text),
-            // It had this default, so that earlier versions printed it for every rule.
+            // Earlier versions had this default, and printed it for every rule.
             Absent::Unset(text) if key == "history_seconds_max" => default_value(known, text),
             Absent::Unset(_) | Absent::Required(_) => None,
         }
@@ -162,7 +162,7 @@ fn too_small(key: &str, bytes: u64, message: u64) -> String {
     )
 }
 
-/// Why dead letters can't go to this topic, if so. `own` is the rule that they come from.
+/// The reason why dead letters can't go to this topic, if so. `own` is the rule of the messages.
 fn dead_letter_error(
     name: &str,
     config: &Config,
@@ -181,7 +181,7 @@ fn dead_letter_error(
     if let Err(reason) = check_name(name) {
         return Some(format!("{name:?} is no topic: {reason}"));
     }
-    // After an invalid pattern nobody knows which rule applies to the topic.
+    // After an invalid pattern it is unknown which rule applies to the topic.
     let sure = rules.iter().take_while(|rule| rule.values.contains_key("pattern")).count();
     let patterns = config.topics.iter().take(sure).map(|rule| &rule.pattern);
     let index = patterns.into_iter().position(|pattern| matches(pattern, name))?;
@@ -205,8 +205,7 @@ fn dead_letter_error(
 mod tests {
     use crate::{Config, Loaded, Sources, effective};
 
-    /// Loads a file, prints the configuration and loads it again: no check may depend on who set a
-    /// value.
+    /// Loads a file, prints the configuration and loads it again: no check may depend on the source of a value.
     fn load(file: &str) -> Result<Config, String> {
         let loaded = |name, text| {
             let sources = Sources { file: Some((name, text)), ..Sources::default() };

@@ -5,10 +5,10 @@ use auth::Scope;
 use crate::source::Read;
 use crate::{Config, SettingError};
 
-/// Tables of `[[keys]]`. Each has a row in the metrics, and each request is compared with all.
+/// Tables of `[[keys]]`, at most. Each has a row in the metrics, and each request is compared with all.
 const KEYS_MAX: usize = 1_000;
 
-/// What `admin.api_key` is called where keys are named.
+/// The name of `admin.api_key` among the names of keys.
 const API_KEY: &str = "admin.api_key";
 
 /// Checks each key by itself, and against those before it.
@@ -17,7 +17,7 @@ pub(super) fn check(config: &Config, read: &mut Read) {
     for (index, (values, key)) in keys.iter().zip(&config.keys).enumerate() {
         let before = &config.keys[..index];
         let mut add_error = |at: &str, message: String| {
-            // What is invalid or missing by itself has its error already.
+            // A key that is invalid or missing has an error already.
             if let Some((_, origin)) = values.values.get(at) {
                 let key = format!("keys[{index}].{at}");
                 errors.push(SettingError { origin: origin.clone(), key, message });
@@ -87,7 +87,7 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("9f86d0") && !format!("{loaded:?}").contains("9f"), "{loaded:?}");
-        // A key is enough to listen for other machines.
+        // With a key, other machines may reach the port.
         assert!(load(&format!("[admin]\nlisten = \"0.0.0.0:1\"\n{file}")).is_ok());
         let error = load("[admin]\nlisten = \"0.0.0.0:1\"\n").unwrap_err();
         assert!(error.contains("make a [[keys]] table (throng key new)"), "{error}");

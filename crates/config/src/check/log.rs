@@ -8,9 +8,8 @@ const WAYS: &str =
 
 /// Checks a filter.
 ///
-/// `EnvFilter` takes a single word that is not a level as the name of a module, and logs everything
-/// of that module and nothing else. A misspelled level would silence the server. So every part of a
-/// filter must name its level.
+/// `EnvFilter` reads a single word that is not a level as a module, and logs everything of that module and nothing
+/// else. A level with a typo would silence the server. So every part of a filter must contain its level.
 pub(super) fn filter(text: &str) -> Result<(), String> {
     EnvFilter::try_new(text).map_err(|error| format!("{error}: {WAYS}"))?;
     let mut parts = text.split(',').map(str::trim).filter(|part| !part.is_empty()).peekable();
@@ -18,7 +17,7 @@ pub(super) fn filter(text: &str) -> Result<(), String> {
         return Err(format!("it says nothing: {WAYS}"));
     }
     for part in parts {
-        // Brackets contain a span with its fields, which may have equals signs, too.
+        // Brackets contain a span with its fields, which may have equals signs too.
         let outside = part.rfind(']').map_or(0, |end| end + 1);
         let (name, level) = match part[outside..].rsplit_once('=') {
             Some((name, level)) => (&part[..outside + name.len()], level.trim()),

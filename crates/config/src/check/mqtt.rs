@@ -1,12 +1,11 @@
-//! Checks of MQTT, which matter only where it is on.
+//! Checks of MQTT, which apply only if it is enabled.
 
 use std::net::SocketAddr;
 
 use super::{Checks, is_loopback, overlap};
 use crate::Config;
 
-/// The least that a packet has room for around a payload, in bytes: its head, a topic of 254 bytes, and a
-/// few properties.
+/// Bytes that a packet must allow around a payload, at least: its head, a topic of 254 bytes, and a few properties.
 const AROUND_PAYLOAD_BYTES_MIN: u64 = 512;
 
 pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
@@ -104,7 +103,7 @@ mod tests {
         assert_eq!(load("[mqtt]\nlisten = \"\"\n").unwrap().config.mqtt.listen, None);
         let listen = load("[mqtt]\nlisten = \"127.0.0.1:1883\"\n").unwrap().config.mqtt.listen;
         assert_eq!(listen, Some("127.0.0.1:1883".parse().unwrap()));
-        // What would be wrong does not matter then.
+        // Without a port the other settings are not checked.
         assert!(load("[mqtt]\npacket_bytes_max = 1\nsession_bytes_max = 1\n").is_ok());
         let error = load("[mqtt]\nlisten = 1883\n").unwrap_err();
         assert!(error.starts_with("throng.toml:2:10: mqtt.listen: expected an address"), "{error}");
@@ -198,7 +197,7 @@ mod tests {
         for more in [
             "packet_bytes_max = 66048\n",
             "retained_messages_max = 0\nretained_bytes_max = 0\n",
-            // The packets grow with the messages.
+            // The limit of packets grows with that of messages.
             "[limits]\nmessage_bytes_max = \"128KiB\"\n",
         ] {
             assert!(load(more).is_ok(), "{more}");

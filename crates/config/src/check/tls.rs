@@ -1,4 +1,4 @@
-//! Checks of TLS, which matter only where a port has it.
+//! Checks of TLS, which apply only if a port has it.
 
 use std::net::SocketAddr;
 
@@ -81,7 +81,7 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
     }
 }
 
-/// The most hosts of a certificate that authorities sign.
+/// Hosts of a certificate, at most, for which authorities sign it.
 const ACME_HOSTS_MAX: usize = 100;
 
 fn acme(config: &Config, checks: &mut Checks<'_>) {
@@ -163,7 +163,7 @@ mod tests {
         assert!(error.contains("throng.toml:2:14: client.listen_tls: TLS needs a cert"), "{error}");
         let config = load(&format!("{port}{CERTIFICATE}")).unwrap().config;
         assert_eq!(config.client.listen_tls, Some("127.0.0.1:8443".parse().unwrap()));
-        // Relative to the folder of the file.
+        // Paths are relative to the folder of the file.
         assert_eq!(config.tls.certificate_file, "/etc/a.pem");
         assert_eq!(config.tls.key_file, "/b.pem");
         let error = load("[tls]\nkey_file = \"b\"\n").unwrap_err();

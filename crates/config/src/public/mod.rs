@@ -1,17 +1,17 @@
-//! Whether a configuration is one for a server that faces the public: the checklist, point by point.
+//! The checklist for servers that face the public: it judges a configuration point by point.
 
 mod points;
 
 use crate::{Config, Loaded};
 
-/// How severe the finding of a point is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// As it should be.
+    /// The configuration is as it should be.
     Ok,
-    /// It may be meant so: the operator should verify it.
+    /// It may be intended: the operator should verify it.
     Warning,
-    /// Not for the public.
+    /// The server must not face the public like this.
     Error,
 }
 
@@ -30,24 +30,24 @@ impl Severity {
 pub struct Point {
     /// A word or two.
     pub name: &'static str,
-    /// What it protects, and against whom.
+    /// What it protects, and from whom.
     pub about: &'static str,
-    /// The settings that it is about; `topics`, `forward` and `keys` are tables.
+    /// The settings that it judges; `topics`, `forward` and `keys` are tables.
     pub settings: &'static [&'static str],
     judge: fn(&Config, u64) -> Judged,
 }
 
-/// What is found at a point.
+/// The finding about a point.
 pub struct Finding {
     /// The point.
     pub point: &'static Point,
-    /// How it stands.
+    /// Its severity.
     pub severity: Severity,
-    /// What is so, and what to do.
+    /// The state of the configuration, and what to do.
     pub text: String,
 }
 
-/// How a point stands, and why.
+/// The severity of a finding, with its text.
 type Judged = (Severity, String);
 
 /// The checklist.

@@ -1,4 +1,4 @@
-//! How each point of the checklist stands.
+//! Judges each point of the checklist.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,13 +8,13 @@ use model::{JoinRule, PublishRule};
 
 use crate::{Config, Silence, TopicRule};
 
-/// A key that is sent in a header has at least so many characters: what `openssl rand -hex 16` gives.
+/// Characters of a key that is sent in a header, at least: the output of `openssl rand -hex 16`.
 const KEY_CHARS_MIN: usize = 32;
 
-/// Characters that differ in a key that was drawn at random, at the least.
+/// Distinct characters of a random key, at least.
 const KEY_CHARS_DISTINCT: usize = 10;
 
-/// A request's head may take so long, in seconds, before it looks like a mistake.
+/// Seconds for a request's head; a larger setting looks like a mistake.
 const HEAD_SECONDS_MAX: u64 = 30;
 
 fn ok(text: &str) -> Judged {
@@ -82,7 +82,7 @@ pub(super) fn tokens(config: &Config, _: u64) -> Judged {
     }
 }
 
-/// Whether a secret looks as if somebody has thought of it.
+/// Returns true if a secret looks like words instead of random characters.
 fn is_weak(secret: &str) -> bool {
     let mut chars: Vec<char> = secret.chars().collect();
     chars.sort_unstable();
@@ -91,7 +91,7 @@ fn is_weak(secret: &str) -> bool {
     chars.len() < KEY_CHARS_DISTINCT || words.count() > 3
 }
 
-/// Without tokens the application says who comes, or nobody does.
+/// The finding without tokens: the application decides about clients, or `otherwise` applies.
 fn no_tokens(config: &Config, otherwise: &str) -> Judged {
     match config.webhook.connect {
         true => ok("no tokens: the application says who comes"),
@@ -231,7 +231,7 @@ pub(super) fn mqtt(config: &Config, _: u64) -> Judged {
     }
 }
 
-/// A prefix of IPv4, or of IPv6, that is no wider than this is one network of somebody's.
+/// Bits of a prefix of IPv4, and of IPv6: a wider one is not the network of one owner.
 const PREFIX_BITS_MIN: [u8; 2] = [8, 16];
 
 pub(super) fn proxies(config: &Config, _: u64) -> Judged {
@@ -498,7 +498,7 @@ pub(super) fn status_page(config: &Config, _: u64) -> Judged {
     }
 }
 
-/// Who reaches an address.
+/// The machines that can reach an address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Reach {
     Host,
@@ -507,7 +507,7 @@ enum Reach {
     All,
 }
 
-/// How far the most open port of clients reaches.
+/// The reach of the most open client port.
 fn client_reach(config: &Config) -> Reach {
     let ports = [config.client.listen, config.client.listen_tls];
     ports.into_iter().flatten().map(reach).max().unwrap_or(Reach::Host)
@@ -526,7 +526,7 @@ fn reach(address: SocketAddr) -> Reach {
     }
 }
 
-/// Whether a URL or an origin is without TLS, and not on this host.
+/// Returns true if a URL or an origin has no TLS, and another host than this.
 fn is_plain_http(url: &str) -> bool {
     let Some(rest) = url.strip_prefix("http://") else { return false };
     let authority = rest.split('/').next().unwrap_or_default();

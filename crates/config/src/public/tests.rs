@@ -1,9 +1,9 @@
-//! Each point, with a configuration that is as it should be and one mistake.
+//! Tests each point with a good configuration and with one mistake.
 
 use super::*;
 use crate::{SETTINGS, Sources};
 
-/// What docs/security.md recommends, in short.
+/// The recommendation of docs/security.md, in short.
 const GOOD: &str = "\
 [client]
 cors_origins = [\"https://www.example.com\"]

@@ -34,7 +34,7 @@ pub(crate) struct BackupState {
     state: &'static str,
     /// The directory of the copy, on the node's machine.
     dir: Option<String>,
-    /// How many of the rows are done.
+    /// Rows that are copied.
     rows: u64,
     /// How many rows the store has; 0 until they are counted.
     rows_total: u64,
@@ -55,7 +55,7 @@ pub(crate) async fn progress(
 }
 
 /// Start to copy this node's store, as of its last commit, into a new directory in `store.backups` of its machine.
-/// Publishing goes on meanwhile. The answer comes at once, and `GET /api/backup` has the progress.
+/// Publishing goes on meanwhile. The response comes at once, and `GET /api/backup` has the progress.
 #[utoipa::path(post, path = "/api/backup", tag = "operate", request_body = BackupRequest, responses(
     (status = 200, body = BackupState),
     (status = 400, body = ErrorBody, description = "The body is not JSON, or this is no name of a backup"),
@@ -83,7 +83,7 @@ pub(crate) async fn begin(
     Ok(Json(BackupState::of(store)))
 }
 
-/// A name that is one part of a path, and neither hidden nor mistaken for a flag.
+/// Checks that a name is one part of a path, and neither hidden nor like a flag.
 fn is_backup_name(name: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     name.len() <= NAME_BYTES_MAX

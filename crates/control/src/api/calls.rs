@@ -1,4 +1,4 @@
-//! Routes, each with what it needs. None can be added without.
+//! Routes, each with its required scope. None can be added without one.
 
 use axum::Router;
 use axum::handler::Handler;
@@ -13,12 +13,12 @@ pub(crate) struct Calls<S> {
 }
 
 impl<S: Clone + Send + Sync + 'static> Calls<S> {
-    /// None yet.
+    /// Makes an empty table.
     pub fn new() -> Self {
         Calls { router: Router::new(), rows: Vec::new() }
     }
 
-    /// A call that changes nothing.
+    /// Adds a call that changes nothing.
     pub fn get<T: 'static>(
         self,
         path: &'static str,
@@ -28,7 +28,7 @@ impl<S: Clone + Send + Sync + 'static> Calls<S> {
         self.add("GET", path, required_scope, get(handler))
     }
 
-    /// A call with a body.
+    /// Adds a call with a body.
     pub fn post<T: 'static>(
         self,
         path: &'static str,
@@ -38,7 +38,7 @@ impl<S: Clone + Send + Sync + 'static> Calls<S> {
         self.add("POST", path, required_scope, post(handler))
     }
 
-    /// A call that deletes.
+    /// Adds a call that deletes.
     pub fn delete<T: 'static>(
         self,
         path: &'static str,

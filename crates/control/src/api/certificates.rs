@@ -12,7 +12,7 @@ use crate::node::Node;
 
 const DAY: u64 = 86_400;
 
-/// The server's TLS certificates. Empty where no port has TLS.
+/// The server's TLS certificates. Empty if no port has TLS.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct CertificateList {
     /// In the order of the configuration.
@@ -24,11 +24,11 @@ pub(crate) struct CertificateList {
 struct CertificateState {
     /// Its first alternative name, or its common name.
     name: String,
-    /// The last second in which it is valid, since 1970; 0 for one that the server has signed itself, until an authority does.
+    /// The last second in which it is valid, since 1970; 0 for a self-signed one, until an authority signs.
     not_after: u64,
     /// Whole days until then; 0 in its last day, and when it has expired.
     days_left: u64,
-    /// It is time to renew it: it ends within 14 days, or within a quarter of its time if that is less.
+    /// Whether to renew it: it ends within 14 days, or within a quarter of its lifetime if that is less.
     ends_soon: bool,
 }
 

@@ -19,13 +19,13 @@ pub(crate) struct ClusterState {
     cluster: String,
     /// This node.
     node: ClusterNode,
-    /// The others, also those that are gone for less than ten minutes.
+    /// The other nodes, including those that are gone for less than ten minutes.
     nodes: Vec<OtherNode>,
     /// The connection to NATS.
     nats: NatsState,
-    /// Since this node began.
+    /// Messages between nodes since this one began.
     messages: ClusterMessages,
-    /// Who is present.
+    /// Users in topics with presence.
     presence: ClusterPresence,
 }
 
@@ -35,14 +35,14 @@ pub(crate) struct ClusterNode {
     /// Its id, which is new at each start.
     #[schema(example = "5f3a91c2")]
     id: String,
-    /// What its operator calls it; empty where it has no name.
+    /// The name that its operator gave it; empty if it has none.
     #[schema(example = "a")]
     name: String,
     /// The version of its program.
     version: String,
-    /// Connections that it has.
+    /// Its open connections.
     connections: u64,
-    /// It ends soon, and takes no new connections.
+    /// True while it drains: it is not ready for new connections.
     draining: bool,
 }
 
@@ -51,12 +51,12 @@ pub(crate) struct ClusterNode {
 pub(crate) struct OtherNode {
     #[serde(flatten)]
     node: ClusterNode,
-    /// `up`, `left` where it has said goodbye, or `silent`.
+    /// `up`, `left` if it announced its end, or `silent`.
     #[schema(example = "up")]
     state: &'static str,
     /// Seconds since its last packet.
     silent_seconds: f64,
-    /// All its users in topics with presence are in the lists of this node.
+    /// Whether this node has all its users in topics with presence.
     presence_complete: bool,
     /// Groups of MQTT (`$share/…`) with members there, as far as this node knows.
     groups: usize,
@@ -68,7 +68,7 @@ pub(crate) struct OtherNode {
 /// The connection to NATS.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct NatsState {
-    /// Whether it is there.
+    /// Whether it is open.
     connected: bool,
     /// Seconds since that changed.
     seconds: f64,
@@ -120,8 +120,8 @@ pub(crate) struct ClusterPresence {
     sent: u64,
     /// Changes that came from others.
     received: u64,
-    /// How often it read all of another node's: once for each that joined or came back, and once for each loss of
-    /// changes.
+    /// How often it read all users of another node: once for each node that joined or came back, and once for each
+    /// loss of changes.
     reads: u64,
 }
 

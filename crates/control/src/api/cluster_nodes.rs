@@ -16,24 +16,24 @@ use crate::monitor::{connections_max, process};
 /// The nodes of the cluster in numbers.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ClusterNodes {
-    /// Those that have replied, in no order.
+    /// The nodes that have replied, in no order.
     nodes: Vec<NodeFigures>,
 }
 
-/// A node in numbers. Two replies make a rate of what counts from the start, over the difference of `uptime_seconds`.
+/// A node in numbers. For a rate, divide the differences between two responses by that of `uptime_seconds`.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct NodeFigures {
     /// Its id, which is new at each start.
     #[schema(example = "5f3a91c2")]
     id: String,
-    /// What its operator calls it; empty where it has no name.
+    /// The name that its operator gave it; empty if it has none.
     #[schema(example = "a")]
     name: String,
     /// The version of its program.
     version: String,
     /// Seconds since it started.
     uptime_seconds: f64,
-    /// It ends soon, and takes no new connections.
+    /// True while it drains: it is not ready for new connections.
     draining: bool,
     /// Connections that are open.
     connections: u64,
@@ -49,15 +49,15 @@ pub(crate) struct NodeFigures {
     gaps: u64,
     /// Resident memory (VmRSS).
     rss_bytes: u64,
-    /// What it has used of processors since the start.
+    /// Processor time that it has used since the start.
     cpu_seconds: f64,
-    /// Whether its connection to NATS is there.
+    /// Whether it is connected to NATS.
     connected: bool,
     /// Bytes that wait to be sent to NATS.
     queue_bytes: usize,
 }
 
-/// Each node of the cluster in numbers: which are there, and which are silent, is in /api/cluster.
+/// Each node of the cluster in numbers. /api/cluster says which nodes are up and which are silent.
 #[utoipa::path(get, path = "/api/cluster/nodes", tag = "operate", responses(
     (status = 200, body = ClusterNodes),
     (status = 409, body = ErrorBody, description = "The node is alone")))]

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use crate::http::{Body, Rejection};
 use crate::node::{Node, ShardReplies, ShardRequestError};
 
-/// Which connections to close: a user's, or one.
+/// The connections to close: a user's, or one.
 #[derive(Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Disconnect {
@@ -27,7 +27,7 @@ pub(crate) struct Disconnect {
     connection: Option<String>,
 }
 
-/// A user's place in a topic.
+/// A user and a topic.
 #[derive(Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Membership {
@@ -42,12 +42,12 @@ pub(crate) struct Membership {
 /// How many connections were closed.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Disconnected {
-    /// Connections.
+    /// Closed connections.
     #[schema(example = 2)]
     disconnected: u64,
 }
 
-/// How many of the user's connections it concerned.
+/// How many of the user's connections are in the topic now, or have left it.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Subscribed {
     /// Connections.
@@ -55,21 +55,21 @@ pub(crate) struct Subscribed {
     connections: u64,
 }
 
-/// Counts of shards that have not all come.
+/// A command to which not all shards have replied.
 pub(crate) enum PendingCount {
     /// To close connections.
     Disconnect(ShardReplies<u32>),
-    /// To change who is in a topic.
+    /// To change the members of a topic.
     Membership(ShardReplies<u32>),
 }
 
-/// What the shards did.
+/// The sum of the shards' replies.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum Done {
-    /// The answer to disconnect.
+    /// The response to disconnect.
     Disconnected(Disconnected),
-    /// The answer to subscribe and unsubscribe.
+    /// The response to subscribe and unsubscribe.
     Subscribed(Subscribed),
 }
 
@@ -110,7 +110,7 @@ async fn sum(replies: ShardReplies<u32>) -> Result<u64, ShardRequestError> {
 }
 
 impl Disconnect {
-    /// The node of the connection, if it is one.
+    /// Returns the node of the connection, if the request names one.
     pub fn owner(&self) -> Option<NodeId> {
         let id: ConnectionId = self.connection.as_deref()?.parse().ok()?;
         Some(id.node)
@@ -169,9 +169,9 @@ impl Membership {
     }
 }
 
-/// Close a user's connections, or one. A WebSocket is closed with 4000, a stream told `application` as the
-/// reason, a poll answered 503: clients should not come back then. An `EventSource` and `phoenix.js` do, by
-/// themselves.
+/// Close a user's connections, or one. The server closes a WebSocket with 4000, ends a stream with the reason
+/// `application`, and responds to a poll with 503: clients should not come back then. An `EventSource` and
+/// `phoenix.js` do, by themselves.
 #[utoipa::path(post, path = "/api/disconnect", tag = "members", request_body = Disconnect, responses(
     (status = 200, body = Disconnected)))]
 pub(crate) async fn disconnect(
@@ -181,7 +181,7 @@ pub(crate) async fn disconnect(
     Ok(Json(disconnect.start(&node)?.done().await?))
 }
 
-/// Put all open connections of a user into a topic; answers how many are in it.
+/// Put all open connections of a user into a topic; the response says how many are in it.
 #[utoipa::path(post, path = "/api/subscribe", tag = "members", request_body = Membership, responses(
     (status = 200, body = Subscribed)))]
 pub(crate) async fn subscribe(
@@ -191,7 +191,7 @@ pub(crate) async fn subscribe(
     Ok(Json(membership.start(&node, true)?.done().await?))
 }
 
-/// Take all open connections of a user out of a topic; answers how many left.
+/// Take all open connections of a user out of a topic; the response says how many left.
 #[utoipa::path(post, path = "/api/unsubscribe", tag = "members", request_body = Membership, responses(
     (status = 200, body = Subscribed)))]
 pub(crate) async fn unsubscribe(

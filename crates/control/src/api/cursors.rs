@@ -1,4 +1,4 @@
-//! How far users have acknowledged, for applications that do it on their behalf.
+//! Cursors of users, and acknowledgements by applications on their behalf.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::http::{Body, ErrorBody, QueryParams, Rejection, path_name};
 use crate::node::{History, Node};
 
-/// Whose messages are acknowledged, and up to which.
+/// The user whose messages are acknowledged, and the last of them.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Acknowledgement {
@@ -36,18 +36,18 @@ pub(crate) struct Cursor {
     user: String,
     #[schema(example = "@alice")]
     topic: String,
-    /// Everything up to this is acknowledged, but for what was given up; null while nothing is.
+    /// All messages up to this are acknowledged or were given up; null while none is acknowledged.
     #[schema(example = "5f3a91c2:1042")]
     acknowledged: Option<String>,
-    /// The last message that was given up, which only happens where the configuration has a
-    /// dead_letter topic or a limit of tries: it was not acknowledged in all its deliveries, went to
-    /// the dead-letter topic or was dropped, and is not delivered again. Null while none was.
+    /// The last message that was given up: it was not acknowledged in all its deliveries, went to the dead-letter
+    /// topic or was dropped, and is not delivered again. This requires a dead_letter topic or a limit of deliveries
+    /// in the configuration. Null while none was.
     #[schema(example = "5f3a91c2:1040")]
     given_up: Option<String>,
 }
 
-/// Acknowledge messages on a user's behalf: they are not delivered to the user again. It never
-/// goes back: an id that is older than what is acknowledged changes nothing.
+/// Acknowledge messages on a user's behalf: they are not delivered to the user again. A cursor never goes back: an id
+/// before it changes nothing.
 #[utoipa::path(post, path = "/api/ack", tag = "history", request_body = Acknowledgement, responses(
     (status = 200, body = Cursor),
     (status = 409, body = ErrorBody,
@@ -65,14 +65,14 @@ pub(crate) async fn acknowledge(
         error => CodedError::from(error).into(),
     })?;
     for shard in 0..node.shards.count() {
-        // The user's open connections have capacity for more.
+        // The user's open connections can get more messages now.
         let (user, topic) = (body.user.as_str().into(), topic.as_str().into());
         node.shards.send(shard, Command::Acknowledged { user, topic, offset });
     }
     Ok(Json(Cursor::new(history, body.user, topic)))
 }
 
-/// Which topic.
+/// Selects a topic.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -109,7 +109,7 @@ impl Cursor {
     }
 }
 
-/// A topic that the user may acknowledge: any but another user's own.
+/// Checks and returns a topic that the user may acknowledge: any but another user's own.
 fn topic(user: &str, topic: Option<String>) -> Result<String, Rejection> {
     check_name(user).map_err(|error| Rejection::new(ErrorCode::BadUser, error))?;
     let own = personal(user);

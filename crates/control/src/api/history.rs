@@ -29,17 +29,17 @@ const MESSAGES_MAX: usize = 1_000;
 /// Bytes of payload that a page may read from the disk.
 const PAGE_BYTES: usize = 16 << 20;
 
-/// Which messages.
+/// Selects messages.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HistoryQuery {
-    /// The id of a message: those after it, or with `reverse` those before it. Without it, or with
-    /// `start`, the page begins with the oldest message of the history, with `reverse` with the newest.
-    /// `last:50` begins with the newest 50, the oldest of them first.
+    /// The id of a message: the page begins after it, or with `reverse` before it. Without it, or with `start`, the
+    /// page begins with the oldest message of the history, with `reverse` with the newest. `last:50` is the newest
+    /// 50, the oldest of them first.
     #[param(example = "5f3a91c2:1042")]
     since: Option<String>,
-    /// At most so many, up to 1,000; 100 by default. A page ends at 4 MiB, too.
+    /// How many at most: up to 1,000, by default 100. A page ends at 4 MiB, too.
     limit: Option<usize>,
     /// The newest first, and backwards from there.
     #[serde(default)]
@@ -64,15 +64,14 @@ struct HistoryPage<'a> {
     more: bool,
     /// The `since` of that page; null on the last.
     next: Option<String>,
-    /// The newest id of all topics with history when this was looked up: a client that has read the
-    /// last page has everything up to it, and can go on from it as `since`, here or in a
-    /// connection, or publish with it as `if_offset`.
+    /// The newest id of all topics with history at the lookup. A client that has read the last page has everything up
+    /// to it, and can use it as `since`, here or in a connection, or as `if_offset` of a publish.
     last: String,
     /// False when the history no longer has messages after `since`: the page begins with its oldest.
     /// With `reverse` it is false only with `lost`.
     complete: bool,
-    /// Messages of the topic after the first id and up to the second may have been lost: the store's
-    /// file had lost its last commit. Left out where that is not so.
+    /// Messages of the topic after the first id and up to the second may have been lost: the store's file had lost
+    /// its last commit. Left out if none was.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost: Option<RecoveryGap>,
 }
@@ -114,7 +113,7 @@ pub(crate) async fn page(
         Some(since) => from(history, since, query.reverse)?,
         None => PageFrom::End,
     };
-    // Before the lookup: what it doesn't find came after this.
+    // Read before the lookup: a message that the lookup doesn't find came after it.
     let top = history.top();
     let mut page = read_page(&node, &topic, from, query.reverse, limit).await?;
     let count = fits(&page.messages);
@@ -148,7 +147,7 @@ fn no_history() -> Rejection {
     Rejection::with_status(StatusCode::NOT_FOUND, ErrorCode::NoHistory, message)
 }
 
-/// Where a `since` has a page begin.
+/// Returns where a page with this `since` begins.
 fn from(history: &dyn History, since: &str, reverse: bool) -> Result<PageFrom, Rejection> {
     let since = since.parse::<Since>();
     let since = since.map_err(|error| Rejection::new(ErrorCode::BadSince, error.to_string()))?;
@@ -167,8 +166,8 @@ fn from(history: &dyn History, since: &str, reverse: bool) -> Result<PageFrom, R
     }
 }
 
-/// Whether the disk has something of a topic without a rule. What can't be read is there, and is to be
-/// deleted all the more.
+/// Reports whether the disk has messages of a topic without a rule. Messages that can't be read count: they can be
+/// deleted, too.
 async fn disk_has_some(node: &Node, topic: &str) -> bool {
     let (hash, topic) = (node.broker.hash(topic), topic.into());
     let (from, backwards, limit, bytes_max) = (PageFrom::End, false, 1, PAGE_BYTES);
@@ -207,7 +206,7 @@ async fn read_page(
     })
 }
 
-/// Why there is no reply of the history.
+/// Why the history gave no result.
 enum HistoryReplyError {
     /// It did not take the request.
     NotTaken(HistoryError),
@@ -219,12 +218,12 @@ enum HistoryReplyError {
     Gone,
 }
 
-/// Asks the history, and waits for its answer as long as for a disk.
+/// Sends a request to the history, and waits for its reply up to the limit of the disk.
 async fn reply<T: Send + 'static>(
     request: impl FnOnce(Completion<T>) -> Result<HistoryReply<T>, HistoryError>,
 ) -> Result<T, HistoryReplyError> {
     let (sender, receiver) = oneshot::channel();
-    // If nobody waits any more, the caller went away.
+    // Sending fails if the caller has gone away.
     let requester = Requester::default();
     let completion = Completion::of(&requester, move |reply| _ = sender.send(reply));
     if let HistoryReply::Now(now) = request(completion).map_err(HistoryReplyError::NotTaken)? {
@@ -234,7 +233,7 @@ async fn reply<T: Send + 'static>(
     reply.map_err(|_| HistoryReplyError::Gone)?.map_err(HistoryReplyError::Error)
 }
 
-/// `/api/history` was the path of the node's samples once: callers from then learn the new one.
+/// Earlier versions served the node's samples at `/api/history`: the error names the new path.
 pub(crate) async fn without_topic() -> Rejection {
     Rejection::new(
         ErrorCode::NoTopic,
@@ -250,13 +249,13 @@ pub(crate) struct Deleted {
     topic: String,
     /// Always true.
     deleted: bool,
-    /// What is deleted ends with this, at least: what was published meanwhile may be deleted, too.
+    /// Messages up to this are deleted. Messages that were published meanwhile may be, too.
     #[schema(example = "5f3a91c2:1050")]
     through: String,
 }
 
-/// Delete a topic's history up to now, from memory and disk. A client that comes back to it from
-/// before learns that messages are gone.
+/// Delete a topic's history up to now, from memory and disk. A client that comes back with an older position learns
+/// that messages are gone.
 #[utoipa::path(delete, path = "/api/history/{topic}", tag = "history",
     params(("topic" = String, Path, description = "The topic, percent-encoded")),
     responses(
@@ -272,7 +271,7 @@ pub(crate) async fn delete(
 ) -> Result<Json<Deleted>, Rejection> {
     let topic = path_name(name)?;
     let history = node.history();
-    // A store may hold what rules of before let it retain.
+    // A store may still have messages that earlier rules retained.
     if history.rule(&topic).is_none()
         && (node.store.is_none() || !disk_has_some(&node, &topic).await)
     {

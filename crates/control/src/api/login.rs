@@ -1,4 +1,4 @@
-//! Log users in and out on connections that are open: the application's part in who a client is.
+//! Logs users in and out on open connections, for the application.
 
 use std::sync::Arc;
 
@@ -21,37 +21,37 @@ pub(crate) struct Identity {
     /// The connection, by the name that its greeting and /api/users give.
     #[schema(example = "5f3a91c2-0-12-345")]
     connection: String,
-    /// Who comes or goes.
+    /// The user to log in or out.
     #[schema(example = "alice")]
     user: String,
 }
 
-/// What the connection has after a login.
+/// The connection after a login.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct LoginAnswer {
-    /// Who is logged in.
+    /// The user who is logged in.
     #[schema(example = "alice")]
     user: String,
-    /// The connection's users.
+    /// How many users the connection has.
     #[schema(example = 2)]
     users: u32,
-    /// The user was logged in before: nothing had to be done.
+    /// The user was logged in before: nothing changed.
     #[schema(example = false)]
     already: bool,
 }
 
-/// What the connection has after a logout.
+/// The connection after a logout.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct LogoutAnswer {
-    /// Who is logged out.
+    /// The user who is logged out.
     #[schema(example = "alice")]
     user: String,
-    /// The connection's users.
+    /// How many users the connection has.
     #[schema(example = 1)]
     users: u32,
 }
 
-/// Where a shard's answer goes.
+/// Takes a shard's reply.
 type LoginReply = Reply<Result<LoggedIn, LoginError>>;
 
 impl Identity {
@@ -88,8 +88,9 @@ impl From<LoginError> for Rejection {
     }
 }
 
-/// Make a user one more of an open connection's, on any transport but the long poll: it enters the
-/// user's own topic with what waits there, the topics of the user's subscriptions, and presence.
+/// Log a user in on an open connection, beside its other users, on any transport but the long poll. The connection
+/// enters the user's own topic with the messages that wait there, the topics of the user's subscriptions, and
+/// presence.
 #[utoipa::path(post, path = "/api/login", tag = "members", request_body = Identity, responses(
     (status = 200, body = LoginAnswer),
     (status = 404, description = "No such connection is open", body = ErrorBody),
@@ -104,8 +105,8 @@ pub(crate) async fn login(
     Ok(Json(LoginAnswer { user: identity.user, users, already }))
 }
 
-/// Make a user none of an open connection's. Topics that another of its users is subscribed to, and
-/// those that the client entered itself, stay.
+/// Log a user out on an open connection. It stays in topics that another of its users is subscribed to, and in those
+/// that the client entered itself.
 #[utoipa::path(post, path = "/api/logout", tag = "members", request_body = Identity, responses(
     (status = 200, body = LogoutAnswer),
     (status = 404, description = "No such connection is open", body = ErrorBody),

@@ -1,4 +1,4 @@
-//! Who is in a topic, and what connections a user has.
+//! The members of a topic, and the connections of a user.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::http::{QueryParams, Rejection, checked_limit, path_name};
 use crate::monitor::process;
 use crate::node::Node;
 
-/// Members in an answer, by default.
+/// Members in a response, by default.
 const MEMBERS: usize = 100;
 
-/// Members in an answer at most.
+/// Members in a response, at most.
 const MEMBERS_MAX: usize = 1_000;
 
 /// How many connections to describe.
@@ -27,7 +27,7 @@ const MEMBERS_MAX: usize = 1_000;
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MembersQuery {
-    /// At most so many, up to 1,000; 100 by default.
+    /// How many at most: up to 1,000, by default 100.
     limit: Option<usize>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct TopicMembers {
     connections: Vec<Connection>,
 }
 
-/// A topic's members; none when there is no such topic.
+/// A topic's members; none if the topic does not exist.
 #[utoipa::path(get, path = "/api/topics/{topic}/members", tag = "inspect",
     params(("topic" = String, Path, description = "The topic, percent-encoded"), MembersQuery),
     responses((status = 200, body = TopicMembers)))]
@@ -73,12 +73,12 @@ pub(crate) struct Connection {
     id: String,
     /// Its name, as in the metrics: sse, ws, phoenix.
     transport: &'static str,
-    /// Since when, in seconds since 1970.
+    /// When it was opened, in seconds since 1970.
     opened_at: u64,
-    /// For how long, in seconds.
+    /// Its age, in seconds.
     age_seconds: u32,
-    /// The peer's address and port; behind a trusted proxy its client's, where a header of a request
-    /// says no port.
+    /// The peer's address and port; behind a trusted proxy those of the client, without a port if a header of
+    /// the request names the client.
     address: Option<String>,
     /// All users that it carries.
     users: Vec<String>,
@@ -88,11 +88,11 @@ pub(crate) struct Connection {
     bytes_sent: u64,
     /// Bytes that came from it.
     bytes_received: u64,
-    /// Bytes that wait for it.
+    /// Bytes in its outbox.
     outbox_bytes: usize,
-    /// For how long something has waited for it without a break, in milliseconds.
+    /// How long its outbox has not been empty, in milliseconds.
     outbox_age_ms: u64,
-    /// What else is known of an MQTT client; left out for others.
+    /// Details of an MQTT client; left out for others.
     #[serde(skip_serializing_if = "Option::is_none")]
     mqtt: Option<MqttClient>,
 }
@@ -103,13 +103,13 @@ pub(crate) struct MqttClient {
     /// Its identifier, for /api/mqtt/sessions/{client}.
     #[schema(example = "sensor-7")]
     client: String,
-    /// The user to whom that belongs; null where users are not proved.
+    /// The user to whom that belongs; null if users are not authenticated.
     owner: Option<String>,
     /// The version of MQTT: `5.0`, or `3.1.1`, which stands for 3.1, too.
     version: &'static str,
 }
 
-/// The peer's address; without a port where a proxy said none.
+/// Returns the peer's address, without the port if a proxy named none.
 pub(super) fn address(info: &ConnectionInfo) -> Option<String> {
     info.address.map(|address| match address.port() {
         0 => address.ip().to_string(),
@@ -141,7 +141,7 @@ impl From<ConnectionInfo> for Connection {
     }
 }
 
-/// A user's connections; none when the user is not here.
+/// A user's connections; none if the user is not connected.
 #[utoipa::path(get, path = "/api/users/{user}", tag = "inspect",
     params(("user" = String, Path, description = "The user, percent-encoded"), MembersQuery),
     responses((status = 200, body = User)))]
@@ -156,7 +156,7 @@ pub(crate) async fn user(
     Ok(Json(User { user, count, connections }))
 }
 
-/// How many connections are in a topic, and some of them.
+/// Returns the number of connections in a topic, and some of them.
 pub(crate) async fn some_members(
     node: &Node,
     topic: Name,

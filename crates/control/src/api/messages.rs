@@ -16,13 +16,13 @@ use utoipa::{IntoParams, ToSchema};
 use crate::http::{QueryParams, Rejection, checked_limit};
 use crate::node::Node;
 
-/// Messages in an answer, by default.
+/// Messages in a response, by default.
 const ROWS: usize = 20;
 
-/// Messages in an answer at most.
+/// Messages in a response, at most.
 const ROWS_MAX: usize = 100;
 
-/// Payload of the messages in an answer, in bytes; one message may be larger.
+/// Payload of the messages in a response, in bytes; one message may be larger.
 const BYTES_MAX: usize = 4 << 20;
 
 /// A message that was published.
@@ -42,17 +42,17 @@ pub(crate) struct PublishedMessage<'a> {
     /// JSON as it is, text as a string.
     #[schema(value_type = Value, example = json!({"n": 1}))]
     data: Payload<'a>,
-    /// `base64` where data is bytes.
+    /// `base64` if data is bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     encoding: Option<&'static str>,
-    /// The user who published it; left out where none is known.
+    /// The user who published it; left out if none is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "alice")]
     sender: Option<&'a str>,
-    /// What members choose by; left out where there are none.
+    /// Its tags, by which members filter; left out if it has none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tags: Vec<&'a str>,
-    /// What it is the newest state of; left out where there is no key.
+    /// The key whose newest state it is; left out if it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     /// Milliseconds since 1970.
@@ -60,7 +60,7 @@ pub(crate) struct PublishedMessage<'a> {
     published_at: u64,
 }
 
-/// What a message carries, as JSON has it.
+/// A message's payload in JSON.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Payload<'a> {
@@ -104,13 +104,13 @@ pub(crate) fn published_ms(message: &Message, zero_us: u64) -> u64 {
     }
 }
 
-/// When the node's clock began, in microseconds since 1970: by the time of day that the shards have, so that a message
-/// does not expire later than its own time says.
+/// Returns when the node's clock began, in microseconds since 1970. It uses the shards' time of day, so that no
+/// message expires later than its own time says.
 pub(crate) fn zero_us(node: &Node) -> u64 {
     node.shared.clock_began_us()
 }
 
-/// How many of the messages go into one answer.
+/// Returns how many of the messages fit into one response.
 pub(crate) fn fits(messages: &[Arc<Envelope>]) -> usize {
     let mut bytes = 0;
     let fits = messages.iter().take_while(|message| {
@@ -121,14 +121,14 @@ pub(crate) fn fits(messages: &[Arc<Envelope>]) -> usize {
     fits.count()
 }
 
-/// Which messages.
+/// Selects messages.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MessagesQuery {
     /// Only those of this topic: `@alice` for what went to a user, `*` for broadcasts.
     topic: Option<String>,
-    /// At most so many, up to 100; 20 by default.
+    /// How many at most: up to 100, by default 20.
     limit: Option<usize>,
 }
 
@@ -137,13 +137,13 @@ pub(crate) struct MessagesQuery {
 struct Messages<'a> {
     /// The newest first.
     messages: Vec<PublishedMessage<'a>>,
-    /// False when the recent window may hold more of them though the limit is not reached:
-    /// looking ends after the newest 100,000 messages of all topics, and listing at 4 MiB.
+    /// False if the recent window may have more of them although the limit is not reached: the search ends after the
+    /// newest 100,000 messages of all topics, and the response at 4 MiB.
     complete: bool,
 }
 
-/// The newest messages that the recent window holds, of a topic or of all. Fewer, with `complete`
-/// false, when they hold over 4 MiB or are not among the newest 100,000 of all topics.
+/// The newest messages of the recent window, of a topic or of all. `complete` is false if more of them would exceed 4
+/// MiB or may be older than the newest 100,000 of all topics.
 #[utoipa::path(get, path = "/api/messages", tag = "inspect", params(MessagesQuery), responses(
     (status = 200, body = Messages)))]
 pub(crate) async fn messages(

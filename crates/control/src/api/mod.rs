@@ -1,5 +1,5 @@
-//! The calls of the API, one file a subject. To add a call: a function in its file, a line in
-//! [`calls`] with what it needs, and a line in `openapi.rs`.
+//! The calls of the API, one file a subject. To add a call: a function in its file, a line in [`calls`] with its
+//! required scope, and a line in `openapi.rs`.
 
 mod backup;
 mod calls;
@@ -60,7 +60,7 @@ use crate::http::trace::RequestIds;
 use crate::monitor::Monitor;
 use crate::node::{Node, ShardRequestError};
 
-/// What each of the node's calls needs: the one place that says it.
+/// The routes of the node's calls. Only this table says which scope each call requires.
 fn calls() -> Calls<Arc<Node>> {
     use RequiredScope::{Admin, Key, Nothing, Publish, Read};
     let calls = Calls::new()
@@ -96,7 +96,7 @@ fn calls() -> Calls<Arc<Node>> {
         .get("/api/users/{user}", Read, members::user)
         .post("/api/subscriptions", Admin, subscriptions::change)
         .post("/api/subscriptions/import", Admin, subscriptions::import)
-        // The user of that name has the other methods.
+        // The other methods of this path are about a user with the name `import`.
         .get("/api/subscriptions/import", Read, async |node| {
             subscriptions::list(node, Ok(Path(subscriptions::IMPORT.into()))).await
         })
@@ -128,13 +128,13 @@ fn calls() -> Calls<Arc<Node>> {
         .get("/api/backup", Read, backup::progress)
         .post("/api/backup", Admin, backup::begin)
         .get("/", Nothing, dashboard::page);
-    // Open, as all below that folder.
+    // No file below that folder requires a key.
     dashboard::FILES.iter().fold(calls, |calls, &(path, kind, text)| {
         calls.get(path, Nothing, async move || dashboard::file(kind, text))
     })
 }
 
-/// The same for the calls that show the node's figures.
+/// The routes of the calls that show the node's figures.
 fn monitor_calls() -> Calls<Arc<Monitor>> {
     Calls::new()
         .get("/api/live", RequiredScope::Read, samples::live)
@@ -151,8 +151,8 @@ fn rows() -> Vec<Row> {
     [calls().rows(), monitor_calls().rows()].concat()
 }
 
-/// What each call of the admin port needs, for those who write about it: method, path and `nothing`,
-/// `any` key, or the scope. The dashboard's files are one row.
+/// The required scope of each call of the admin port, for the documentation: method, path, and `nothing`, `any` (key)
+/// or the scope. The dashboard's files are one row.
 pub fn access() -> Vec<[&'static str; 3]> {
     let is_file = |row: &&Row| row.path.starts_with(OPEN_FOLDER);
     let rows = rows();
@@ -171,7 +171,7 @@ pub fn access() -> Vec<[&'static str; 3]> {
     all
 }
 
-/// All that the admin port answers.
+/// The router of the admin port.
 pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
     let node = monitor.node.clone();
     let around = Around {

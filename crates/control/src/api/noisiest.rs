@@ -1,4 +1,4 @@
-//! Who does most.
+//! The users, addresses and keys that do most.
 
 use std::sync::Arc;
 
@@ -11,26 +11,26 @@ use utoipa::{IntoParams, ToSchema};
 use crate::http::{QueryParams, Rejection, checked_limit};
 use crate::monitor::{Figure, Monitor};
 
-/// Rows of an answer, by default.
+/// Rows of a response, by default.
 const ROWS: usize = 20;
 
-/// Rows of an answer at most.
+/// Rows of a response, at most.
 const ROWS_MAX: usize = 100;
 
-/// By what somebody is noisy.
+/// The figure to sort by.
 #[derive(Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum NoisyBy {
     /// Requests and commands.
     #[default]
     Commands,
-    /// Bytes that came.
+    /// Received bytes.
     Bytes,
-    /// Messages that were published.
+    /// Published messages.
     Publishes,
-    /// Topics that were entered.
+    /// Entered topics.
     Joins,
-    /// What was refused for a limit.
+    /// Rejections by a limit.
     Refusals,
 }
 
@@ -46,20 +46,20 @@ impl From<NoisyBy> for By {
     }
 }
 
-/// By what, and how many.
+/// The figure to sort by, and how many.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NoisiestQuery {
-    /// What they do most of.
+    /// The figure to sort by.
     #[serde(default)]
     #[param(inline)]
     by: NoisyBy,
-    /// At most so many, up to 100; 20 by default.
+    /// How many at most: up to 100, by default 20.
     limit: Option<usize>,
 }
 
-/// Who does most.
+/// The users, addresses and keys that do most.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Noisiest {
     by: NoisyBy,
@@ -67,12 +67,12 @@ pub(crate) struct Noisiest {
     noisiest: Vec<Noisy>,
 }
 
-/// What somebody does in a second, as a mean of the last few.
+/// The mean per second of a user, address or key, over the last seconds.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Noisy {
     /// `user`, `address` or `key`.
     kind: &'static str,
-    /// Which one; of IPv6 the first address of its network.
+    /// Its name; of an IPv6 network the first address.
     name: String,
     #[schema(value_type = f64)]
     commands_per_second: Figure,
@@ -82,7 +82,7 @@ pub(crate) struct Noisy {
     publishes_per_second: Figure,
     #[schema(value_type = f64)]
     joins_per_second: Figure,
-    /// What was refused for a limit.
+    /// Rejections by a limit.
     #[schema(value_type = f64)]
     refusals_per_second: Figure,
 }
@@ -102,8 +102,8 @@ impl From<Noise> for Noisy {
     }
 }
 
-/// The users, addresses and keys that do most, all their connections together, over the last seconds. A
-/// connection that only listens is none of them.
+/// The users, addresses and keys that do most, all their connections together, over the last seconds. Connections
+/// that only receive messages do not count.
 #[utoipa::path(get, path = "/api/noisiest", tag = "inspect", params(NoisiestQuery), responses(
     (status = 200, body = Noisiest)))]
 pub(crate) async fn noisiest(

@@ -52,10 +52,10 @@ use crate::http::access::{RequiredScope, Row};
 )]
 struct Document;
 
-/// The API key, and which calls don't ask for it.
+/// The API key, and the calls that don't require it.
 struct Key;
 
-/// What the document has for a call.
+/// Returns the document's entry for a call.
 fn operation<'d>(
     document: &'d mut utoipa::openapi::OpenApi,
     row: &Row,
@@ -82,7 +82,7 @@ impl Modify for Key {
     }
 }
 
-/// What calls that are done for all nodes of a cluster take and give besides.
+/// Parameters and fields of calls that all nodes of a cluster do.
 struct Nodes;
 
 impl Modify for Nodes {
@@ -127,7 +127,7 @@ impl Modify for Nodes {
     }
 }
 
-/// The lengths of names in what callers send.
+/// The lengths of names in request bodies.
 struct Names;
 
 impl Modify for Names {
@@ -173,17 +173,17 @@ impl Errors {
         ("503", "Nothing was done: the server is behind, or going down; see Retry-After"),
     ];
 
-    /// For calls that need a key.
+    /// For calls that require a key.
     const KEY: (&str, &str) = ("401", "The API key is missing, wrong or expired");
 
-    /// For the same.
+    /// For calls that require a key.
     const RATE: (&str, &str) =
         ("429", "The key has used more in a second than it may; see Retry-After");
 
-    /// For all.
+    /// For all calls.
     const ALL: (&str, &str) = ("403", "Called by a web page of another origin or host name");
 
-    /// For calls that need a key with a scope, in its place.
+    /// For calls that require a scope, instead of the one for all.
     fn scope(required_scope: RequiredScope) -> Option<String> {
         let scope = match required_scope {
             RequiredScope::Nothing | RequiredScope::Key => return None,
@@ -231,7 +231,7 @@ impl Modify for Errors {
     }
 }
 
-/// The document as JSON, for those who write about the API.
+/// Returns the document as JSON, for the documentation.
 pub fn openapi() -> serde_json::Value {
     serde_json::to_value(Document::openapi()).unwrap_or_default()
 }
@@ -253,7 +253,7 @@ mod tests {
         let document = serde_json::to_value(Document::openapi()).unwrap();
         let rows = super::super::rows();
         let is_file = |path: &str| path == "/" || path.starts_with(guard::OPEN_FOLDER);
-        // Users that are called like a call, and the hint for a path without a name.
+        // Users with the name of a call, and the hint for a path without a name, are not described.
         let is_described = |row: &&Row| match (row.method, row.path) {
             ("GET", "/api/history") => false,
             ("GET" | "DELETE", "/api/subscriptions/import") => false,

@@ -1,4 +1,4 @@
-//! What operators ask: whether the process lives and takes connections, and its configuration.
+//! Calls for operators: health, readiness, configuration and metrics.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub(crate) async fn readyz(State(node): State<Arc<Node>>) -> Result<Json<Health>
 /// The configuration in force.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Effective {
-    /// TOML, each line with where its value came from; secrets are left out.
+    /// TOML, each line with the source of its value; secrets are left out.
     toml: String,
 }
 
@@ -55,7 +55,7 @@ pub(crate) async fn config(State(node): State<Arc<Node>>) -> Json<Effective> {
     Json(Effective { toml })
 }
 
-/// Everything that is counted, for Prometheus.
+/// All metrics, for Prometheus.
 #[utoipa::path(get, path = "/metrics", tag = "operate", responses(
     (status = 200, body = String, content_type = "application/openmetrics-text")))]
 pub(crate) async fn metrics(State(node): State<Arc<Node>>) -> Response {

@@ -1,4 +1,4 @@
-//! What applications publish in their own transactions, as this node sees it.
+//! The outbox in PostgreSQL, into which applications publish in their own transactions.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ pub(crate) struct OutboxState {
     /// The schema in PostgreSQL.
     #[schema(example = "throng")]
     schema: String,
-    /// Whether the connection to PostgreSQL is there.
+    /// Whether it is connected to PostgreSQL.
     connected: bool,
     /// Seconds since that changed; null before the first connection.
     seconds: Option<f64>,
-    /// Whether this node publishes the rows. Of several with one database one does.
+    /// Whether this node publishes the rows. Of several nodes with one database, one does.
     draining: bool,
-    /// Why the connection is not there, or why rows wait.
+    /// Why it is not connected, or why rows wait.
     error: Option<String>,
     /// How often the connection was lost.
     losses: u64,
@@ -31,11 +31,11 @@ pub(crate) struct OutboxState {
     published: u64,
     /// Rows that can't be published: they are in the table outbox_refused.
     refused: u64,
-    /// The age of the oldest row at the last fetch, in seconds; 0 where none waits.
+    /// The age of the oldest row at the last fetch, in seconds; 0 if none waits.
     lag_seconds: f64,
 }
 
-/// What applications publish in their own transactions in PostgreSQL, as this node sees it.
+/// The outbox in PostgreSQL, into which applications publish in their own transactions, as this node sees it.
 #[utoipa::path(get, path = "/api/outbox", tag = "operate", responses(
     (status = 200, body = OutboxState),
     (status = 409, body = ErrorBody, description = "The node has no outbox")))]

@@ -1,4 +1,4 @@
-//! Who is in a topic.
+//! The users in a topic.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 use crate::http::{ErrorBody, Rejection, path_name};
 use crate::node::{Node, SHARD_TIMEOUT, ShardRequestError};
 
-/// Who is in a topic.
+/// The users in a topic.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Presence {
     topic: String,
@@ -31,7 +31,7 @@ pub(crate) struct Presence {
     presences: Option<Box<RawValue>>,
 }
 
-/// Who is in a topic with presence.
+/// The users in a topic with presence.
 #[utoipa::path(get, path = "/api/presence/{topic}", tag = "inspect",
     params(("topic" = String, Path, description = "The topic, percent-encoded")), responses(
     (status = 200, body = Presence),
@@ -54,14 +54,14 @@ pub(crate) async fn presence(
     Ok(Json(Presence { topic, users, connections, presences }))
 }
 
-/// Who is in a topic; an error when the answer does not come within [`SHARD_TIMEOUT`].
+/// Returns the users in a topic, or an error if no reply comes within [`SHARD_TIMEOUT`].
 pub(crate) async fn list(
     presence: &dyn presence::Presence,
     topic: &str,
 ) -> Result<List, ShardRequestError> {
     let (sender, receiver) = oneshot::channel();
     let later = Box::new(move |list| {
-        // Not received when the caller went away.
+        // Sending fails if the caller has gone away.
         let _ = sender.send(list);
     });
     match presence.list(topic, None, later) {

@@ -1,4 +1,4 @@
-//! The node's figures as they change, and those of the last 15 minutes.
+//! A stream of the node's figures, and the samples of the last 15 minutes.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use crate::http::listener::On;
 use crate::http::{ErrorBody, Rejection};
 use crate::monitor::{INTERVAL_SECONDS, Monitor, Sample, SampleRing, connections_max, process};
 
-/// What nginx in front does with the answer.
+/// Tells an nginx in front whether to buffer the response.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// The node's figures, once a second: server-sent events `sample`, at once the newest one. At most
-/// 64 at a time; it ends when the server stops, when an upgrade has made another process the server, and
-/// when the key or the session is no longer good.
+/// The node's figures, once a second: server-sent events `sample`, the newest one at once. At most 64 readers at a
+/// time. The stream ends when the server stops, when an upgrade has made another process the server, and when the key
+/// or the session is no longer good.
 #[utoipa::path(get, path = "/api/live", tag = "operate", responses(
     (status = 200, body = Sample, content_type = "text/event-stream"),
     (status = 503, body = ErrorBody, description = "64 others read it already")))]
@@ -46,7 +46,7 @@ pub(crate) async fn live(
     let gate = monitor.node.upgrades.gate.clone();
     let reader = Reader { newest, caller, access, gate, is_first: true, _permit: permit };
     let events = stream::unfold(reader, Reader::next);
-    // As for clients' streams: no proxy holds samples back, or packs them together.
+    // As for clients' streams: no proxy may delay or compress samples.
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-store, no-transform"),
@@ -75,7 +75,7 @@ impl Reader {
                 () = self.gate.forwarded() => return None,
             }
         }
-        // A key that was taken away, or a session that is over, shows no more.
+        // A removed key and an ended session show no more.
         if !self.access.is_valid(&self.caller, RequiredScope::Read) {
             return None;
         }
@@ -84,7 +84,7 @@ impl Reader {
     }
 }
 
-/// What was sampled, and on what node.
+/// The recent samples, and their node.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Samples)]
 struct RecentSamples<'a> {
@@ -99,12 +99,12 @@ struct RecentSamples<'a> {
     connections_max: u64,
     /// Whether it is one of several nodes: /api/cluster has them.
     is_clustered: bool,
-    /// Whether applications publish through PostgreSQL: /api/outbox says how that stands.
+    /// Whether applications publish through PostgreSQL: /api/outbox has the state.
     has_outbox: bool,
-    /// Between two samples.
+    /// Seconds between two samples.
     interval_seconds: u64,
     /// The figures of /api/live in columns, the oldest first: `at` and every other one is an
-    /// array, with one element for each sample; `transports` and `closed_by` hold an array for each
+    /// array, with one element for each sample; `transports` and `closed_by` have an array for each
     /// name, `p50`, `p90` and `p99` milliseconds or null.
     #[schema(value_type = Object)]
     samples: &'a SampleRing,

@@ -1,4 +1,4 @@
-//! Browsers sign in with a key once, and are known by a cookie then.
+//! Browsers sign in with a key once, and send a cookie from then on.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -25,16 +25,16 @@ pub(crate) struct SignIn {
     key: String,
 }
 
-/// Who calls.
+/// The caller.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Session {
-    /// What the configuration calls the key; null while the node asks for no key.
+    /// The key's name in the configuration; null while the node requires no key.
     #[schema(example = "ops")]
     key: Option<String>,
-    /// What the key may be used for; `admin` while the node asks for none.
+    /// The key's scopes; `admin` while the node requires no key.
     #[schema(example = json!(["read"]))]
     scopes: Vec<String>,
-    /// How long the browser stays signed in from now on, in seconds; in the answer to a sign-in only.
+    /// How long the browser stays signed in from now on, in seconds; in the response to a sign-in only.
     #[schema(nullable = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     seconds: Option<u64>,
@@ -46,9 +46,9 @@ impl Session {
     }
 }
 
-/// Sign a browser in. The answer sets a cookie that holds a random name of the session, and not the
-/// key; scripts can't read it, and pages of other origins can't use it. With it, calls that change
-/// something need the header `X-Throng-Session`, whatever its value.
+/// Sign a browser in. The response sets a cookie with a random name of the session, and not the key; scripts can't
+/// read it, and pages of other origins can't use it. With it, calls that change something need the header
+/// `X-Throng-Session`, with any value.
 #[utoipa::path(post, path = "/api/session", tag = "operate", request_body = SignIn, responses(
     (status = 200, body = Session),
     (status = 401, body = ErrorBody, description = "This is no key of this node"),
@@ -82,14 +82,14 @@ pub(crate) async fn sign_in(
     Ok(([(header::SET_COOKIE, cookie)], Json(session)).into_response())
 }
 
-/// Who calls: the key's name and its scopes.
+/// The caller: the key's name and its scopes.
 #[utoipa::path(get, path = "/api/session", tag = "operate", responses(
     (status = 200, body = Session)))]
 pub(crate) async fn session(caller: Caller) -> Json<Session> {
     Json(Session::of(&caller, None))
 }
 
-/// Sign a browser out: its cookie is good for nothing from now on.
+/// Sign a browser out: its cookie is invalid from now on.
 #[utoipa::path(delete, path = "/api/session", tag = "operate", responses(
     (status = 204, description = "It is signed out")))]
 pub(crate) async fn sign_out(

@@ -13,10 +13,10 @@ use super::members::Connection;
 use crate::http::{QueryParams, Rejection, checked_limit};
 use crate::monitor::Monitor;
 
-/// Connections in an answer, by default.
+/// Connections in a response, by default.
 const ROWS: usize = 20;
 
-/// Connections in an answer at most.
+/// Connections in a response, at most.
 const ROWS_MAX: usize = 100;
 
 /// How many connections.
@@ -24,21 +24,21 @@ const ROWS_MAX: usize = 100;
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SlowestQuery {
-    /// At most so many, up to 100; 20 by default.
+    /// How many at most: up to 100, by default 20.
     limit: Option<usize>,
 }
 
-/// The connections for which most waits.
+/// The connections with the most bytes in their outboxes.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Slowest {
-    /// All connections of this node for which bytes wait.
+    /// All connections of this node with bytes in their outboxes.
     count: u64,
-    /// Those for which most wait, the most first.
+    /// Those with the most, the most first.
     connections: Vec<Connection>,
 }
 
-/// The connections that read most slowly: those for which most bytes wait, because the network or the client does not take
-/// them.
+/// The connections that read most slowly: those with the most bytes in their outboxes, because the network or the
+/// client does not take them.
 #[utoipa::path(get, path = "/api/slowest", tag = "inspect", params(SlowestQuery), responses(
     (status = 200, body = Slowest)))]
 pub(crate) async fn slowest(

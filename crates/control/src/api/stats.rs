@@ -28,12 +28,12 @@ pub(crate) struct Stats {
     connections: u64,
     connections_by_transport: BTreeMap<&'static str, u64>,
     connections_by_shard: Vec<u64>,
-    /// Since the start: those that are not closed are open.
+    /// Connections opened since the start. Those that are not closed are open.
     opened: u64,
     closed: u64,
     closed_by_reason: BTreeMap<&'static str, u64>,
     refused_by_reason: BTreeMap<&'static str, u64>,
-    /// How often something was refused, held up or closed for a limit, by its key in the configuration.
+    /// How often a limit rejected, delayed or closed something, by its key in the configuration.
     limited_by_name: BTreeMap<&'static str, u64>,
     /// Topics with members, counted for each shard and added up; users' own included.
     topics: u64,
@@ -44,40 +44,40 @@ pub(crate) struct Stats {
     bytes_in: u64,
     outboxes: u64,
     outbox_bytes: u64,
-    /// From publish to the kernel, in milliseconds, from a histogram whose bounds double.
+    /// Time from publish to the kernel, in milliseconds, from a histogram whose bounds double.
     delivery_ms: Percentiles,
     /// Resident memory (VmRSS).
     rss_bytes: u64,
     /// The part of it that the program itself has written (RssAnon).
     rss_anon_bytes: u64,
-    /// What the program's own memory grew since the start, over the connections.
+    /// Growth of the program's own memory since the start, divided by the connections.
     bytes_per_connection: f64,
     cpu_seconds: f64,
     history: HistoryStats,
     mqtt: MqttStats,
-    /// Null where everything is in memory only.
+    /// Null if the node has no store.
     store: Option<StoreStats>,
 }
 
-/// Topics with history, and what goes with them. What is not about now counts from the start.
+/// Topics with history and their cursors. Figures that are not about now count from the start.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct HistoryStats {
     /// All ids of their messages begin with it.
     epoch: String,
-    /// Their last message that was handed on.
+    /// The offset of the last of them that was delivered.
     offset: u64,
     /// Messages in memory now.
     messages: u64,
-    /// What these hold.
+    /// Bytes of these messages.
     bytes: u64,
-    /// Topics that memory has something of.
+    /// Topics that have something in memory.
     topics: u64,
     /// Pairs of a user and a topic that have a cursor: how far the user has acknowledged.
     cursors: u64,
     idempotency_keys: u64,
     /// Messages published to topics with history.
     published: u64,
-    /// Publishes that had been done before with the same idempotency key.
+    /// Publishes that repeated an earlier one with the same idempotency key.
     repeated: u64,
     /// Messages of topics that are not durable which the store could not write.
     lost: u64,
@@ -86,56 +86,56 @@ pub(crate) struct HistoryStats {
     /// Messages delivered again, to connections that had them, because they were not acknowledged in
     /// time.
     redelivered: u64,
-    /// Messages that were not acknowledged in all their tries and went to a dead-letter topic.
+    /// Messages that were not acknowledged after all their deliveries and went to a dead-letter topic.
     dead_lettered: u64,
-    /// Messages that were not acknowledged in all their tries and were dropped.
+    /// Messages that were not acknowledged after all their deliveries and were dropped.
     dropped: u64,
     /// Clients that came back and got all that they missed.
     recovered: u64,
     /// Clients that came back and did not get all that they missed.
     unrecovered: u64,
-    /// Lookups that memory could not answer.
+    /// Lookups that had to read the disk.
     disk_reads: u64,
 }
 
-/// MQTT clients, their sessions, and what is retained. What is not about now counts from the start.
+/// MQTT clients, their sessions, and retained messages. Figures that are not about now count from the start.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct MqttStats {
     /// Connected clients.
     clients: u64,
     /// Sessions of clients that are away.
     sessions_away: u64,
-    /// Those, and the ones of connected clients that will outlive their connections.
+    /// These, and sessions of connected clients that will outlive their connections.
     #[serde(rename = "sessions_kept")]
     persistent_sessions: u64,
-    /// Different filters of which messages are kept for sessions.
+    /// Different topic filters for which messages are retained.
     filters: u64,
-    /// Sessions whose time was over.
+    /// Sessions that expired.
     sessions_expired: u64,
-    /// Sessions that were not kept: there were as many as may be.
+    /// Sessions that did not become persistent because of a limit.
     sessions_refused: u64,
     /// Connections that another one of the same client has replaced.
     taken_over: u64,
-    /// Messages that clients were sent again when they came back.
+    /// Messages that clients were sent again on a new connection.
     repeated: u64,
-    /// Messages for clients that were gone before they could be sent.
+    /// Messages that waited for clients until a limit of the history dropped them, or they expired.
     gone: u64,
     /// Topics with a retained message.
     retained: u64,
-    /// What these messages hold.
+    /// Bytes of these messages.
     retained_bytes: u64,
-    /// Messages that were not retained: there were too many.
+    /// Messages that were not retained because of a limit.
     retained_refused: u64,
 }
 
-/// What is on disk, and how it gets there.
+/// The store on disk and its writer.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct StoreStats {
     /// Why it can't write; null while it can.
     failed: Option<String>,
     /// Operations that wait to be written.
     queue_messages: u64,
-    /// What these hold.
+    /// Bytes of these operations.
     queue_bytes: u64,
     /// Reads that wait.
     reads: u64,
@@ -143,18 +143,17 @@ pub(crate) struct StoreStats {
     commits: u64,
     /// Operations in them.
     operations: u64,
-    /// What the last transaction took, in milliseconds.
+    /// Time of the last transaction, in milliseconds.
     commit_ms_last: f64,
-    /// What they took on average.
+    /// Mean time of a transaction.
     commit_ms_mean: f64,
-    /// What the slowest took.
+    /// Longest time of a transaction.
     commit_ms_max: f64,
     /// Transactions that failed.
     failures: u64,
-    /// Reads that met damage.
+    /// Reads that found damage.
     damaged_reads: u64,
-    /// Topics in which the writer has met damage: nothing is stored in them until their history is
-    /// deleted.
+    /// Topics in which the writer has found damage: nothing is stored in them until their history is deleted.
     damaged_topics: u64,
     /// The file's length.
     file_bytes: u64,
@@ -231,7 +230,7 @@ impl StoreStats {
     }
 }
 
-/// Upper bounds: at least this share was no slower.
+/// Upper bounds: at least this share of deliveries was no slower.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Percentiles {
     p50: f64,

@@ -1,4 +1,4 @@
-//! Tokens that count no longer, though they have not expired.
+//! Revocations of tokens that have not expired.
 
 use std::sync::Arc;
 
@@ -17,44 +17,43 @@ use crate::monitor::process::unix_seconds;
 use crate::node::Node;
 
 /// Revocations in one page at most, and by default.
-pub(super) const LIST_MAX: usize = 1_000;
+const LIST_MAX: usize = 1_000;
 
-/// The store's records of revocations: which tokens, and until when, in seconds since 1970.
+/// The store's records of revocations: the tokens, and when the revocation ends, in seconds since 1970.
 pub const REVOCATIONS: &str = "revocations";
 
-/// A `jti` is not longer, in bytes.
+/// The longest `jti`, in bytes.
 const JTI_BYTES_MAX: usize = 256;
 
-/// The longest that a revocation may be remembered, in seconds.
+/// The longest time to remember a revocation, in seconds.
 const SECONDS_MAX: u64 = 10 * 366 * 86_400;
 
-/// Which tokens count no longer: one by its `jti`, a user's, or everybody's.
+/// The tokens to revoke: one by its `jti`, a user's, or those of all users.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Revoke {
     /// The token with this `jti`.
     #[schema(example = "3fa2c1")]
     jti: Option<String>,
-    /// This user's tokens, of whomever else they are.
+    /// This user's tokens, even if they name other users, too.
     #[schema(example = "alice")]
     user: Option<String>,
-    /// Tokens that were issued then or before (`iat`), in seconds since 1970, and those that don't say
-    /// when; for a user's the default is now.
+    /// Tokens that were issued at this time or before (`iat`), in seconds since 1970, and tokens without `iat`; with
+    /// `user` the default is now.
     #[schema(example = 1_700_000_000)]
     issued_before: Option<u64>,
-    /// How long to remember it, in seconds: as long as the tokens would live. The default is
-    /// `auth.revocation_seconds`.
+    /// How long to remember it, in seconds: until the tokens expire. The default is `auth.revocation_seconds`.
     #[schema(example = 86_400)]
     seconds: Option<u64>,
 }
 
-/// What was revoked.
+/// The result of a revocation.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Revoking {
     /// Connections that were closed.
     #[schema(example = 2)]
     closed: u64,
-    /// Until when it is remembered, in seconds since 1970.
+    /// When the server forgets it, in seconds since 1970.
     #[schema(example = 1_702_592_000)]
     until: u64,
 }
@@ -92,10 +91,10 @@ pub(crate) struct RevocationItem {
     /// This user's tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<String>,
-    /// Tokens that were issued then or before, in seconds since 1970.
+    /// Tokens that were issued at this time or before, in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     issued_before: Option<u64>,
-    /// Until when it is remembered, in seconds since 1970.
+    /// When the server forgets it, in seconds since 1970.
     until: u64,
 }
 
@@ -113,7 +112,7 @@ impl RevocationItem {
 }
 
 impl Revoke {
-    /// Which tokens it means.
+    /// Returns the tokens that it revokes.
     fn revoked(&self, now_s: u64) -> Result<Revoked, Rejection> {
         let bad = |message: &'static str| Rejection::new(ErrorCode::BadRequest, message);
         match (&self.jti, &self.user, self.issued_before) {
@@ -134,8 +133,8 @@ impl Revoke {
     }
 }
 
-/// Make tokens count no longer, and close their connections, which get `token_revoked` (4403 on a
-/// WebSocket): in a cluster at all nodes. With a store the reply comes when that has it.
+/// Revoke tokens, and close their connections with `token_revoked` (4403 on a WebSocket): in a cluster at all nodes. With
+/// a store, the response comes when the revocation is stored.
 #[utoipa::path(post, path = "/api/revoke", tag = "tokens", request_body = Revoke, responses(
     (status = 200, body = Revoking),
     (status = 409, description = "This server uses no tokens, or remembers as many revocations as it may")))]
@@ -181,7 +180,7 @@ pub(super) async fn enforce(
     let closing =
         node.request_all(|reply| shard::Command::Revoke { revocation: of_shards.clone(), reply });
     let closed = closing.all().await?.into_iter().map(u64::from).sum();
-    // No connection leaves a will any more. Those that have ended before did.
+    // The closed connections leave no wills. Sessions whose connections ended before may still have one.
     node.shared.mqtt_sessions.drop_wills(&|author| of_shards.means(author));
     if let Some(stored) = stored? {
         stored.await.map_err(|_| Rejection::going_down())?.map_err(|error| not_stored(&error))?;
@@ -191,7 +190,7 @@ pub(super) async fn enforce(
 
 type Stored = oneshot::Receiver<Result<(), StoreError>>;
 
-/// Begins to store a revocation, where there is a store.
+/// Begins to store a revocation, if the node has a store.
 fn store(node: &Node, revocation: &Revocation) -> Result<Option<Stored>, Rejection> {
     let Some(store) = &node.store else {
         return Ok(None);
@@ -211,13 +210,13 @@ fn not_stored(error: &dyn std::error::Error) -> Rejection {
     Rejection::new(ErrorCode::NotStored, message)
 }
 
-/// Takes revocations that nobody needs any more out of the store.
+/// Deletes expired revocations from the store.
 pub(crate) fn forget(node: &Node, gone: Vec<Revoked>) {
     let Some(store) = node.store.as_ref().filter(|_| !gone.is_empty()) else {
         return;
     };
     let puts = gone.iter().map(|revoked| (revoked.key().into(), None)).collect();
-    // What stays is taken away at the next start.
+    // The next start deletes those that stay.
     if let Err(error) = store.put_records(REVOCATIONS, puts, Box::new(|_| ())) {
         tracing::debug!(%error, "old revocations stay in the store");
     }
@@ -248,7 +247,7 @@ pub(crate) async fn revocations(
     Ok(Json(RevocationList { count: node.revocations.count(), revocations, next }))
 }
 
-/// What shards are told of tokens that count no longer.
+/// Returns the revocation as shards get it.
 pub fn of_shards(revoked: &Revoked) -> shard::Revocation {
     let seconds = |at: u64| Some(u32::try_from(at).unwrap_or(u32::MAX));
     match revoked {

@@ -1,4 +1,4 @@
-//! The topics on top.
+//! The topics with the most members, messages or costs.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::http::{QueryParams, Rejection, checked_limit};
 use crate::monitor::Monitor;
 use crate::monitor::top::{By, TopTopic};
 
-/// Topics in an answer, by default.
+/// Topics in a response, by default.
 const ROWS: usize = 20;
 
-/// Topics in an answer at most.
+/// Topics in a response, at most.
 const ROWS_MAX: usize = 100;
 
-/// Which topics, and how many.
+/// Selects topics, and limits their number.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -27,20 +27,20 @@ pub(crate) struct TopQuery {
     #[serde(default)]
     #[param(inline)]
     by: By,
-    /// At most so many, up to 100; 20 by default.
+    /// How many at most: up to 100, by default 20.
     limit: Option<usize>,
 }
 
-/// The topics on top.
+/// The first topics by a figure.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Top {
     by: By,
     topics: Vec<TopTopic>,
 }
 
-/// The topics with the most members, with the most messages in the recent window, or whose messages cost most over the
-/// last minute: by deliveries (each message to each member) or by bytes. What cost less than a 128th of a shard's work
-/// may be left out of these, and no figure of theirs is too large by more than that. The answer may be 2 seconds old.
+/// The topics with the most members, with the most messages in the recent window, or whose messages cost most over
+/// the last minute: by deliveries (each message to each member) or by bytes. Topics that cost less than a 128th of a
+/// shard's work may be left out, and no cost is overstated by more than that. The response may be 2 seconds old.
 #[utoipa::path(get, path = "/api/top", tag = "inspect", params(TopQuery), responses(
     (status = 200, body = Top)))]
 pub(crate) async fn top(

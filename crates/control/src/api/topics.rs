@@ -20,17 +20,17 @@ const TOPICS: usize = 100;
 /// Topics in one page at most.
 const TOPICS_MAX: usize = 1_000;
 
-/// Which topics.
+/// Selects topics.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TopicsQuery {
-    /// Only names that begin so; `@` for users' personal topics.
+    /// Only names that begin with this; `@` for users' personal topics.
     #[serde(default)]
     prefix: String,
     /// Only names after this one: the `next` of the page before.
     after: Option<String>,
-    /// At most so many, up to 1,000; 100 by default.
+    /// How many at most: up to 1,000, by default 100.
     limit: Option<usize>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct TopicsQuery {
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Topics {
     topics: Vec<Topic>,
-    /// Ask for what is after it; null on the last page.
+    /// The `after` of the next page; null on the last page.
     next: Option<String>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) async fn topics(
     Ok(Json(Topics { topics, next }))
 }
 
-/// How many members a topic has; 0 when there is no such topic.
+/// How many members a topic has; 0 if the topic does not exist.
 #[utoipa::path(get, path = "/api/topics/{topic}", tag = "inspect",
     params(("topic" = String, Path, description = "The topic, percent-encoded")), responses(
     (status = 200, body = Topic)))]

@@ -29,35 +29,36 @@ use crate::node::{Node, ShardReplies};
 /// Events of a trace that wait for its reader. More are left out and counted.
 pub(crate) const EVENTS_MAX: usize = 1_024;
 
-/// Lines that are sent together.
+/// Lines in one write, at most.
 const LINES: usize = 64;
 
-/// Between two lines while nothing happens: an empty one says that the trace goes on.
+/// After this time without an event, an empty line says that the trace goes on.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// What nginx in front does with the answer.
+/// Tells an nginx in front whether to buffer the response.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// Whom to follow: a user, or one connection.
+/// The user or the connection to follow.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TraceQuery {
-    /// All connections of this user, those included that come later.
+    /// All connections of this user, including later ones.
     user: Option<String>,
     /// This connection, by the name that /api/users gives.
     connection: Option<String>,
 }
 
-/// Something that has happened. A field that means nothing for an event is left out.
+/// An event of a trace. Fields that do not apply to it are left out.
 #[derive(Default, Serialize, ToSchema)]
 pub(crate) struct TraceLine {
     /// When, in milliseconds since 1970.
     at: u64,
-    /// `trace`: it has begun; `open`: a connection that was open then; `connected`, `disconnected`; `login`, `logout`;
-    /// `subscribed`, `unsubscribed`; `publish`: the client publishes; `delivered`: a message goes to the connection, into its
-    /// socket or behind what waits for it; `not_delivered`; `acknowledged`: by the user, on any connection; `blocked`: what comes now
-    /// waits, as the kernel takes no more for the connection; `drained`: nothing waits any longer; `left_out`.
+    /// `trace`: the trace has begun; `open`: a connection that was open then; `connected`, `disconnected`; `login`,
+    /// `logout`; `subscribed`, `unsubscribed`; `publish`: the client publishes; `delivered`: a message goes to the
+    /// connection, into its socket or its outbox; `not_delivered`; `acknowledged`: by the user, on any connection;
+    /// `blocked`: the kernel takes no more for the connection, so messages wait in its outbox; `drained`: its outbox
+    /// is empty; `left_out`.
     #[schema(example = "delivered")]
     event: &'static str,
     /// The connection.
@@ -84,7 +85,7 @@ pub(crate) struct TraceLine {
     #[schema(nullable = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
-    /// Who logs in or out.
+    /// The user who logs in or out.
     #[schema(nullable = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<String>,
@@ -108,12 +109,12 @@ pub(crate) struct TraceLine {
     #[schema(value_type = f64, nullable = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     age_ms: Option<Figure>,
-    /// Why it does not go to the connection: `own`, `catching_up` (it comes from the history, in its turn), `tags`,
-    /// `duplicate`, `conflated`, `queued`, `queue_full`, `too_large`, `expired`, `given_up`.
+    /// Why the message does not go to the connection: `own`, `catching_up` (it comes from the history, in its turn),
+    /// `tags`, `duplicate`, `conflated`, `queued`, `queue_full`, `too_large`, `expired`, `given_up`.
     #[schema(nullable = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<&'static str>,
-    /// Bytes that waited for the connection just then.
+    /// Bytes in the connection's outbox at that time.
     #[schema(nullable = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     outbox_bytes: Option<usize>,
@@ -121,7 +122,8 @@ pub(crate) struct TraceLine {
     #[schema(nullable = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     connections: Option<u32>,
-    /// Of `left_out`: so many events, as there were more than 1,000 in a second on one shard, or more than the reader took.
+    /// Of `left_out`: the number of events that were over 1,000 in a second on one shard, or more than the reader
+    /// took.
     #[schema(nullable = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     events: Option<u64>,
@@ -200,7 +202,7 @@ impl TraceLine {
     }
 
     fn append_to(&self, out: &mut Vec<u8>) {
-        // Numbers and names: neither can fail.
+        // Numbers and names always serialize.
         let _ = serde_json::to_writer(&mut *out, self);
         out.push(b'\n');
     }
@@ -225,9 +227,9 @@ impl TraceQuery {
     }
 }
 
-/// Follow a user, or one connection: what happens to the user's connections on this node, a line of JSON each, and every 5
-/// seconds an empty line. Payloads are not shown. At most 8 at a time; it ends when the server stops, when an upgrade has made another
-/// process the server, and when the key or the session is no longer good.
+/// Follow a user or one connection. Each event on this node is a line of JSON, and an empty line comes after 5
+/// seconds without one. Payloads are not shown. At most 8 traces run at a time. A trace ends when the server stops,
+/// when an upgrade has made another process the server, and when the key or the session is no longer good.
 #[utoipa::path(get, path = "/api/trace", tag = "inspect", params(TraceQuery), responses(
     (status = 200, body = TraceLine, content_type = "application/x-ndjson"),
     (status = 404, body = ErrorBody, description = "The connection is not open here"),
@@ -256,7 +258,7 @@ pub(crate) async fn trace(
             "no connection of this name is open on this node: /api/users names those of a user";
         return Err(Rejection::new(ErrorCode::NoConnection, message));
     }
-    // The shards have it: it goes with the last of them.
+    // The shards own the sink: the channel closes when the last of them drops it.
     drop(sink);
     if let Some(Extension(ConnectInfo(On(peer, ..)))) = on {
         peer.set_stream();
@@ -278,7 +280,7 @@ pub(crate) async fn trace(
     Ok((headers, Body::from_stream(lines)).into_response())
 }
 
-/// Has the shards report: all to a user, one to a connection.
+/// Makes the shards report: all of them about a user, one about a connection.
 fn begin(node: &Node, number: u64, target: Target, sink: &Arc<dyn TraceSink>) -> ShardReplies<u32> {
     match target {
         Target::User(user) => node.request_all(|reply| {
@@ -298,7 +300,7 @@ fn begin(node: &Node, number: u64, target: Target, sink: &Arc<dyn TraceSink>) ->
     }
 }
 
-/// Where the shards leave events.
+/// Takes the events of the shards, and never makes them wait.
 struct Sink {
     sender: mpsc::Sender<TraceEvent>,
     left_out: Arc<AtomicU64>,
@@ -312,7 +314,7 @@ impl TraceSink for Sink {
     }
 }
 
-/// A trace that is under way: its end is its reader's.
+/// A trace that is under way. The shards end it when the reader is dropped.
 struct Running {
     node: Arc<Node>,
     number: u64,
@@ -327,7 +329,7 @@ impl Drop for Running {
     }
 }
 
-/// Who reads a trace.
+/// The body of the response.
 struct Reader {
     events: mpsc::Receiver<TraceEvent>,
     left_out: Arc<AtomicU64>,
@@ -349,7 +351,7 @@ impl Reader {
             event = timeout(SILENCE, self.events.recv()) => event,
             () = self.gate.forwarded() => return None,
         };
-        // A key that was taken away, or a session that is over, shows no more.
+        // A removed key and an ended session show no more.
         if !self.access.is_valid(&self.caller, RequiredScope::Read) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Goes on with another binary: begins that, and says how far it is.
+//! Begins an upgrade to another binary, and reports its progress.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::http::{Body, ErrorBody, Rejection};
 use crate::node::Node;
 use crate::upgrade::{UpgradeProgress, UpgradeRejection, UpgradeRequest, UpgradeState};
 
-/// What nginx in front does with the answer.
+/// Tells an nginx in front whether to buffer the response.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// Between two lines while much changes.
+/// Time between two lines while much changes.
 const LINE_REST: Duration = Duration::from_millis(100);
 
-/// Between two lines while nothing changes: whoever reads them knows that they still come.
+/// Time between two lines while nothing changes: the reader sees that the response goes on.
 const LINE_MAX: Duration = Duration::from_secs(5);
 
 impl From<UpgradeRejection> for Rejection {
@@ -40,16 +40,16 @@ impl From<UpgradeRejection> for Rejection {
     }
 }
 
-/// How far an upgrade is, or how the last one went. The process that came to life by it answers so, too.
+/// How far an upgrade is, or the result of the last one. The process that it started reports this, too.
 #[utoipa::path(get, path = "/api/upgrade", tag = "operate", responses(
     (status = 200, body = UpgradeState)))]
 pub(crate) async fn progress(State(node): State<Arc<Node>>) -> Json<UpgradeState> {
     Json(node.upgrades.progress().into())
 }
 
-/// Go on with another binary, and keep every connection. The answer is a line of JSON for each step, the
-/// last of which has a `result`. Until the new process serves nothing is given up: whatever goes wrong, the
-/// old one serves on. Whoever closes this answer doesn't end the upgrade.
+/// Go on with another binary, and keep every connection. The response is a line of JSON for each step, and the last
+/// line has a `result`. Until the new process serves, the old one serves on after every failure. A caller that closes
+/// the response doesn't end the upgrade.
 #[utoipa::path(post, path = "/api/upgrade", tag = "operate", request_body = UpgradeRequest, responses(
     (status = 200, body = UpgradeState, content_type = "application/x-ndjson"),
     (status = 400, body = ErrorBody, description = "There is no such binary, or one that others can write"),
@@ -78,10 +78,10 @@ pub(crate) async fn begin(
     Ok((headers, Streamed::from_stream(lines)).into_response())
 }
 
-/// Who waits for the end of an upgrade.
+/// The body of the response, up to the end of the upgrade.
 struct Reader {
     progress: watch::Receiver<UpgradeProgress>,
-    /// What the last line has said.
+    /// The content of the last line.
     last_sent: Option<UpgradeProgress>,
     is_over: bool,
 }
@@ -92,10 +92,10 @@ impl Reader {
             return None;
         }
         if let Some(last_sent) = &self.last_sent {
-            // The end is told at once.
+            // The last line comes at once.
             let end = self.progress.wait_for(|now| now.stage.is_rest());
             let _ = timeout(LINE_REST, end).await;
-            // After so long, or when nobody does the upgrade any more, the same is told again.
+            // After this time, or when the upgrader is gone, the same line comes again.
             let _ = timeout(LINE_MAX, self.progress.wait_for(|now| now != last_sent)).await;
         }
         let now = self.progress.borrow().clone();

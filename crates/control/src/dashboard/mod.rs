@@ -1,6 +1,6 @@
-//! The operator's dashboard: the files of the page at `/`, which draws what the API answers.
+//! The operator's dashboard: the files of the page at `/`, which shows responses of the API.
 //!
-//! The files need no key, for they hold nothing about the node; every call that they make needs it.
+//! The files require no key, for they contain nothing about the node; every call that they make requires it.
 
 use std::sync::Arc;
 
@@ -65,19 +65,19 @@ pub(crate) const FILES: [(&str, &str, &str); 36] = files! {
     JS "user.js"
 };
 
-/// One of its files below `/dashboard/`.
+/// Serves one of the page's files below `/dashboard/`.
 pub(crate) fn file(kind: &'static str, text: &'static str) -> Response {
     (headers(kind, ""), text).into_response()
 }
 
-/// The page.
+/// Serves the page.
 pub(crate) async fn page(
     State(node): State<Arc<Node>>,
     on: Option<Extension<ConnectInfo<On>>>,
     request: HeaderMap,
 ) -> Response {
     let host = request.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
-    // A page that a browser loaded by TLS may connect by TLS alone.
+    // A page that a browser loaded over TLS may connect over TLS alone.
     let has_tls = on.is_some_and(|Extension(ConnectInfo(On(.., has_tls)))| has_tls);
     let url = match (&node.client_url, &node.client_url_tls) {
         (Some(_), Some(tls)) if has_tls => tls.as_str(),
@@ -89,7 +89,7 @@ pub(crate) async fn page(
     (headers("text/html; charset=utf-8", &client_url), text).into_response()
 }
 
-/// The page loads nothing from elsewhere; it talks to this port, and to the client port to listen.
+/// The page loads nothing from elsewhere: it connects to this port, and to the client port for messages.
 fn headers(kind: &'static str, client_url: &str) -> [(header::HeaderName, String); 5] {
     let policy = format!(
         "default-src 'self'; connect-src 'self' {client_url}; object-src 'none'; \
@@ -97,7 +97,7 @@ fn headers(kind: &'static str, client_url: &str) -> [(header::HeaderName, String
     );
     [
         (header::CONTENT_TYPE, kind.into()),
-        // A page of one version with modules of another would break: the browser asks each time.
+        // A page of one version with modules of another would break: the browser revalidates each time.
         (header::CACHE_CONTROL, "no-cache".into()),
         (header::CONTENT_SECURITY_POLICY, policy),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff".into()),
@@ -105,9 +105,8 @@ fn headers(kind: &'static str, client_url: &str) -> [(header::HeaderName, String
     ]
 }
 
-/// Where the page's browser finds the client port: one that is bound to every address (0.0.0.0 or
-/// ::) is under the name in the Host of the page's own request. Nothing that isn't an address or a
-/// host's name gets into the page.
+/// Returns where the page's browser finds the client port: one that is bound to every address (0.0.0.0 or ::) is
+/// under the name in the `Host` of the page's request. Only an address or a host's name gets into the page.
 fn client_url(configured: &str, host: &str) -> String {
     let Ok(mut url) = Url::parse(configured) else { return String::new() };
     let is_every = match url.host() {
@@ -222,8 +221,8 @@ mod tests {
         }
     }
 
-    /// What a module imports: `from '…'`, `import '…'` and `import('…')`. One that is computed is
-    /// reported as what stands there, which is no file.
+    /// Returns what a module imports: `from '…'`, `import '…'` and `import('…')`. A computed import gives its
+    /// expression, which is no file.
     fn imports(text: &str) -> Vec<&str> {
         let mut found = Vec::new();
         for word in ["from", "import"] {

@@ -105,7 +105,7 @@ pub(crate) fn us(duration: Duration) -> u64 {
 }
 
 impl Evictions {
-    /// With nothing under way. `end` begins to end the process.
+    /// Nothing is under way at first. `end` begins to end the process.
     pub fn new(end: fn()) -> Self {
         Evictions { job: Mutex::default(), end: Some(end) }
     }

@@ -4,7 +4,7 @@
 /// its end are closed again.
 const PER_SECOND_MIN: u64 = 10;
 
-/// A drain by time may be so many times faster than its even rate, to make up for clients that come back.
+/// How many times faster than its even rate a drain by time may be, to make up for clients that come back.
 const CATCH_UP_FACTOR: u64 = 2;
 
 /// The share of a node's connections that a rebalance closes in a minute at most, in percent.
@@ -33,20 +33,20 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Empties a node of so many connections over this time.
+    /// Empties a node of this many connections over this time.
     pub fn over(connections: u64, over_us: u64) -> Self {
         let even = scaled(connections, SECOND_US, over_us);
         Pace { connections, over_us, per_second_max: (even * CATCH_UP_FACTOR).max(PER_SECOND_MIN) }
     }
 
-    /// Closes so many connections at this rate.
+    /// Closes this many connections at this rate.
     pub fn at_rate(connections: u64, per_second: u64) -> Self {
         let per_second_max = per_second.max(1);
         let over_us = scaled(connections, SECOND_US, per_second_max);
         Pace { connections, over_us, per_second_max }
     }
 
-    /// Closes so many of a node's connections at this rate, or at [`SHARE_PER_MINUTE_PERCENT`] where that is slower.
+    /// Closes this many of a node's connections at this rate, or at [`SHARE_PER_MINUTE_PERCENT`] if that is slower.
     pub fn of_share(connections: u64, open: u64, per_second: u64) -> Self {
         let per_minute = (open * SHARE_PER_MINUTE_PERCENT / 100).max(1);
         let pace = Pace::at_rate(connections, per_second);
@@ -54,20 +54,20 @@ impl Pace {
         Pace { over_us, ..pace }
     }
 
-    /// How many to close now to empty a node: `open` are there, and `closed` were closed since the beginning. Connections
-    /// that have come meanwhile count as all others.
+    /// Returns how many to close now to empty a node: `open` are there, and `closed` were closed since the beginning.
+    /// Connections that have come meanwhile count as all others.
     pub fn to_empty(self, now: Tick, open: u64, closed: u64) -> u64 {
         let left = self.connections - self.due_at(now.elapsed_us);
         open.saturating_sub(left).min(self.allowed(now, closed))
     }
 
-    /// How many to close now, where `closed` were closed since the beginning and no more than
+    /// Returns how many to close now, if `closed` were closed since the beginning and no more than
     /// [`connections`](Self::connections) are.
     pub fn to_close(self, now: Tick, closed: u64) -> u64 {
         self.due_at(now.elapsed_us).saturating_sub(closed).min(self.allowed(now, closed))
     }
 
-    /// How many of the connections are due to be closed by this time.
+    /// Returns how many of the connections are due to be closed by this time.
     fn due_at(self, elapsed_us: u64) -> u64 {
         if elapsed_us >= self.over_us {
             return self.connections;
@@ -75,7 +75,8 @@ impl Pace {
         scaled(self.connections, elapsed_us, self.over_us)
     }
 
-    /// How many may be closed now. Connections that were due before and were not closed do not raise the rate.
+    /// Returns how many may be closed now. Connections that were due before and were not closed do not raise the
+    /// rate.
     fn allowed(self, now: Tick, closed: u64) -> u64 {
         let until_now = scaled(self.per_second_max, now.elapsed_us, SECOND_US);
         until_now.saturating_sub(closed).min(scaled(self.per_second_max, now.since_us, SECOND_US))
@@ -113,20 +114,20 @@ mod tests {
         Tick { elapsed_us, since_us: TICK_US }
     }
 
-    /// What is closed until then, in ticks.
+    /// Returns how many are closed after so many ticks.
     fn closed_until(pace: Pace, ticks: u64) -> u64 {
         (1..=ticks).fold(0, |closed, at| closed + pace.to_close(tick(at * TICK_US), closed))
     }
 
-    /// Empties a node to which clients come back at the end of each tick, each with this chance in percent, for as long as
-    /// it takes them. Gives what was closed at each tick, and how many were left then.
+    /// Empties a node to which clients come back at the end of each tick, each with this chance in percent, as long
+    /// as the node accepts them. Returns how many were closed at each tick, and how many were left then.
     fn emptied(pace: Pace, back_percent: u64) -> Vec<(u64, u64)> {
         let (mut open, mut closed, mut ticks) = (pace.connections, 0, Vec::new());
         while open > 0 && ticks.len() < 200_000 {
             let elapsed_us = TICK_US * (ticks.len() as u64 + 1);
             let due = pace.to_empty(tick(elapsed_us), open, closed);
             assert!(due <= open);
-            // Beyond the time they are refused.
+            // The node rejects them after the time.
             let back = if elapsed_us < pace.over_us { due * back_percent / 100 } else { 0 };
             (open, closed) = (open - due + back, closed + due);
             ticks.push((due, open));
@@ -234,7 +235,7 @@ mod tests {
         let pace = Pace::over(30_000, 300 * SECOND_US);
         assert_eq!(pace.per_second_max, 200);
         assert_eq!(pace.to_empty(tick(SECOND_US), 29_910, 90), 10);
-        // Nobody was closed for a while.
+        // No connection was closed for a while.
         assert_eq!(pace.to_empty(tick(SECOND_US), 30_000, 0), 20);
         let late = Tick { elapsed_us: SECOND_US, since_us: SECOND_US };
         assert_eq!(pace.to_empty(late, 30_000, 0), 100);

@@ -4,12 +4,11 @@ use axum::http::{HeaderMap, HeaderValue, header};
 
 use super::host;
 
-/// What the cookie's name begins with. A browser gives a cookie to all ports of a host, so the port is
-/// in the name, too: somebody may have several nodes open.
+/// The start of the cookie's name. A browser sends a cookie to all ports of a host, so the port is in the name, too:
+/// a user may have several nodes open.
 const NAME: &str = "throng_session";
 
-/// With this in front of a name, a browser takes it over TLS alone, and from no other name of the
-/// domain.
+/// With this prefix, a browser takes the cookie over TLS alone, and from no other name of the domain.
 const SECURE: &str = "__Host-";
 
 fn name(host: &str) -> String {
@@ -19,7 +18,7 @@ fn name(host: &str) -> String {
     }
 }
 
-/// The session's id in a request.
+/// Returns the session's id in a request.
 pub(super) fn read<'h>(headers: &'h HeaderMap, host: &str) -> Option<&'h str> {
     let name = name(host);
     let all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
@@ -29,11 +28,11 @@ pub(super) fn read<'h>(headers: &'h HeaderMap, host: &str) -> Option<&'h str> {
         let plain = key.strip_prefix(SECURE);
         (plain.unwrap_or(key) == name).then_some((plain.is_some(), id))
     });
-    // One that came over TLS counts more than one that anybody on the way may have set.
+    // A cookie that was set over TLS counts before one that an attacker on the way may have set.
     ours.max_by_key(|(is_secure, _)| *is_secure).map(|(_, id)| id)
 }
 
-/// Makes a browser send this id for so long, or forget it: with an empty one and 0.
+/// Makes a browser send this id for this many seconds. An empty id and 0 make it forget the id.
 pub(super) fn write(host: &str, id: &str, seconds: u64, is_secure: bool) -> Option<HeaderValue> {
     let (prefix, secure) = if is_secure { (SECURE, "; Secure") } else { ("", "") };
     let name = name(host);

@@ -1,5 +1,5 @@
-//! Who may call: the key or the session, what the call needs, and the care that a server on loopback
-//! needs against web pages.
+//! Checks callers: the key or the session, the required scope, and the origin of web pages, against which a server on
+//! loopback must protect itself.
 
 use std::sync::Arc;
 
@@ -17,20 +17,20 @@ use super::listener::On;
 use super::origin::Origin;
 use super::{Rejection, Served, cookie};
 
-/// The folder whose files need no key, for they hold nothing about the node.
+/// The folder whose files require no key, for they contain nothing about the node.
 pub(crate) const OPEN_FOLDER: &str = "/dashboard/";
 
 /// Each wrong key of an address counts.
 const GUESSES: Limits = Limits::NONE.with(Unit::Commands, 1);
 
-/// What a page sends along with what changes something, where its cookie says who it is. No form can,
-/// and no page of another origin may.
+/// A page with a session sends this header with each request that changes something. No form can send it, and no page
+/// of another origin may.
 const SESSION_HEADER: HeaderName = HeaderName::from_static("x-throng-session");
 
-/// Where the browser says from where a request comes (Fetch Metadata).
+/// The header in which a browser says where a request comes from (Fetch Metadata).
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// The node, and what each of its calls needs.
+/// The node, and the required scope of each call.
 pub(crate) struct Guard<S: ?Sized> {
     /// The node.
     pub served: Arc<S>,
@@ -44,7 +44,7 @@ impl<S: ?Sized> Clone for Guard<S> {
     }
 }
 
-/// Lets a request through that may be answered.
+/// Lets permitted requests through.
 pub(crate) async fn guard<S: Served + ?Sized>(
     State(Guard { served, table }): State<Guard<S>>,
     mut request: Request,
@@ -87,7 +87,7 @@ pub(crate) async fn guard<S: Served + ?Sized>(
     next.run(request).await
 }
 
-/// Somebody has sent a key that is none, and is named among the noisiest if it goes on.
+/// Counts a wrong key for its address, which is named among the noisiest if it goes on.
 fn guessed(served: &(impl Served + ?Sized), origin: Origin) {
     let (who, now_us) = (Who::Address(network(origin.ip())), served.now_us());
     if let Some(account) = served.quotas().account(who, &COMMAND, &GUESSES, now_us) {
@@ -95,7 +95,7 @@ fn guessed(served: &(impl Served + ?Sized), origin: Origin) {
     }
 }
 
-/// Who calls; `None` where nobody must say so.
+/// Returns the caller, or `None` if the call requires no key.
 fn check(
     access: &Access,
     required_scope: RequiredScope,
@@ -106,7 +106,7 @@ fn check(
     let ring = access.ring();
     let host = own_host(headers)?;
     if !ring.requires_key() {
-        // A page can make its own name point here (DNS rebinding), but then the name shows.
+        // A page can make its own name point here (DNS rebinding), but then `Host` has that name.
         let knows = |host| ring.knows(host);
         if knows(host) && uri.host().is_none_or(knows) {
             return Ok(Some(Caller::without_key()));
@@ -132,7 +132,7 @@ fn check(
     access.by_session(&ring, id).map(Some)
 }
 
-/// The request's `Host`, if there is one and the request doesn't come from a page of another origin.
+/// Returns the request's `Host`, empty if it has none. Rejects several, and a page of another origin.
 fn own_host(headers: &HeaderMap) -> Result<&str, Rejection> {
     if headers.get_all(header::HOST).iter().count() > 1 {
         return Err(Rejection::new(
@@ -141,7 +141,7 @@ fn own_host(headers: &HeaderMap) -> Result<&str, Rejection> {
         ));
     }
     let host = text(headers, &header::HOST).unwrap_or("");
-    // An origin that is no text is not ours, and of several each must be.
+    // An origin that is not text is foreign. If there are several, each must be ours.
     let is_ours = |origin: &HeaderValue| {
         let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
         origin.is_some_and(|(_, of)| of.eq_ignore_ascii_case(host))
@@ -156,8 +156,8 @@ fn own_host(headers: &HeaderMap) -> Result<&str, Rejection> {
     }
 }
 
-/// Whether a browser may use a session here, or begin one: the node must be known by the name that the
-/// browser has for it, and the request come from a page of the node, or from the user.
+/// Checks that a browser may use or begin a session here: the node must be known by the name in `Host`, and the
+/// request must come from a page of the node, or from the user.
 fn check_page(ring: &Ring, host: &str, headers: &HeaderMap) -> Result<(), Rejection> {
     if !ring.knows(host) {
         let message = "a browser can be signed in only where this port is called by an IP address, \
@@ -174,13 +174,13 @@ fn check_page(ring: &Ring, host: &str, headers: &HeaderMap) -> Result<(), Reject
     }
 }
 
-/// What `POST /api/session` has to look at before it takes a key.
+/// Checks a request to `POST /api/session` before its key is read.
 pub(crate) fn check_sign_in(access: &Access, headers: &HeaderMap) -> Result<(), Rejection> {
     check_page(&access.ring(), own_host(headers)?, headers)
 }
 
-/// The cookie that holds a session's id, or with an empty one and 0 that there is none. It is for TLS
-/// alone where the page came by it, as its origin says.
+/// Returns the cookie with a session's id; an empty id and 0 delete it. The cookie is for TLS alone if the page came
+/// over TLS, as its origin says.
 pub(crate) fn session_cookie(headers: &HeaderMap, id: &str, seconds: u64) -> Option<HeaderValue> {
     let host = text(headers, &header::HOST).unwrap_or("");
     let is_secure =

@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-/// A `Host` without its port, and an IPv6 address without its brackets.
+/// Returns a `Host` without its port, and an IPv6 address without its brackets.
 pub(crate) fn host_name(host: &str) -> &str {
     match host.strip_prefix('[') {
-        // What follows an address's bracket is a port or nothing, or it is no address.
+        // A port or nothing follows the bracket of an address.
         Some(v6) => match v6.split_once(']') {
             Some((name, rest)) if rest.is_empty() || rest.starts_with(':') => name,
             _ => "",
@@ -14,14 +14,14 @@ pub(crate) fn host_name(host: &str) -> &str {
     }
 }
 
-/// The port of a `Host`, if it names one.
+/// Returns the port of a `Host`, if it names one.
 pub(super) fn port(host: &str) -> Option<u16> {
     let (_, port) =
         host.rsplit_once(':').filter(|(name, _)| !name.contains(':') || name.ends_with(']'))?;
     port.parse().ok()
 }
 
-/// Whether no DNS is asked for it, but for what the machine itself calls so.
+/// Reports whether a browser resolves the host without DNS: `localhost`, or an IP address.
 pub(super) fn is_local(host: &str) -> bool {
     let name = host_name(host);
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()

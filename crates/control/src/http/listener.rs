@@ -1,5 +1,5 @@
-//! The admin port's listener: so many connections, none that sends nothing for long, and none whose
-//! request takes for ever.
+//! The admin port's listener. It limits the number of connections, how long one may be silent, and the time of a
+//! request.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,28 +19,28 @@ use super::gate::Gate;
 use super::socket::Socket;
 use crate::certificates::Certificates;
 
-/// Connections that may wait in the kernel to be accepted: a burst of them is no reason for a
-/// client to try again after a second, as TCP does.
+/// Connections that may wait in the kernel to be accepted. In a burst above that, TCP lets clients try again only
+/// after a second.
 pub(crate) const BACKLOG: i32 = 4_096;
 
-/// The largest head of a request, with all of a browser's cookies for localhost. The server would
-/// otherwise hold some 400 KiB for each peer that never ends one.
+/// The largest head of a request, with all of a browser's cookies for localhost. The server would otherwise buffer
+/// some 400 KiB for each peer that never ends one.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 
-/// Connections that are accepted before others have their turn.
+/// Connections that are accepted before other tasks run.
 const ACCEPTS: u64 = 16;
 
-/// How long accept rests after an error: until then the connection that lost its place is closed.
+/// How long accept rests after an error. Meanwhile the evicted connection is closed.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 
-/// The answer to a connection that there is no place for.
+/// The response to a connection above the limit.
 const NO_PLACE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n\
     Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nRetry-After: 1\r\n\
     Content-Length: 133\r\nConnection: close\r\n\r\n\
     {\"error\":{\"code\":\"overloaded\",\"message\":\"all connections of the admin port are busy \
     (admin.connections_max): try again in a second\"}}";
 
-/// The answer to a connection whose head is too large.
+/// The response to a connection whose head is too large.
 const HEAD_TOO_LARGE: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\n\
     Content-Type: application/json\r\nCache-Control: no-store\r\n\
     X-Content-Type-Options: nosniff\r\nContent-Length: 86\r\nConnection: close\r\n\r\n\
@@ -136,10 +136,10 @@ impl Listener for Bounded {
             };
             self.accepted += 1;
             if permit.is_pressed || self.accepted.is_multiple_of(ACCEPTS) {
-                // Connections that came send their requests before the next ones take their places.
+                // Accepted connections send their requests before the next ones evict them.
                 tokio::task::yield_now().await;
             }
-            // Answers are small and somebody waits for each. A socket without the option is a slower one.
+            // Responses are small, and a client waits for each. A socket without the option is only slower.
             let _ = stream.set_nodelay(true);
             return (Timed::new(Socket::new(stream, tls), permit), address);
         }
@@ -164,8 +164,7 @@ impl Connected<IncomingStream<'_, Bounded>> for On {
     }
 }
 
-/// A connection that fails when nothing moves on it, when a request takes too long, or when another
-/// needs its place more.
+/// A connection that fails if no bytes move, if a request takes too long, or if it is evicted for another.
 pub(crate) struct Timed {
     stream: Socket,
     /// Wakes the task that checks the deadline.
@@ -183,7 +182,7 @@ impl Timed {
         &self.permit.peer
     }
 
-    /// Ends a connection on which nothing moves if its time is over or its place taken.
+    /// Ends a waiting connection if its time is over or it is evicted.
     fn waits<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if self.peer().is_evicted(context.waker()) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
@@ -196,7 +195,7 @@ impl Timed {
             if self.end.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
             }
-            // What the connection does may have changed since, and its deadline with it.
+            // The connection's phase may have changed since, and its deadline with it.
             if self.peer().deadline().0 <= deadline {
                 self.permit.connections.count(reason);
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
@@ -356,7 +355,7 @@ mod tests {
                 connections.drain(..connections.len().saturating_sub(4));
             }
         };
-        // Were each to wait until one of the two is 20 ms old, it would take 10 seconds.
+        // If each waited until one of the two is 20 ms old, it would take 10 seconds.
         soon(all).await;
         let _other = TcpStream::connect(address).await.unwrap();
         assert_eq!(soon(bounded.accept()).await.1.ip(), address.ip());
@@ -400,7 +399,7 @@ mod tests {
             let end = accepted.read_to_end(&mut received).await;
             (received.len(), end.unwrap_err().kind())
         });
-        // It may be gone before all is written.
+        // The server may close the connection before all is written.
         let _ = peer.write_all(&[b'x'; 4 * HEAD_BYTES_MAX]).await;
         let (received, end) = soon(reads).await.unwrap();
         assert_eq!(end, io::ErrorKind::InvalidData);

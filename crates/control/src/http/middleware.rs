@@ -1,7 +1,7 @@
-//! What surrounds every call: its place in the log, a time limit, the headers of all answers, and the
-//! progress of the request, which its connection needs to know.
+//! What surrounds every call: its log, a time limit, the headers of all responses, and the progress of the request,
+//! on which its connection depends.
 //!
-//! It is one layer: each costs every call two allocations.
+//! It is one layer, as each costs every call two allocations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,28 +21,29 @@ use super::listener::On;
 use super::origin::Origin;
 use super::trace::{REQUEST_ID, RequestIds};
 
-/// A request whose body has not arrived, or that is not done, after so long is answered 408.
+/// Time limit until the body of a request has arrived and the request is done. Above it, the response is 408.
 const REQUEST_MAX: Duration = Duration::from_secs(30);
 
-/// Paths that are answered when all connections are busy: what watches over the node.
+/// Paths that are served when all connections are busy, for monitoring.
 const VITAL: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
-/// The streams of figures and of a trace. Where another process serves they end, so that their readers ask there.
+/// The streams of figures and of a trace. They end when another process serves, so that their readers request them
+/// there.
 const LIVE: &str = "/api/live";
 const TRACE: &str = "/api/trace";
 
-/// Paths that are answered while all others are held back, besides what watches over the node: streams,
-/// which would never let it stand still.
+/// Paths that are served while all others wait, besides those for monitoring: streams, for which the gate would never
+/// be quiet.
 const NEVER_PAUSED: [&str; 3] = [LIVE, TRACE, "/api/upgrade"];
 
-/// The policy of what is no page.
+/// The policy of responses that are not pages.
 const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'";
 
-/// Which pages may load an answer as an image, a script and the like.
+/// Says which pages may load a response as an image, a script and the like.
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
     HeaderName::from_static("cross-origin-resource-policy");
 
-/// What it needs.
+/// The state of this layer.
 #[derive(Clone)]
 pub(crate) struct Around {
     pub ids: Arc<RequestIds>,
@@ -50,7 +51,7 @@ pub(crate) struct Around {
     pub gate: Arc<Gate>,
 }
 
-/// Does all of it.
+/// Runs a call within this layer.
 pub(crate) async fn surround(
     State(Around { ids, access, gate }): State<Around>,
     mut request: Request,
@@ -65,13 +66,13 @@ pub(crate) async fn surround(
     let is_shown = request.method().is_safe();
     let mut response = call.run(track(&gate, request, next)).await;
     let headers = response.headers_mut();
-    // A request that was forwarded has the id that the other process's log has.
+    // A forwarded request has the id of the other process's log.
     headers.entry(REQUEST_ID).or_insert(id);
     // A browser neither guesses the type nor caches.
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     if is_shown {
-        // What a browser may show, it shows by itself: no other page frames it or takes it in.
+        // No other page may frame or embed a response that a browser shows.
         let policy = HeaderValue::from_static(NOTHING);
         headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(policy);
         let none = HeaderValue::from_static("no-referrer");
@@ -93,8 +94,8 @@ async fn limit_time(request: Request, next: Next) -> Response {
     }
 }
 
-/// Marks on the connection where its request is. A connection that was only admitted for health
-/// checks gets no other call.
+/// Marks the progress of a request on its connection. A connection that was admitted for health checks only gets no
+/// other call.
 async fn track(gate: &Arc<Gate>, request: Request, next: Next) -> Response {
     let Some(on) = request.extensions().get::<ConnectInfo<On>>().cloned() else {
         return pass(gate, None, request, next).await;
@@ -114,7 +115,7 @@ async fn track(gate: &Arc<Gate>, request: Request, next: Next) -> Response {
     response
 }
 
-/// Answers a request, unless another process takes over before all of its body has come.
+/// Serves a request, unless another process takes over before all of its body has come.
 async fn here(mut request: Request, next: Next, working: Working) -> Result<Response, Box<Moved>> {
     if request.body().is_end_stream() {
         return Ok(until_end(limit_time(request, next).await, working));
@@ -125,7 +126,7 @@ async fn here(mut request: Request, next: Next, working: Working) -> Result<Resp
     arrival.on_replied(response)
 }
 
-/// Has a request answered here as soon as it may be, or by the process that has taken over.
+/// Serves a request as soon as the gate lets it through, or forwards it to the process that has taken over.
 async fn pass(gate: &Arc<Gate>, on: Option<&On>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let (request, to) = if (path == LIVE || path == TRACE) && gate.is_forwarding() {
@@ -141,7 +142,7 @@ async fn pass(gate: &Arc<Gate>, on: Option<&On>, request: Request, next: Next) -
         let peer = on.map(|On(peer, ..)| &**peer);
         let is_whole = request.body().is_end_stream();
         let mut was_paused = false;
-        // That it waits is no fault of its own, whatever it has sent.
+        // The client is not to blame for the wait, whatever it has sent.
         let on_pause = || {
             was_paused = true;
             peer.inspect(|peer| peer.body_arrived());
@@ -162,6 +163,6 @@ async fn pass(gate: &Arc<Gate>, on: Option<&On>, request: Request, next: Next) -
             Pass::To(to, forwarding) => (request, (to, forwarding)),
         }
     };
-    // Rare and large: each call would carry it along.
+    // Boxed, for it is rare and large, and part of every call's future.
     Box::pin(forward(request, on.map(|On(_, address, _)| *address), &to.0, to.1)).await
 }

@@ -1,7 +1,6 @@
-//! HTTP on the admin port, below the calls: who may connect, who may call, how a request is read,
-//! and what a caller gets instead of a result.
+//! HTTP on the admin port, below the calls: connections, access, how a request is read, and rejections.
 //!
-//! Nothing here knows a call of the API. What it needs of the node comes through [`Served`].
+//! This module knows no call of the API. It reaches the node through [`Served`].
 
 pub(crate) mod access;
 pub(crate) mod admission;
@@ -26,18 +25,18 @@ use access::Access;
 use admission::Connections;
 use quotas::Quotas;
 
-/// What this port needs of the node that it serves.
+/// The node, as far as this port needs it.
 pub(crate) trait Served: Send + Sync + 'static {
-    /// Who may call.
+    /// The keys and sessions that may call.
     fn access(&self) -> &Access;
 
     /// The largest body of a request, in bytes.
     fn body_bytes_max(&self) -> usize;
 
-    /// Who is connected to the port.
+    /// The connections to the port.
     fn connections(&self) -> &Connections;
 
-    /// What keys have used lately.
+    /// The recent use of keys.
     fn quotas(&self) -> &Quotas;
 
     /// The time of the node's clock, in microseconds.

@@ -6,21 +6,21 @@ use std::net::{IpAddr, SocketAddr};
 use axum::http::{HeaderMap, HeaderValue};
 use proxies::Networks;
 
-/// The header of a proxy that says where a request comes from.
+/// The header in which a proxy says where a request comes from.
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
 
 /// Where a request comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// From who is connected.
+    /// The connected peer.
     Peer(SocketAddr),
-    /// From this address, as a trusted proxy says.
+    /// This address, as a trusted proxy says.
     Behind(IpAddr),
 }
 
 impl Origin {
-    /// Whom the request of a peer comes from: the peer itself, or if it is a trusted proxy whom it speaks
-    /// for.
+    /// Returns the origin of a peer's request: the peer itself, or the address that it names if it is a trusted
+    /// proxy.
     pub fn of(peer: SocketAddr, headers: &HeaderMap, trusted: &Networks) -> Self {
         if !trusted.contains(peer.ip()) {
             return Origin::Peer(peer);

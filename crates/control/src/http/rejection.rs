@@ -18,18 +18,18 @@ pub(crate) struct Rejection {
     pub detail: Option<Detail>,
 }
 
-/// The code of the rejection that a response stands for, for the log.
+/// The code of a response's rejection, for the log.
 #[derive(Clone, Copy)]
 pub(crate) struct RejectedWith(pub ErrorCode);
 
-/// What a program needs to call again in another way.
+/// What a program needs for another attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Detail {
     /// The topic's newest message.
     Last(Position),
-    /// The epoch of the ids that count now.
+    /// The current epoch of ids.
     Epoch(Epoch),
-    /// The scope that the caller's key has not.
+    /// The scope that the caller's key lacks.
     Scope(&'static str),
     /// Seconds until it is worth trying again.
     Wait(u64),
@@ -54,7 +54,7 @@ pub(crate) struct ErrorText {
     #[schema(example = "5f3a91c2:1042")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<String>,
-    /// With `epoch_changed`: the epoch of the ids that count now.
+    /// With `epoch_changed`: the current epoch of ids.
     #[schema(example = "5f3a91c2")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epoch: Option<String>,
@@ -94,13 +94,13 @@ impl Rejection {
         Rejection::new(ErrorCode::StoreFailed, message)
     }
 
-    /// The call needs a key.
+    /// The call requires a key.
     pub fn no_key() -> Self {
         let message = "send an API key: Authorization: Bearer KEY";
         Rejection::new(ErrorCode::NoKey, message)
     }
 
-    /// The caller's key has not this scope.
+    /// The caller's key lacks this scope.
     pub fn insufficient_scope(scope: &'static str, message: impl Into<String>) -> Self {
         let rejection = Rejection::new(ErrorCode::InsufficientScope, message);
         Rejection { detail: Some(Detail::Scope(scope)), ..rejection }
@@ -115,13 +115,13 @@ impl Rejection {
         Rejection { detail: Some(Detail::Wait(seconds)), ..rejection }
     }
 
-    /// The caller's key has used more in a second than it may.
+    /// The caller's key is above its rate.
     pub fn rate_limited(wait: Duration, message: impl Into<String>) -> Self {
         let rejection = Rejection::new(ErrorCode::RateLimited, message);
         Rejection { detail: Some(Detail::Wait(wait.as_secs() + 1)), ..rejection }
     }
 
-    /// A shard did not answer in time.
+    /// A shard did not reply in time.
     pub fn no_reply() -> Self {
         let message = "a shard is so busy that it did not answer in 5 seconds: what was asked may \
                        still be done; try again later";
@@ -142,7 +142,7 @@ impl Rejection {
         Rejection { detail: Some(Detail::Last(last)), ..rejection }
     }
 
-    /// The answer's body, for answers that hold several.
+    /// Returns the body, for responses that contain several.
     pub fn body(&self) -> ErrorBody {
         let (last, epoch) = match self.detail {
             Some(Detail::Last(id)) => (Some(id.to_string()), None),
@@ -161,7 +161,7 @@ impl IntoResponse for Rejection {
         response.extensions_mut().insert(RejectedWith(self.code));
         let headers = response.headers_mut();
         let authenticate = match (self.status, self.detail) {
-            // RFC 6750, 3.1: without an error where there was no key.
+            // RFC 6750, 3.1: without an error if there was no key.
             (StatusCode::UNAUTHORIZED, _) if self.code == ErrorCode::NoKey => {
                 Some("Bearer".to_owned())
             }

@@ -33,11 +33,10 @@ impl<T: DeserializeOwned, S: Served + ?Sized> FromRequest<Arc<S>> for Body<T> {
     }
 }
 
-/// The body of a call that needs no key, in bytes.
+/// The largest body of a call that requires no key, in bytes.
 const OPEN_BODY_BYTES_MAX: usize = 4 << 10;
 
-/// A short JSON body of a call that anybody may make: it takes no capacity from the bodies of those who have a
-/// key.
+/// A short JSON body of a call that requires no key. It takes no capacity from the bodies of callers with a key.
 pub(crate) struct OpenBody<T>(pub T);
 
 impl<T: DeserializeOwned, S: Served + ?Sized> FromRequest<Arc<S>> for OpenBody<T> {
@@ -55,7 +54,7 @@ impl<T: DeserializeOwned, S: Served + ?Sized> FromRequest<Arc<S>> for OpenBody<T
     }
 }
 
-/// Reads a whole body. What has arrived of the bodies under way shares one bound.
+/// Reads a whole body. All bodies under way share one limit on the bytes that have arrived.
 pub(crate) async fn whole_body(
     request: Request,
     served: &(impl Served + ?Sized),
@@ -68,8 +67,8 @@ pub(crate) async fn whole_body(
     Ok(bytes)
 }
 
-/// Reads a body of at most `max` bytes, of which `reserve` may refuse each piece by its length. Once it is whole it
-/// waits until the request may be worked on here; where another process serves by then, the request goes there.
+/// Reads a body of at most `max` bytes. `reserve` may reject each piece by its length. Then waits until this process
+/// may work on the request; if another process serves by then, the request goes there.
 async fn read_body(
     request: Request,
     max: usize,
@@ -106,14 +105,14 @@ async fn read_body(
             return Err(too_large());
         }
         reserve(piece.len())?;
-        // Nearly all come in one piece, which needs no copy. Others do: a piece may hold on to far
-        // more than it has.
+        // Nearly all bodies come in one piece, which needs no copy. Others are copied: a piece may retain far more
+        // memory than it has bytes.
         if bytes.is_empty() && body.is_end_stream() {
             break piece;
         }
         bytes.extend_from_slice(&piece);
     };
-    // What follows is the server's work, or waits for that.
+    // From here on the server works on the request, or waits to.
     if let Some(ConnectInfo(On(peer, ..))) = parts.extensions.get() {
         peer.body_arrived();
     }
@@ -125,13 +124,13 @@ async fn read_body(
     Ok((parts, whole))
 }
 
-/// A body of which some has been read.
+/// Joins the part of a body that was read, and the rest.
 fn joined(read: Bytes, rest: Streamed) -> Streamed {
     let read = stream::once(ready(Ok(read)));
     Streamed::from_stream(read.chain(rest.into_data_stream()))
 }
 
-/// Another process answers the request. Should nobody have it do so, this is the answer.
+/// Moves the request to another process. The rejection is the response if that fails.
 fn moved(arrival: Option<&Arrival>, request: Request) -> Rejection {
     arrival.inspect(|arrival| arrival.move_on(request));
     Rejection::going_down()
@@ -161,7 +160,7 @@ fn bodies_full() -> Rejection {
 
 /// Checks that the body may be of the type that the call takes: [`media`].
 pub(crate) fn check_media(headers: &HeaderMap, expected: &str) -> Result<(), Rejection> {
-    // What is no text is no type that anybody here takes.
+    // No call takes a type that is not text.
     let said = headers.get(header::CONTENT_TYPE).map(|media| media.to_str().unwrap_or("?"));
     media::expect(said, expected)
         .map_err(|message| Rejection::new(ErrorCode::BadMediaType, message))
@@ -175,8 +174,8 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Rejection> {
     })
 }
 
-/// The parameters in a query. Unlike [`Query`] it rejects what is not UTF-8: to show something else
-/// than what the caller meant helps nobody.
+/// The parameters in a query. Unlike [`Query`] it rejects text that is not UTF-8: the caller would get a response to
+/// something else.
 pub(crate) struct QueryParams<T>(pub T);
 
 impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for QueryParams<T> {
@@ -203,7 +202,7 @@ fn read<T: DeserializeOwned>(query: &str) -> Result<T, String> {
         Err(error) => {
             let text = error.body_text();
             let (_, why) = text.split_once("query string: ").unwrap_or(("", &text));
-            // In front of it may stand the parameter, which is named anyway.
+            // The parameter may stand in front of it, and is named anyway.
             Err(why.split_once(": ").map_or(why, |(_, why)| why).to_owned())
         }
     }
@@ -215,7 +214,7 @@ fn explained<T: DeserializeOwned>(query: &str, error: String) -> String {
         let Err(why) = read::<T>(pair) else { continue };
         let Some((name, value)) = protocol::query::pairs(pair).flatten().next() else { continue };
         return match &*why {
-            // That is so of each parameter by itself.
+            // Each parameter by itself gives this error.
             why if why.starts_with("missing field") => continue,
             why if why.starts_with("unknown field") => {
                 let known: Vec<&str> = why.split('`').skip(3).step_by(2).collect();
@@ -230,7 +229,7 @@ fn explained<T: DeserializeOwned>(query: &str, error: String) -> String {
             why => format!("{name} can't be {value:?}: {why}"),
         };
     }
-    // Each is good by itself: one is missing, or there twice.
+    // Each is valid by itself: one is missing, or there twice.
     error
 }
 
@@ -240,7 +239,7 @@ pub(crate) fn path_name(path: Result<Path<String>, PathRejection>) -> Result<Str
     Ok(name)
 }
 
-/// Rejects a `limit` of 0 or above `max`; `usual` stands for none.
+/// Rejects a `limit` of 0 or above `max`. The default is `usual`.
 pub(crate) fn checked_limit(
     limit: Option<usize>,
     usual: usize,

@@ -1,8 +1,7 @@
-//! What the log and the caller are told of every request: its id, a span around the work for it, and
-//! one event when it is answered.
+//! What the log and the caller learn of every request: its id, a span around its work, and one event at its response.
 //!
-//! Nothing that a caller sent gets there but the method and a sane id: paths have names of users and
-//! topics, queries and headers have secrets. Of a key it is the name that the configuration gives it.
+//! Of what a caller sent, the log gets only the method and a sane id: paths have names of users and topics, queries
+//! and headers have secrets. A key appears by its name in the configuration.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,26 +15,25 @@ use tracing::{Instrument, Span, field};
 use super::origin::Origin;
 use super::rejection::RejectedWith;
 
-/// Names a request in its answer, and before that in the request where the caller or a proxy has
-/// named it.
+/// The header with a request's id: in its response, and in the request if the caller or a proxy has set it.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The longest id that is taken over, in bytes.
+/// The longest id of a caller that is used, in bytes.
 const ID_BYTES_MAX: usize = 64;
 
-/// The route of a request that nothing is there for.
+/// The route of a request that matches none.
 const NO_ROUTE: &str = "none";
 
 /// Ids of requests that come without one: 12 hexadecimal digits, none twice in 2^48 requests.
 pub(crate) struct RequestIds(AtomicU64);
 
 impl RequestIds {
-    /// Ids that begin somewhere, so that those of two processes differ.
+    /// Ids that begin at a random number, so that those of two processes differ.
     pub fn new() -> Self {
         RequestIds(AtomicU64::new(RandomState::new().hash_one(())))
     }
 
-    /// A request's id, and the request as the log has it.
+    /// Returns a request's id, and the request as the log has it.
     pub fn begin(&self, request: &Request, origin: Option<Origin>) -> (HeaderValue, Call) {
         let id = sent_id(request.headers()).unwrap_or_else(|| self.next());
         let extensions = request.extensions();
@@ -62,7 +60,7 @@ impl RequestIds {
     }
 }
 
-/// The id that the request came with, if it is one that a log and a header can hold.
+/// Returns the id that the request came with, if a log and a header can contain it.
 fn sent_id(headers: &HeaderMap) -> Option<HeaderValue> {
     let mut all = headers.get_all(REQUEST_ID).iter();
     let (id, None) = (all.next()?, all.next()) else { return None };
@@ -72,7 +70,7 @@ fn sent_id(headers: &HeaderMap) -> Option<HeaderValue> {
     is_sane.then(|| id.clone())
 }
 
-/// A request without an answer yet. When its caller goes away, it is dropped where it is.
+/// A request without a response yet. When its caller goes away, it is dropped where it is.
 pub(crate) struct Call {
     span: Span,
     began: Instant,
@@ -80,7 +78,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Does what it asks for in its span.
+    /// Does the work of the request in its span.
     pub async fn run(mut self, work: impl Future<Output = Response>) -> Response {
         let response = work.instrument(self.span.clone()).await;
         self.on_replied(&response);

@@ -2,12 +2,12 @@
 
 use serde::ser::{Serialize, Serializer};
 
-/// A number for a chart: seven digits, and written without a fraction where it has none.
+/// A number for a chart: seven digits, and written without a fraction if it has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub(crate) struct Figure(pub f32);
 
 impl Figure {
-    /// Three digits after the point; more would only be noise.
+    /// Rounds to three digits after the point; more would only be noise.
     pub fn new(value: f64) -> Self {
         Figure(((value * 1e3).round() / 1e3) as f32)
     }

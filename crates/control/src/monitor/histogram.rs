@@ -2,7 +2,7 @@
 
 use shard::Histogram;
 
-/// The buckets of all shards' histograms, added up.
+/// Adds up the buckets of all shards' histograms.
 pub(crate) fn merged<'a>(
     histograms: impl Iterator<Item = &'a Histogram>,
 ) -> [u64; Histogram::BUCKETS] {
@@ -15,8 +15,7 @@ pub(crate) fn merged<'a>(
     all
 }
 
-/// The bound of the bucket in which the percentile lies, in milliseconds; 0 where nothing was
-/// measured.
+/// Returns the bound of the bucket in which the percentile lies, in milliseconds, or 0 if nothing was measured.
 pub(crate) fn percentile_ms(buckets: &[u64; Histogram::BUCKETS], percent: u64) -> f64 {
     let total: u64 = buckets.iter().sum();
     let rank = (total * percent).div_ceil(100);

@@ -1,4 +1,4 @@
-//! How often each limit was met.
+//! How often each limit was reached.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use shard::{Limited, Metrics, Refusal};
 
 use crate::node::Node;
 
-/// How often something was refused, held up or closed for each limit, by its key in the configuration.
+/// Returns how often each limit rejected, delayed or closed something, by its key in the configuration.
 pub(crate) fn limited(node: &Node) -> BTreeMap<&'static str, u64> {
     let sum = |read: &dyn Fn(&Metrics) -> u64| node.sum(read);
     let mut all: BTreeMap<&'static str, u64> = Limited::ALL
@@ -21,7 +21,7 @@ pub(crate) fn limited(node: &Node) -> BTreeMap<&'static str, u64> {
             Refusal::Rate => "limits.accept_per_second_max",
             Refusal::Memory => "limits.memory_bytes_max",
             Refusal::Sessions => "limits.longpoll_sessions_max",
-            // No limit is met.
+            // This is no limit.
             Refusal::Drained => continue,
         };
         *all.entry(key).or_default() += sum(&|metrics| metrics.refused[refusal as usize].get());

@@ -1,8 +1,8 @@
-//! The memory limit: this module checks it once a second, and a flag tells the shards.
+//! The memory limit: this module checks it once a second, and sets a flag for the shards.
 //!
-//! Memory in use counts. Freed memory that the allocator still holds is resident, too, so the
-//! allocator returns it before anybody is turned away, and again while anybody is: otherwise a burst
-//! that is long over would lock everybody out.
+//! Memory in use counts. Freed memory that the allocator retains is resident, too, so the allocator returns it before
+//! the node rejects connections, and again while it does: otherwise a burst that is long over would lock out all
+//! clients.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::process;
 use crate::node::Node;
 
-/// Memory must fall so far below the limit before new connections are welcome again.
+/// Memory must fall this far below the limit before the node accepts connections again.
 const HYSTERESIS_PERCENT: u64 = 2;
 
 /// Sets the flag `memory_full` by the limit, for as long as the node runs.
@@ -27,7 +27,7 @@ pub(crate) async fn watch(node: Arc<Node>) {
         let was = node.shared.memory_full.load(Ordering::Relaxed);
         let mut resident = process::memory().resident;
         if let Some(give_back) = node.give_back.filter(|_| is_over(resident, limit, was)) {
-            // The system needs time to take back much: on a thread that nobody waits for.
+            // The system takes a while to take back much, so this runs on a thread of its own.
             let _ = tokio::task::spawn_blocking(give_back).await;
             resident = process::memory().resident;
         }

@@ -1,4 +1,4 @@
-//! What is counted, in the text format that Prometheus reads.
+//! The node's metrics, in the text format that Prometheus reads.
 
 mod shards;
 
@@ -24,7 +24,7 @@ use crate::certificates::OrderResult;
 use crate::node::Node;
 use crate::webhook::{ErrorKind, ForwardStats, UrlStats};
 
-/// Everything that is counted, as OpenMetrics text.
+/// Returns all metrics as OpenMetrics text.
 pub(crate) fn openmetrics(node: Arc<Node>) -> String {
     let mut registry = Registry::with_prefix("throng");
     registry.register_collector(Box::new(Reading(node)));
@@ -34,7 +34,7 @@ pub(crate) fn openmetrics(node: Arc<Node>) -> String {
     text
 }
 
-/// URLs of webhooks that have rows of their own: those for which most waits.
+/// URLs of webhooks that have rows of their own: those with the longest queues.
 const WEBHOOK_URLS_MAX: usize = 100;
 
 struct Reading(Arc<Node>);
@@ -84,7 +84,7 @@ impl Collector for Reading {
     }
 }
 
-/// Connections of a shard by this transport, in all of its encodings.
+/// Returns the connections of a shard by this transport, in all of its encodings.
 pub(crate) fn of_transport(node: &Node, metrics: &Metrics, name: &str) -> u64 {
     let all = node.shared.protocols.all().filter(|protocol| protocol.name() == name);
     all.map(|protocol| metrics.connections[usize::from(protocol.encoding().0)].get()).sum()
@@ -95,7 +95,7 @@ impl Reading {
         self.0.sum(read) as f64
     }
 
-    /// One value for each transport: a transport's encodings are added up.
+    /// Returns one value for each transport: a transport's encodings are added up.
     fn by_transport(&self, read: impl Fn(&Metrics, usize) -> u64) -> Labelled {
         let mut rows: Labelled = Vec::new();
         for protocol in self.0.shared.protocols.all() {
@@ -235,7 +235,7 @@ impl Reading {
         self::histogram(encoder, name, help, &bounded, sum_us)
     }
 
-    /// Topics with history, and what goes with them.
+    /// Topics with history, cursors, idempotency keys and subscriptions.
     fn history(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let stats = self.0.history().stats();
         let help = "Messages of topics with history that are in memory";
@@ -310,7 +310,7 @@ impl Reading {
         let value = self.sum(|metrics| metrics.tls_input_bytes.get());
         let help = "Memory for TLS records of clients that have not come whole";
         gauge(encoder, "tls_input_memory", help, Some(Unit::Bytes), value)?;
-        // Of several with one name, the one that ends first.
+        // Of several certificates with one name, the one that ends first.
         let mut ends = std::collections::BTreeMap::new();
         for certificate in self.0.certificates.get() {
             let end = ends.entry(certificate.name).or_insert(certificate.not_after);
@@ -327,7 +327,7 @@ impl Reading {
         gauges(encoder, "tls_certificate_expiry", help, Some(Unit::Seconds), rows)
     }
 
-    /// MQTT clients that come back, and what waits for them.
+    /// Sessions of MQTT clients, and what waits for them.
     fn mqtt(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let sessions = self.0.shared.mqtt_sessions.stats();
         let help = "Sessions of MQTT clients that are away";
@@ -426,7 +426,7 @@ impl Reading {
         counter(encoder, "webhook_told_failed", help, None, events.failed as f64)?;
         let help = "Such events that the store could not write";
         counter(encoder, "webhook_told_unwritten", help, None, events.unwritten as f64)?;
-        // For a statement only: shards wait for this lock.
+        // Locked for one statement only: shards wait for this lock.
         let stats = self.0.shared.presence.stats();
         let help = "Topics with presence that somebody is in";
         gauge(encoder, "presence_topics", help, None, stats.topics as f64)?;
@@ -498,7 +498,7 @@ impl Reading {
         gauge(encoder, "admin_sessions", help, None, stats.sessions as f64)
     }
 
-    /// The upgrade that is under way, or was the last.
+    /// The upgrade that is under way, or the last one.
     fn upgrade(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let progress = self.0.upgrades.progress();
         let help = "Where the upgrade is: 0 none yet, 1 starting, 2 copying, 3 switching, 4 done, \
@@ -570,7 +570,7 @@ impl Reading {
     }
 }
 
-/// What is on disk, and how it gets there.
+/// The store on disk, and its writer.
 fn store(encoder: &mut DescriptorEncoder, stats: &store::Stats) -> fmt::Result {
     let help = "Operations that wait to be written";
     gauge(encoder, "store_queue_messages", help, None, stats.queue_messages as f64)?;
@@ -655,7 +655,7 @@ fn cluster(encoder: &mut DescriptorEncoder, link: &link::Link) -> fmt::Result {
     Ok(())
 }
 
-/// What applications publish in their own transactions in PostgreSQL.
+/// The outbox in PostgreSQL.
 fn outbox(encoder: &mut DescriptorEncoder, outbox: &outbox::Outbox) -> fmt::Result {
     let status = outbox.status();
     let number = |is_so| f64::from(u8::from(is_so));

@@ -1,4 +1,4 @@
-//! The node's figures: what the process takes, samples of every second, topics on top, and metrics.
+//! The node's figures: memory and time of the process, samples of every second, top topics, and metrics.
 
 mod figure;
 pub(crate) mod histogram;
@@ -22,7 +22,7 @@ pub(crate) use sampler::{READERS_MAX, Sampler};
 pub(crate) use samples::{Sample, SampleRing};
 pub use samples_part::Samples;
 
-/// What this process has written to memory so far (RssAnon), in bytes.
+/// Returns the memory that this process has written so far (RssAnon), in bytes.
 pub fn anonymous_bytes() -> u64 {
     process::memory().anonymous
 }

@@ -21,19 +21,18 @@ pub(crate) fn memory() -> Memory {
     Memory { resident: bytes("VmRSS:"), anonymous: bytes("RssAnon:") }
 }
 
-/// Processor time of all threads, in seconds.
+/// Returns the processor time of all threads, in seconds.
 pub(crate) fn cpu_seconds() -> f64 {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     used.tv_sec as f64 + used.tv_nsec as f64 / 1e9
 }
 
-/// Slab that the kernel keeps for one end of an established connection, in bytes: measured with idle
-/// ones over loopback, as is the advice on memory of `throng tune`.
+/// The kernel's slab for one end of an established connection, in bytes: measured with idle ones over loopback, as is
+/// the advice on memory of `throng tune`.
 const SLAB_BYTES: u64 = 4_170;
 
-/// What the kernel keeps for connections of this process, in bytes. An estimate, for Linux accounts
-/// for sockets by host only: the slab of an idle connection, and of the buffers of all TCP sockets
-/// the part that our number of them has.
+/// Estimates the kernel's memory for connections of this process, in bytes, for Linux accounts for sockets by host
+/// only: the slab of idle connections, and their share, by number, of the buffers of all TCP sockets.
 pub(crate) fn kernel_bytes(stats: &KernelStats, connections: u64) -> u64 {
     let sockets = stats.tcp_sockets.unwrap_or(0).max(connections).max(1);
     let buffers = stats.tcp_memory.map_or(0, |memory| memory.used_bytes);
@@ -41,7 +40,7 @@ pub(crate) fn kernel_bytes(stats: &KernelStats, connections: u64) -> u64 {
     connections * SLAB_BYTES + (buffers as f64 * share) as u64
 }
 
-/// When this process started, in seconds since 1970; 0 where the kernel doesn't tell.
+/// Returns when this process started, in seconds since 1970, or 0 if the kernel doesn't report it.
 pub(crate) fn start_seconds() -> f64 {
     let own = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let kernel = fs::read_to_string("/proc/stat").unwrap_or_default();
@@ -56,23 +55,23 @@ fn started(own: &str, kernel: &str) -> Option<f64> {
     Some(boot as f64 + ticks as f64 / 100.0)
 }
 
-/// Milliseconds since 1970.
+/// Returns milliseconds since 1970.
 pub(crate) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Microseconds since 1970.
+/// Returns microseconds since 1970.
 pub fn unix_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
-/// Seconds since 1970.
+/// Returns seconds since 1970.
 pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The memory limit of the cgroup that this process is in, in bytes: the least of its own and of
-/// those around it, which all count.
+/// Returns the memory limit of this process's cgroup, in bytes: the least of its own and of those around it, which
+/// all count.
 pub(crate) fn cgroup_limit() -> Option<u64> {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     // Without a limit version 2 writes "max", and version 1 a number near 2^63.
@@ -80,8 +79,8 @@ pub(crate) fn cgroup_limit() -> Option<u64> {
     limit_files(&own).into_iter().filter_map(limit).filter(|limit| *limit < 1 << 60).min()
 }
 
-/// Where the limits stand, after the lines of /proc/self/cgroup (cgroups(7)):
-/// `hierarchy:controllers:path`, where version 2 is hierarchy 0 and names no controllers.
+/// Returns the files with the limits, by the lines of /proc/self/cgroup (cgroups(7)): `hierarchy:controllers:path`,
+/// where version 2 is hierarchy 0 and names no controllers.
 fn limit_files(own: &str) -> Vec<String> {
     let mut files = Vec::new();
     for line in own.lines() {
@@ -96,7 +95,7 @@ fn limit_files(own: &str) -> Vec<String> {
             }
             _ => continue,
         };
-        // In a container the path may be the host's, where only the root is to be seen.
+        // In a container the path may be the host's, and only the root is visible.
         let around = Path::new(path.trim_start_matches('/')).ancestors();
         files
             .extend(around.map(|path| Path::new(root).join(path).join(name).display().to_string()));

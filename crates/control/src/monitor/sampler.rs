@@ -1,4 +1,4 @@
-//! Takes a sample of the node every second, for all who watch it.
+//! Takes a sample of the node every second, for all readers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,10 +24,10 @@ use crate::upgrade::UpgradeStage;
 /// Readers of the live figures at the same time.
 pub(crate) const READERS_MAX: usize = 64;
 
-/// Between two samples, in seconds.
+/// Seconds between two samples.
 pub(crate) const INTERVAL_SECONDS: u64 = 1;
 
-/// What all who watch the node share, so that many of them cost as much as one.
+/// What all readers of the node's figures share, so that many of them cost as much as one.
 pub(crate) struct Monitor {
     pub node: Arc<Node>,
     /// The biggest and the busiest topics, as they were a moment ago.
@@ -40,7 +40,7 @@ pub(crate) struct Monitor {
     pub readers: Arc<Semaphore>,
     /// A permit for each trace.
     pub traces: Arc<Semaphore>,
-    /// How many traces there were: the number of the next.
+    /// How many traces have begun: the number of the next.
     pub traces_begun: AtomicU64,
     /// What the kernel reported in the last 15 minutes.
     kernel: Mutex<StatsWindow>,
@@ -68,7 +68,7 @@ impl Monitor {
         (monitor.clone(), Sampler { monitor, before, sender })
     }
 
-    /// The kernel's stats of the last 15 minutes, those of this moment included.
+    /// Returns the kernel's stats of the last 15 minutes, including those of this moment.
     pub fn kernel(&self) -> MutexGuard<'_, StatsWindow> {
         self.push_kernel(KernelStats::read())
     }
@@ -81,10 +81,10 @@ impl Monitor {
 }
 
 impl Sampler {
-    /// Takes a sample every second, whether somebody watches or not.
+    /// Takes a sample every second, with readers or without.
     pub async fn run(mut self) {
         let mut clock = tokio::time::interval(Duration::from_secs(INTERVAL_SECONDS));
-        // A whole second follows one that came late: rates over an instant mean little.
+        // A whole second follows a late tick: rates over an instant mean little.
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
         clock.tick().await;
         loop {
@@ -93,7 +93,7 @@ impl Sampler {
         }
     }
 
-    /// Takes a sample over the time since the one before.
+    /// Takes a sample over the time since the last one.
     pub fn sample(&mut self) {
         let node = &self.monitor.node;
         // The clock of the shards began at the same moment, or a little earlier.
@@ -107,7 +107,7 @@ impl Sampler {
         drop(self.monitor.push_kernel(after.kernel));
         self.before = after;
         let mut event = b"event: sample\ndata: ".to_vec();
-        // Numbers and names: neither can fail.
+        // Numbers and names always serialize.
         let _ = serde_json::to_writer(&mut event, &sample);
         event.extend_from_slice(b"\n\n");
         self.monitor.samples.lock().push(sample);
@@ -115,14 +115,14 @@ impl Sampler {
     }
 }
 
-/// limits.connections_max, which a reload may change.
+/// Returns limits.connections_max, which a reload may change.
 pub(crate) fn connections_max(node: &Node) -> u64 {
     let live = node.live();
     let limit = live.limits.iter().find(|(name, _)| *name == "limits.connections_max");
     limit.map_or(0, |(_, max)| *max)
 }
 
-/// The node's counters and gauges now.
+/// Reads the node's counters and gauges.
 fn read(node: &Node) -> Reading {
     let (mut counters, mut transports) =
         (Counters::default(), Transports::of(node.shared.protocols));

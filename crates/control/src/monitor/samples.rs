@@ -59,25 +59,25 @@ pub(crate) struct Gauges {
     pub connections: u64,
     /// limits.connections_max; 0 if there is none.
     pub connections_max: u64,
-    /// The same by transport.
+    /// Connections by transport.
     #[schema(value_type = std::collections::BTreeMap<String, u64>)]
     pub transports: Transports,
     /// Resident memory (VmRSS).
     pub rss_bytes: u64,
     /// The part of it that the program itself has written (RssAnon).
     pub user_bytes: u64,
-    /// What the program's own memory grew since the start, over the connections; 0 without any.
+    /// Growth of the program's own memory since the start, divided by the connections; 0 without any.
     #[schema(value_type = f64)]
     pub user_bytes_per_connection: Figure,
-    /// What the kernel holds for the connections, estimated: 4,170 bytes for each (measured on
-    /// idle ones) and their share of the buffers of all the host's TCP sockets.
+    /// The kernel's memory for the connections, estimated: 4,170 bytes for each (measured on idle ones) and their
+    /// share of the buffers of all the host's TCP sockets.
     pub kernel_bytes: u64,
-    /// The same over the connections; 0 without any.
+    /// The same, divided by the connections; 0 without any.
     #[schema(value_type = f64)]
     pub kernel_bytes_per_connection: Figure,
-    /// Connections for which bytes wait.
+    /// Connections with bytes in their outboxes.
     pub outboxes: u64,
-    /// These bytes.
+    /// Bytes in these outboxes.
     pub outbox_bytes: u64,
     /// Topics with members, counted for each shard and added up; users' own included.
     pub topics: u64,
@@ -87,12 +87,12 @@ pub(crate) struct Gauges {
     pub mqtt_away: u64,
     /// Topics with a retained message.
     pub mqtt_retained: u64,
-    /// What these messages hold, in bytes.
+    /// Bytes of these messages.
     pub mqtt_retained_bytes: u64,
 }
 
-/// One second of the node. What has no unit is a number of things; rates are per second, over the
-/// time since the sample before.
+/// One second of the node. A figure without a unit is a count; rates are per second, over the time since the last
+/// sample.
 #[derive(Clone, Default, Serialize, ToSchema)]
 pub(crate) struct Sample {
     /// When it was taken, in milliseconds since 1970.
@@ -101,20 +101,20 @@ pub(crate) struct Sample {
     pub gauges: Gauges,
     /// Connections of each shard.
     pub shards: Vec<u64>,
-    /// Where the time of each shard goes, and what waits for it.
+    /// How each shard spends its time, and what waits for it.
     #[schema(value_type = ShardColumns, nullable = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_shard: Option<Box<ShardColumns>>,
-    /// Connections taken in, a second.
+    /// Connections accepted, a second.
     #[schema(value_type = f64)]
     pub opened: Figure,
     /// Connections closed, a second.
     #[schema(value_type = f64)]
     pub closed: Figure,
-    /// The same by reason; only reasons that there were.
+    /// The same by reason; reasons without any are left out.
     #[schema(value_type = std::collections::BTreeMap<String, f64>)]
     pub closed_by: ClosedBy,
-    /// New connections answered 503, a second.
+    /// New connections rejected with 503, a second.
     #[schema(value_type = f64)]
     pub refused: Figure,
     /// Messages that shards took in, a second: one that goes to three shards counts three times.
@@ -127,10 +127,10 @@ pub(crate) struct Sample {
     pub bytes_in: u64,
     /// Bytes written to them, a second.
     pub bytes_out: u64,
-    /// Short HTTP answers, a second.
+    /// Short HTTP responses, a second.
     #[schema(value_type = f64)]
     pub answers: Figure,
-    /// From publish to the kernel; null when nothing was delivered.
+    /// Time from publish to the kernel; null if nothing was delivered.
     pub latency_ms: Option<Latency>,
     /// Processor seconds a second: 1 is one core.
     #[schema(value_type = f64)]
@@ -138,7 +138,7 @@ pub(crate) struct Sample {
     /// Slow consumers closed, a second.
     #[schema(value_type = f64)]
     pub slow: Figure,
-    /// The upgrade that is under way, or the last one of this process; left out where there was none.
+    /// The upgrade that is under way, or the last one of this process; left out if there was none.
     #[schema(value_type = UpgradeState, nullable = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upgrade: Option<Box<UpgradeState>>,
@@ -175,21 +175,21 @@ impl Transports {
         Transports { protocols, counts: [0; Encoding::MAX] }
     }
 
-    /// The connections of each name that has some.
+    /// Returns the connections of each name that has some.
     pub fn by_name(&self) -> Vec<(String, u32)> {
         let count = |name| u32::try_from(self.count(name)).unwrap_or(u32::MAX);
         let all = self.protocols.names().map(|protocol| (protocol.name(), count(protocol.name())));
         all.filter(|(_, count)| *count > 0).map(|(name, count)| (name.into(), count)).collect()
     }
 
-    /// A name has so many; one that nobody knows here is left out.
+    /// Sets the connections of a name. A name that is not known here is ignored.
     pub fn set(&mut self, name: &str, count: u32) {
         if let Some(protocol) = self.protocols.names().find(|protocol| protocol.name() == name) {
             self.counts[usize::from(protocol.encoding().0)] = count;
         }
     }
 
-    /// The connections of a name: a transport may have several encodings.
+    /// Returns the connections of a name: a transport may have several encodings.
     fn count(&self, name: &str) -> u64 {
         let named = self.protocols.all().filter(|protocol| protocol.name() == name);
         named.map(|protocol| u64::from(self.counts[usize::from(protocol.encoding().0)])).sum()
@@ -203,7 +203,7 @@ impl Serialize for Transports {
     }
 }
 
-/// Rates by [`Close`]; written by the reasons' names, without those that are 0.
+/// Rates by the reason of the close; written by the reasons' names, without those that are 0.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ClosedBy(pub [Figure; CloseReason::ALL.len()]);
 
@@ -215,8 +215,7 @@ impl Serialize for ClosedBy {
 }
 
 impl Sample {
-    /// What happened from one reading to the next. Where a counter is lower than before, nothing
-    /// is taken to have happened.
+    /// Makes a sample of what happened between two readings. A counter that is lower than before counts as unchanged.
     pub fn between(before: &Reading, after: Reading) -> Self {
         let seconds = after.taken.saturating_duration_since(before.taken).as_secs_f64();
         let per_second = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
@@ -257,13 +256,12 @@ impl Latency {
     }
 }
 
-/// The last [`SAMPLES_MAX`] samples, without what each shard holds. Written in columns, the oldest
-/// first.
+/// The last [`SAMPLES_MAX`] samples, without the figures of each shard. Written in columns, the oldest first.
 pub(crate) struct SampleRing(VecDeque<Sample>);
 
 impl SampleRing {
-    /// An empty ring. It writes to its memory now, so that nobody takes it for memory of the
-    /// connections that come later.
+    /// An empty ring. It writes to its memory now, so that this does not count as memory of the connections that come
+    /// later.
     pub fn new() -> Self {
         let mut ring = VecDeque::from(vec![Sample::default(); SAMPLES_MAX]);
         ring.clear();
@@ -277,18 +275,18 @@ impl SampleRing {
         self.0.push_back(Sample { shards: Vec::new(), by_shard: None, upgrade: None, ..sample });
     }
 
-    /// All samples, the oldest first.
+    /// Returns all samples, the oldest first.
     pub fn all(&self) -> impl Iterator<Item = &Sample> {
         self.0.iter()
     }
 
-    /// Puts a sample of this time where it belongs, in place of one that is there, or takes that out.
+    /// Inserts a sample of this time, or replaces the one that is there. `None` removes that.
     pub fn replace(&mut self, at: u64, sample: Option<Sample>) {
         let place = self.0.binary_search_by_key(&at, |sample| sample.at);
         match (place, sample) {
             (Ok(place), Some(sample)) => self.0[place] = sample,
             (Ok(place), None) => _ = self.0.remove(place),
-            // It is older than all, and there is no capacity.
+            // It is older than all, and the ring is at capacity.
             (Err(0), Some(_)) if self.0.len() == SAMPLES_MAX => {}
             (Err(place), Some(sample)) => {
                 let place = match self.0.len() == SAMPLES_MAX {
@@ -342,7 +340,7 @@ impl Serialize for SampleRing {
             (name, column(&self.0, move |sample| sample.gauges.transports.count(name)))
         });
         to.map.serialize_entry("transports", &Group(transports.collect()))?;
-        // A reason that there was not in all this time takes no column.
+        // A reason that did not occur in all this time gets no column.
         let closed_by = CloseReason::ALL
             .iter()
             .filter(|close| {
@@ -356,7 +354,7 @@ impl Serialize for SampleRing {
     }
 }
 
-/// Where the ring's columns are written.
+/// Writes the ring's columns.
 struct Columns<'a, M> {
     map: M,
     ring: &'a VecDeque<Sample>,

@@ -1,4 +1,4 @@
-//! The samples of the last 15 minutes on their way to another process, so that no chart begins anew.
+//! Passes the samples of the last 15 minutes to another process, so that no chart begins anew.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,12 +9,12 @@ use model::CloseReason;
 use super::figure::Figure;
 use super::samples::{ClosedBy, Gauges, Latency, Sample, SampleRing, Transports};
 
-/// The samples of the last 15 minutes: those that this process takes, and those of the one before it.
+/// The samples of the last 15 minutes: those of this process, and those of the previous one.
 #[derive(Clone)]
 pub struct Samples(Arc<Mutex<SampleRing>>);
 
 impl Default for Samples {
-    /// None yet.
+    /// No samples yet.
     fn default() -> Self {
         Samples(Arc::new(Mutex::new(SampleRing::new())))
     }
@@ -26,7 +26,8 @@ impl Samples {
     }
 }
 
-/// A sample, by when it was taken. The places of numbers and figures stay for good; more may come behind.
+/// A sample; its key is the time at which it was taken. Numbers and figures never change their positions; more may
+/// follow.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct SampleRecord {
@@ -140,7 +141,7 @@ impl SampleRecord {
     }
 }
 
-/// The part's name, which stays for good.
+/// The part's name, which must never change.
 const SAMPLES: &str = "samples";
 
 impl Part for Samples {
@@ -194,7 +195,7 @@ mod tests {
         assert_eq!(pass(), 900);
         assert_eq!(shown(&new), shown(&old));
         assert_eq!(shown(&new)["transports"]["ws"][0], 3);
-        // The oldest go as others come.
+        // New samples replace the oldest.
         old.lock().push(sample(901));
         old.lock().push(sample(902));
         assert_eq!(pass(), 4);

@@ -1,4 +1,4 @@
-//! Why a shard is slow: where the time of each goes, and what waits for it.
+//! Why a shard is slow: how it spends its time, and what waits for it.
 
 use std::array;
 
@@ -18,7 +18,7 @@ pub(crate) struct ShardReading {
     pub turns: [u64; Histogram::BUCKETS],
     pub asleep_us: u64,
     pub bulk_us: u64,
-    /// `None` where the kernel does not report it.
+    /// `None` if the kernel does not report it.
     pub thread: Option<ThreadTime>,
     pub mailbox: u64,
     pub listen_queue: u64,
@@ -27,7 +27,7 @@ pub(crate) struct ShardReading {
 }
 
 impl ShardReading {
-    /// Reads a shard with so many commands in its mailbox.
+    /// Reads a shard with this many commands in its mailbox.
     pub fn of(metrics: &Metrics, mailbox: u64) -> Self {
         ShardReading {
             connections: metrics.open_connections.get(),
@@ -44,8 +44,8 @@ impl ShardReading {
     }
 }
 
-/// Figures of the shards in columns, with an element for each shard, by number. Shares are of the time since the sample before:
-/// 0.25 is a quarter of it.
+/// Figures of the shards in columns, with an element for each shard, by number. Shares are of the time since the last
+/// sample: 0.25 is a quarter of it.
 #[derive(Clone, Default, Serialize, ToSchema)]
 pub(crate) struct ShardColumns {
     /// Messages handed to connections, a second.
@@ -54,10 +54,10 @@ pub(crate) struct ShardColumns {
     /// Turns of the loop, a second.
     #[schema(value_type = Vec<f64>)]
     pub turns: Vec<Figure>,
-    /// Half of the turns took no longer, in milliseconds; null where there was none.
+    /// Half of the turns took no longer, in milliseconds; null if there was none.
     #[schema(value_type = Vec<Option<f64>>)]
     pub turn_p50_ms: Vec<Option<Figure>>,
-    /// 99 % of the turns took no longer, in milliseconds; null where there was none.
+    /// 99 % of the turns took no longer, in milliseconds; null if there was none.
     #[schema(value_type = Vec<Option<f64>>)]
     pub turn_p99_ms: Vec<Option<Figure>>,
     /// The share in which the shard slept, as it had nothing to do.
@@ -66,7 +66,7 @@ pub(crate) struct ShardColumns {
     /// The share in fan-outs over long lists.
     #[schema(value_type = Vec<f64>)]
     pub bulk: Vec<Figure>,
-    /// The share on a processor; null where the kernel does not report it, as are the next two.
+    /// The share on a processor; null if the kernel does not report it, as are the next two.
     #[schema(value_type = Vec<Option<f64>>)]
     pub cpu: Vec<Option<Figure>>,
     /// The share in system calls, a part of `cpu`; the kernel counts it in steps of 10 ms.
@@ -79,14 +79,14 @@ pub(crate) struct ShardColumns {
     pub mailbox: Vec<u64>,
     /// Connections that the kernel has let in and the shard has not accepted, as counted once a second.
     pub listen_queue: Vec<u64>,
-    /// Connections for which bytes wait.
+    /// Connections with bytes in their outboxes.
     pub outboxes: Vec<u64>,
-    /// These bytes.
+    /// Bytes in these outboxes.
     pub outbox_bytes: Vec<u64>,
 }
 
 impl ShardColumns {
-    /// What happened from one reading of all shards to the next, so many seconds later. A shard of which there is no earlier
+    /// Returns the figures between two readings of all shards, this many seconds apart. A shard without an earlier
     /// reading has done nothing.
     pub fn between(before: &[ShardReading], after: &[ShardReading], seconds: f64) -> Self {
         let mut columns = ShardColumns::default();

@@ -1,4 +1,4 @@
-//! What the node says of itself to MQTT clients, under the names that Mosquitto gave these topics.
+//! The node's figures for MQTT clients, under the names that Mosquitto gave these topics.
 
 use std::sync::atomic::Ordering;
 
@@ -33,7 +33,7 @@ pub(crate) fn publish(node: &Node) {
             ..Publication::new(topic, Data::Text(value.as_str().into()))
         };
         let publish = Publish { publication, options: Options::default() };
-        // What can't be told now is told anew soon.
+        // A figure that can't be published now is published anew soon.
         node.broker.submit(publish, None, Box::new(|_| ()));
     }
 }

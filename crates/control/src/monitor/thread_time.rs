@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// The kernel's clock ticks in a second, in which /proc counts (`USER_HZ`): the same on every architecture that Rust has.
+/// The kernel's clock ticks in a second, in which /proc counts (`USER_HZ`): the same on every architecture of Rust.
 const TICKS_PER_SECOND: u64 = 100;
 
 /// The time of a thread since it was started, in microseconds.
@@ -17,8 +17,8 @@ pub(crate) struct ThreadTime {
 }
 
 impl ThreadTime {
-    /// Reads the time of a thread by the number that the kernel gives it. `None` where the kernel does not report it,
-    /// as in some containers.
+    /// Reads the time of a thread by the number that the kernel gives it. Returns `None` if the kernel does not
+    /// report it, as in some containers.
     pub fn read(thread: u64) -> Option<Self> {
         let file = |name| fs::read_to_string(format!("/proc/self/task/{thread}/{name}")).ok();
         ThreadTime::parse(&file("schedstat")?, &file("stat")?)
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn the_time_of_this_thread_grows() {
         let thread = u64::from(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
-        // The host may hide it.
+        // The host may not report it.
         if let Some(before) = ThreadTime::read(thread) {
             let began = std::time::Instant::now();
             let mut sum = 0u64;

@@ -1,4 +1,4 @@
-//! The topics on top: the biggest, the busiest, and those that cost most.
+//! The top topics: the biggest, the busiest, and those that cost most.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -16,16 +16,16 @@ use utoipa::ToSchema;
 use super::figure::Figure;
 use crate::node::{Node, ShardRequestError};
 
-/// Topics that a scan lists at least: the next caller may want more than this one.
+/// Topics that a scan lists at least: the next caller may request more than this one.
 const SCAN_MIN: usize = 20;
 
-/// How long the top topics are good for everyone who asks.
+/// How long the result of a scan serves all callers.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// Messages are counted over so long at most.
+/// The longest time over which messages are counted, in seconds.
 const ACTIVITY_SECONDS_MAX: u64 = 60;
 
-/// By what topics are on top.
+/// The figure that orders topics.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum By {
@@ -40,14 +40,14 @@ pub(crate) enum By {
     Bytes,
 }
 
-/// A topic on top.
+/// A top topic.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct TopTopic {
     /// Its name; `@alice` is the user `alice`, `*` everyone.
     topic: String,
     /// Connections in it, on this node.
     members: u64,
-    /// Over the last minute, or as much of it as the recent window reaches back.
+    /// Messages over the last minute, or as much of it as the recent window reaches back.
     #[schema(value_type = f64)]
     messages_per_minute: Figure,
     /// Messages times the members that they went to, over the last minute. With `by=deliveries` and `by=bytes` only.
@@ -60,7 +60,7 @@ pub(crate) struct TopTopic {
     bytes_per_minute: Option<Figure>,
 }
 
-/// The topics on top as they were at the last scan.
+/// The top topics as of the last scan.
 #[derive(Default)]
 pub(crate) struct Tops {
     biggest: Mutex<Option<Found>>,
@@ -69,7 +69,7 @@ pub(crate) struct Tops {
     by_bytes: Mutex<Option<Found>>,
 }
 
-/// What a scan found. Its errors count, too: those who wait don't each ask a silent shard again.
+/// The result of a scan. An error counts, too, so that not every caller waits for a silent shard.
 struct Found {
     at: Instant,
     limit: usize,
@@ -77,7 +77,7 @@ struct Found {
 }
 
 impl Tops {
-    /// The topics on top, from a scan that is at most 2 seconds old.
+    /// Returns the top topics, from a scan that is at most 2 seconds old.
     pub async fn get(
         &self,
         node: &Node,
@@ -90,7 +90,7 @@ impl Tops {
             By::Deliveries => &self.by_deliveries,
             By::Bytes => &self.by_bytes,
         };
-        // One scan at a time: who comes meanwhile waits for what it finds.
+        // One scan runs at a time: later callers wait for its result.
         let mut found = cache.lock().await;
         let is_fresh = |found: &&Found| found.at.elapsed() < FRESH && found.limit >= limit;
         let mut topics = match found.as_ref().filter(is_fresh) {
@@ -112,13 +112,13 @@ impl Tops {
     }
 }
 
-/// The biggest topics. Connections are spread over the shards by chance, so those of the node are
-/// among twice as many of each shard; one that is left out is hardly bigger than the last.
+/// Returns the biggest topics. Connections are spread over the shards by chance, so those of the node are among twice
+/// as many of each shard; one that is left out is hardly bigger than the last.
 async fn biggest(node: &Node, limit: usize) -> Result<Vec<TopTopic>, ShardRequestError> {
     let per_shard = 2 * limit;
     let lists =
         node.request_all(|reply| Command::Biggest { limit: per_shard, reply }).all().await?;
-    // A list that is not full leaves out no topic that has members on its shard.
+    // A list below its limit leaves out no topic that has members on its shard.
     let full_lists = lists.iter().filter(|list| list.len() >= per_shard).count();
     let mut sums: HashMap<Name, (u64, usize)> = HashMap::new();
     for list in lists {
@@ -150,7 +150,7 @@ async fn biggest(node: &Node, limit: usize) -> Result<Vec<TopTopic>, ShardReques
     Ok(topics.collect())
 }
 
-/// The topics with the most messages in the recent window, users' own and everyone's included.
+/// Returns the topics with the most messages in the recent window, users' own and everyone's included.
 async fn busiest(node: &Node, limit: usize) -> Result<Vec<TopTopic>, ShardRequestError> {
     let mut activity = node.broker.activity(ACTIVITY_SECONDS_MAX);
     let mut topics: Vec<_> = activity.topics.drain().map(|(_, topic)| topic).collect();
@@ -165,7 +165,7 @@ async fn busiest(node: &Node, limit: usize) -> Result<Vec<TopTopic>, ShardReques
     Ok(topics.collect())
 }
 
-/// The topics that cost most in the last minute, users' own and everyone's included.
+/// Returns the topics that cost most in the last minute, users' own and everyone's included.
 async fn costliest(
     node: &Node,
     limit: usize,
@@ -174,7 +174,7 @@ async fn costliest(
     let mut sums: HashMap<Name, Cost> = HashMap::new();
     let mut span_us = 0;
     for of_shard in node.request_all(|reply| Command::Costliest { reply }).all().await? {
-        // Shards have counted since they began, which is the same moment but for a little.
+        // All shards have counted since nearly the same moment.
         span_us = span_us.max(of_shard.span_us);
         for (topic, cost) in of_shard.topics {
             let sum = sums.entry(topic).or_default();
@@ -200,7 +200,8 @@ async fn costliest(
     Ok(topics.collect())
 }
 
-/// How many connections are in each of the topics; in everyone's all. It asks for all before it waits for any.
+/// Returns how many connections are in each of the topics; all are in everyone's. Sends all requests before it waits
+/// for a reply.
 async fn members_of(node: &Node, topics: Vec<Name>) -> Result<Vec<u64>, ShardRequestError> {
     let everyone = node.shared.connections.load(Ordering::Relaxed);
     let is_everyone: Vec<bool> = topics.iter().map(|topic| *topic == BROADCAST).collect();

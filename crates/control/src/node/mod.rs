@@ -1,4 +1,4 @@
-//! The node as the control thread sees it: what it serves, and how it reaches the shards.
+//! The node as the control thread sees it: its state, and its requests to the shards.
 
 mod shards;
 mod user_locks;
@@ -27,19 +27,19 @@ pub(crate) use shards::{SHARD_TIMEOUT, ShardReplies, ShardRequestError};
 pub(crate) use user_locks::UserLock;
 pub use user_locks::UserLocks;
 
-/// What the control thread serves.
+/// The node that the control thread serves.
 pub struct Node<S: ?Sized = dyn Shards> {
-    /// Where messages are published.
+    /// Publishes messages.
     pub broker: Arc<dyn Broker>,
     /// The topics with history.
     pub history: Arc<dyn History>,
-    /// Where messages outlive the process, for its figures.
+    /// The store on disk, if there is one.
     pub store: Option<store::Store>,
-    /// The link to other nodes; `None` where the node is alone.
+    /// The link to other nodes; `None` if the node is alone.
     pub cluster: Option<Arc<link::Link>>,
-    /// What applications publish in their own transactions; `None` without a database.
+    /// The outbox in PostgreSQL; `None` without a database.
     pub outbox: Option<Arc<outbox::Outbox>>,
-    /// The history, where a database has it.
+    /// The history in PostgreSQL, if a database has it.
     pub history_database: Option<history_postgres::Postgres>,
     /// The flags that all threads share.
     pub shared: Arc<shard::Shared>,
@@ -51,23 +51,22 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub client_url_tls: Option<String>,
     /// The largest body of a request, in bytes.
     pub body_bytes_max: usize,
-    /// Who is connected to the admin port.
+    /// The connections to the admin port.
     pub connections: Arc<Connections>,
-    /// Who may call.
+    /// The keys and sessions that may call.
     pub access: Arc<Access>,
-    /// [`crate::anonymous_bytes`] before the first connection: what grows beyond it belongs to the
-    /// connections.
+    /// [`crate::anonymous_bytes`] before the first connection: growth beyond it belongs to the connections.
     pub anonymous_at_start: u64,
-    /// Has the allocator return freed memory to the system, if it can. It may take a while, and runs
-    /// on a thread of its own.
+    /// Makes the allocator return freed memory to the system, if it can. It may take a while, and runs on a thread of
+    /// its own.
     pub give_back: Option<fn()>,
-    /// What may change while it runs.
+    /// The settings that may change while it runs.
     pub live: Arc<RwLock<Live>>,
-    /// The tokens that count no longer.
+    /// The tokens that are revoked.
     pub revocations: Arc<token::Revocations>,
-    /// How tokens were judged.
+    /// Counts of how tokens were verified.
     pub token_stats: Arc<token::Stats>,
-    /// Has keys of tokens fetched.
+    /// Requests keys of tokens.
     pub keys: crate::key_fetcher::KeyFetcher,
     /// The server's TLS certificates, for the metrics.
     pub certificates: Arc<crate::certificates::Certificates>,
@@ -75,54 +74,54 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub webhook: Arc<webhook::Dispatcher>,
     /// The topics that users enter when they connect.
     pub subscriptions: Arc<::subscriptions::Subscriptions>,
-    /// Where changes of those are stored, if they outlive the process.
+    /// Stores changes of those, if they outlive the process.
     pub keep_subscriptions: Option<Arc<dyn ::subscriptions::SubscriptionStore>>,
-    /// Begins spans of traces, where a collector is configured.
+    /// Begins spans of traces, if a collector is configured.
     pub tracer: Option<Arc<Tracer>>,
     /// Passes all of this to another process.
     pub upgrades: Upgrades,
     /// Drains and rebalances.
     pub evictions: Evictions,
-    /// Whose subscriptions are being changed.
+    /// Locks of the users whose subscriptions are being changed.
     pub subscription_locks: UserLocks,
-    /// The shards, by number. (The last field, so that the type behind it can be forgotten.)
+    /// The shards, by number. (The last field, so that the node coerces to one of `dyn Shards`.)
     pub shards: S,
 }
 
 /// Why a node should get no new connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotReady {
-    /// The process ends.
+    /// It drains.
     Draining,
     /// It is at its memory limit.
     MemoryFull,
-    /// Its store can't write: clients that need it are refused.
+    /// Its store can't write: clients that need it are rejected.
     StoreFailed,
 }
 
-/// What may change while the control thread runs.
+/// The settings that may change while the control thread runs.
 #[derive(Clone, Default)]
 pub struct Live {
-    /// The payload of a message, in bytes.
+    /// The largest payload of a message, in bytes.
     pub message_bytes_max: usize,
-    /// Topics that a user may be subscribed to for good.
+    /// Durable subscriptions of a user, at most.
     pub subscriptions_per_user_max: usize,
-    /// Those of all users; 0 is no limit.
+    /// Durable subscriptions of all users, at most; 0 is no limit.
     pub subscriptions_max: u64,
-    /// Resident memory at which the node takes no new connections, in bytes; 0 is 90 % of the
-    /// cgroup's limit where there is one.
+    /// Resident memory at which the node takes no new connections, in bytes; 0 is 90 % of the cgroup's limit if there
+    /// is one.
     pub memory_bytes_max: u64,
     /// What clients may do with which topics, and to which ones keys may publish.
     pub policy: Policy,
     /// The keys that issuers of tokens publish.
     pub jwks: Arc<token::Jwks>,
-    /// Tokens say who clients are.
+    /// Whether tokens name the users of clients.
     pub has_tokens: bool,
-    /// Revocations that are remembered.
+    /// Revocations that are remembered, at most.
     pub revocations_max: usize,
-    /// How long a revocation is remembered that doesn't say, in seconds.
+    /// How long a revocation is remembered by default, in seconds.
     pub revocation_seconds: u64,
-    /// How often MQTT clients are told of the node (`$SYS`), in seconds; 0 is not at all.
+    /// Seconds between two publishes of the `$SYS` topics for MQTT clients; 0 is never.
     pub sys_seconds: u64,
     /// The directory in which backups of the store are made.
     pub backups: PathBuf,
@@ -133,12 +132,12 @@ pub struct Live {
 }
 
 impl<S: Shards + ?Sized> Node<S> {
-    /// What may change, as it is now. Hold it for a statement only: a reload waits for it.
+    /// Returns the current settings. Hold the guard for one statement only: a reload waits for it.
     pub(crate) fn live(&self) -> RwLockReadGuard<'_, Live> {
         self.live.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why the node should get no new connections, if so.
+    /// Returns why the node should get no new connections, if so.
     pub(crate) fn not_ready(&self) -> Option<NotReady> {
         if self.shared.draining.load(Ordering::Relaxed) {
             Some(NotReady::Draining)
@@ -183,8 +182,8 @@ impl<S: Shards + ?Sized> Node<S> {
         self.metrics().map(read).sum()
     }
 
-    /// What the program's own memory grew since the start, over the open connections, in bytes;
-    /// 0 while there is no connection.
+    /// Returns the growth of the program's own memory since the start, divided by the open connections, in bytes; 0
+    /// while there is no connection.
     pub(crate) fn bytes_per_connection(&self, anonymous: u64) -> f64 {
         let open = self.shared.connections.load(Ordering::Relaxed);
         if open == 0 {

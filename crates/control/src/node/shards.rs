@@ -1,4 +1,4 @@
-//! The shards as this thread sees them: commands in, answers and counters out.
+//! The shards as this thread sees them: commands in, replies and counters out.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -7,21 +7,21 @@ use shard::{Command, Metrics, Reply};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-/// How long a shard may take to answer.
+/// How long a shard may take to reply.
 pub(crate) const SHARD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// All shards of a node, by number.
 pub trait Shards: Send + Sync {
-    /// How many there are.
+    /// Returns how many there are.
     fn count(&self) -> usize;
 
-    /// Leaves a command in the mailbox of a shard below [`Shards::count`]; never blocks.
+    /// Puts a command into the mailbox of a shard below [`Shards::count`]; never blocks.
     fn send(&self, shard: usize, command: Command);
 
-    /// What a shard below [`Shards::count`] counts.
+    /// Returns the counters of a shard below [`Shards::count`].
     fn metrics(&self, shard: usize) -> &Metrics;
 
-    /// Commands that wait for a shard below [`Shards::count`].
+    /// Returns how many commands wait for a shard below [`Shards::count`].
     fn mailbox(&self, shard: usize) -> u64;
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct ShardReplies<T> {
 }
 
 impl<T: Send + 'static> ShardReplies<T> {
-    /// Asks these shards.
+    /// Sends a request to these shards.
     pub fn of<S: Shards + ?Sized>(
         all: &S,
         shards: Range<usize>,
@@ -78,12 +78,12 @@ impl<T: Send + 'static> ShardReplies<T> {
         }
     }
 
-    /// No answers, from no shard.
+    /// No replies, from no shard.
     pub fn none() -> Self {
         ShardReplies { waiting: Vec::new(), until: Instant::now() }
     }
 
-    /// All answers, by shard. Fails when a shard has ended or is silent for [`SHARD_TIMEOUT`].
+    /// Returns all replies, by shard. Fails if a shard has ended or is silent for [`SHARD_TIMEOUT`].
     pub async fn all(self) -> Result<Vec<T>, ShardRequestError> {
         let mut replies = Vec::with_capacity(self.waiting.len());
         for response in self.waiting {
@@ -95,11 +95,11 @@ impl<T: Send + 'static> ShardReplies<T> {
     }
 }
 
-/// A reply that can be awaited.
+/// Makes a reply that can be awaited.
 fn reply<T: Send + 'static>() -> (Reply<T>, oneshot::Receiver<T>) {
     let (sender, receiver) = oneshot::channel();
     let reply = Box::new(move |value| {
-        // Nobody waits any more: the caller went away.
+        // Sending fails if the caller has gone away.
         let _ = sender.send(value);
     });
     (reply, receiver)

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-/// Lets the changes of a user go one after the other, and those of others meanwhile: a lock for
-/// each of 64 groups of users.
+/// Lets the changes of one user run one after the other, and those of other users meanwhile: a lock for each of 64
+/// groups of users.
 pub struct UserLocks {
     keys: RandomState,
     locks: [Arc<Mutex<()>>; 64],
@@ -23,18 +23,18 @@ impl Default for UserLocks {
 }
 
 impl UserLocks {
-    /// Waits for the turn of these users.
+    /// Waits for the locks of these users.
     pub(crate) async fn of(&self, users: impl Iterator<Item = &str>) -> UserLock {
         let group = |user| self.keys.hash_one(user) as usize % self.locks.len();
         self.take(users.map(group).collect()).await
     }
 
-    /// Waits for the turn of all users.
+    /// Waits for the locks of all users.
     pub(crate) async fn of_all(&self) -> UserLock {
         self.take((0..self.locks.len()).collect()).await
     }
 
-    /// Everybody takes the locks in the same order, so that nobody waits for ever.
+    /// All callers take the locks in the same order, so that none waits for ever.
     async fn take(&self, groups: BTreeSet<usize>) -> UserLock {
         let mut lock = Vec::with_capacity(groups.len());
         for group in groups {

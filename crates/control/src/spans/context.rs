@@ -29,7 +29,7 @@ impl SpanContext {
         let (version, trace_id, span_id, flags) = (field(2)?, field(32)?, field(16)?, field(2)?);
         let [version] = parse_hex(version)?;
         let is_longer = fields.next().is_some();
-        // Later versions may have more fields behind these; 255 is none.
+        // Later versions may have more fields behind these; 255 is no version.
         if version == 0xff || (version == 0 && is_longer) {
             return None;
         }
@@ -39,7 +39,7 @@ impl SpanContext {
         has_ids.then_some(SpanContext { trace_id, span_id, is_sampled: flags & SAMPLED != 0 })
     }
 
-    /// Reads the `traceparent` of a request. Several of them are as none.
+    /// Reads the `traceparent` of a request. Several count as none.
     pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
         let mut all = headers.get_all(TRACEPARENT).iter();
         let (first, None) = (all.next()?, all.next()) else { return None };

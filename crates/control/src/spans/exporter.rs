@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::{Span, Tracer, TracingSettings, otlp};
 use crate::outgoing::{AGENT, Connector, chain, connector};
 
-/// Spans of one request.
+/// Spans of one request, at most.
 const BATCH_SPANS_MAX: usize = 512;
 
 /// How long the first span of a batch waits for others.
@@ -31,8 +31,8 @@ const RESPONSE_BYTES_MAX: usize = 64 << 10;
 /// An unused connection is closed after this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Sends spans to the collector, batch by batch. What it does not take is lost and counted: while the exporter repeats an
-/// old batch, the queue would lose newer ones.
+/// Sends spans to the collector, batch by batch. Spans that it does not take are lost and counted: while the exporter
+/// repeats an old batch, the queue would lose newer ones.
 pub struct SpanExporter {
     settings: TracingSettings,
     queued: mpsc::Receiver<Span>,
@@ -91,7 +91,7 @@ impl SpanExporter {
         }
     }
 
-    /// Waits for spans until a batch is full or its time is over. An empty batch is the end.
+    /// Waits for spans until a batch is complete or its time is over. An empty batch is the end.
     async fn next_batch(&mut self, stopped: &mut oneshot::Receiver<()>) -> Vec<Span> {
         let mut batch = Vec::new();
         let queued = &mut self.queued;
@@ -122,7 +122,7 @@ impl SpanExporter {
         batch
     }
 
-    /// Sends a batch. Gives the number of its spans that the collector rejects.
+    /// Sends a batch. Returns the number of its spans that the collector rejects.
     async fn send(
         &self,
         client: &Client<Connector, Full<Bytes>>,

@@ -1,5 +1,5 @@
-//! Spans of traces, for OpenTelemetry: of calls that publish, of messages on their way to members, and of requests to the
-//! application. Nothing waits for the collector: what the queue can't hold is dropped and counted.
+//! Spans of traces, for OpenTelemetry: of calls that publish, of messages on their way to members, and of requests to
+//! the application. Nothing waits for the collector: spans above the queue's capacity are dropped and counted.
 
 mod context;
 mod exporter;
@@ -22,13 +22,13 @@ pub use exporter::SpanExporter;
 /// Spans that wait for the collector; more are dropped.
 const QUEUED_SPANS_MAX: usize = 4_096;
 
-/// Of so many traces [`TracingSettings::sample_per_million`] are recorded.
+/// Of this many traces [`TracingSettings::sample_per_million`] are recorded.
 const MILLION: u64 = 1_000_000;
 
-/// Why a span that nobody ended failed.
+/// The error of a span that was dropped before its end.
 const ABANDONED: &str = "abandoned: it took too long, or its caller is gone";
 
-/// Where spans go, and which are recorded.
+/// The collector of spans, and which of them are recorded.
 #[derive(Clone, Debug)]
 pub struct TracingSettings {
     /// The collector's address for traces, by OTLP with protobuf over HTTP: `http://127.0.0.1:4318/v1/traces`.
@@ -51,7 +51,7 @@ pub struct Tracer {
     counts: SpanCounts,
 }
 
-/// What became of spans.
+/// Counts of spans, by their result.
 #[derive(Default)]
 struct SpanCounts {
     sent: AtomicU64,
@@ -101,7 +101,7 @@ pub(crate) struct ActiveSpan {
 }
 
 impl Tracer {
-    /// A tracer, and what sends its spans to the collector.
+    /// Makes a tracer, and the exporter that sends its spans to the collector.
     pub fn new(settings: TracingSettings) -> (Arc<Tracer>, SpanExporter) {
         let (queue, queued) = mpsc::channel(QUEUED_SPANS_MAX);
         let tracer = Arc::new(Tracer::with_queue(settings.sample_per_million, queue));
@@ -114,15 +114,15 @@ impl Tracer {
         Tracer { sample_per_million, queue, random, drawn, counts: SpanCounts::default() }
     }
 
-    /// Spans by what became of them.
+    /// Returns the counts of spans by their result.
     pub(crate) fn counts(&self) -> [(&'static str, u64); 3] {
         let SpanCounts { sent, failed, dropped } = &self.counts;
         [("sent", sent), ("failed", failed), ("dropped", dropped)]
             .map(|(result, count)| (result, count.load(Ordering::Relaxed)))
     }
 
-    /// Begins the span of a call that this node serves, if its trace is recorded. The caller decides that for a trace of
-    /// its own.
+    /// Begins the span of a call that this node serves, if its trace is recorded. The caller decides that for a trace
+    /// of its own.
     pub(crate) fn serve(
         self: &Arc<Self>,
         name: &'static str,
@@ -164,7 +164,7 @@ impl Tracer {
         ActiveSpan { tracer: self.clone(), context, span: Some(span) }
     }
 
-    /// A number that nobody outside can foresee.
+    /// Returns a number that no other process can predict.
     fn random(&self) -> u64 {
         self.random.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
     }
@@ -186,7 +186,7 @@ impl Tracer {
 }
 
 impl ActiveSpan {
-    /// What others name as the parent of their spans.
+    /// The context that others name as the parent of their spans.
     pub fn context(&self) -> SpanContext {
         self.context
     }
@@ -205,7 +205,7 @@ impl ActiveSpan {
         }
     }
 
-    /// The span ends as failed, with this message.
+    /// Makes the span end as failed, with this message.
     pub fn set_error(&mut self, message: impl Into<String>) {
         if let Some(span) = &mut self.span {
             span.error = Some(message.into());

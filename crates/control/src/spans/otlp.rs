@@ -78,7 +78,7 @@ fn proto_span(span: Span) -> ProtoSpan {
     }
 }
 
-/// How many spans of a request the collector rejects, by its response. One that is no protobuf rejects none.
+/// Returns how many spans of a request the collector rejects, by its response. One that is no protobuf rejects none.
 pub(super) fn rejected_spans(response: &[u8]) -> u64 {
     let response = ExportTraceServiceResponse::decode(response).unwrap_or_default();
     let rejected = response.partial_success.map_or(0, |it| it.rejected_spans);

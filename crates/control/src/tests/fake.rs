@@ -1,4 +1,4 @@
-//! A node without connections: shards that answer from a table, and a broker that records.
+//! A node without connections: shards that reply from a table, and a broker that records.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -34,24 +34,24 @@ pub enum Mood {
     Willing,
     /// The shards have ended: replies are dropped.
     Ended,
-    /// The shards take commands and don't answer; receipts stay open.
+    /// The shards take commands and don't reply; receipts stay open.
     Silent,
-    /// Mailboxes are full.
+    /// Mailboxes are at capacity.
     Overloaded,
 }
 
-/// Events of a trace from each shard: from both of them more than wait for a reader.
+/// Events of a trace from each shard: both send more than may wait for a reader.
 pub const EVENTS: usize = 600;
 
 /// Two shards, each with two connections of `alice` in `news`.
 pub struct FakeShards {
     mood: Mood,
     metrics: [Metrics; 2],
-    /// A line a command.
+    /// One line for each command.
     commands: Arc<Mutex<Vec<String>>>,
-    /// Commands that are never answered.
+    /// Commands that never get a reply.
     pending: Mutex<Vec<Command>>,
-    /// Happens when the first command comes.
+    /// Runs at the first command.
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -270,8 +270,8 @@ fn connection(shard: u16) -> ConnectionInfo {
 /// The epoch of topics with history.
 pub const HISTORY_EPOCH: Epoch = Epoch(0x0bad_cafe);
 
-/// Gives offsets from 1, retains all messages for half a minute, and counts four members for each
-/// message. Topics with history are a real broker's.
+/// Assigns offsets from 1, retains all messages for half a minute, and counts four members for each message. A real
+/// broker has topics with history.
 pub struct FakeBroker {
     real: Local,
     history: Arc<history_local::Local>,
@@ -281,7 +281,7 @@ pub struct FakeBroker {
     messages: Mutex<Vec<Arc<Envelope>>>,
     /// Receipts that stay open.
     receipts: Mutex<Vec<Receipt>>,
-    /// What waits for a disk that never answers.
+    /// Publishes that wait for a disk that never replies.
     waiting: Mutex<Vec<Done>>,
 }
 
@@ -401,13 +401,13 @@ pub struct Bench {
     pub node: Arc<Node>,
     pub monitor: Arc<Monitor>,
     pub sampler: Sampler,
-    /// What went to the broker.
+    /// Publications that the broker got.
     pub published: Arc<Mutex<Vec<Publication>>>,
-    /// What the shards were sent, a line a command.
+    /// Commands that the shards got, one line each.
     pub commands: Arc<Mutex<Vec<String>>>,
 }
 
-/// An answer.
+/// A response.
 pub struct TestReply {
     pub status: u16,
     pub headers: HeaderMap,
@@ -457,7 +457,7 @@ pub fn with_retained(mood: Mood, retained: Arc<dyn sessions::Retained>) -> Bench
     bench_of(node, published, commands)
 }
 
-/// A node that this upgrades.
+/// A node with this upgrader.
 pub fn with_upgrader(upgrader: Arc<dyn crate::Upgrader>) -> Bench {
     let (published, commands) = (Arc::default(), Arc::default());
     let node = node(Mood::Willing, Arc::clone(&published), Arc::clone(&commands));
@@ -465,7 +465,7 @@ pub fn with_upgrader(upgrader: Arc<dyn crate::Upgrader>) -> Bench {
     bench_of(Node { upgrades, ..node }, published, commands)
 }
 
-/// A node where this happens when a shard gets the first command.
+/// A node that runs this when a shard gets the first command.
 pub fn with_meanwhile(meanwhile: impl FnOnce(&shard::Shared) + Send + 'static) -> Bench {
     let (published, commands) = (Arc::default(), Arc::default());
     let node = node(Mood::Willing, Arc::clone(&published), Arc::clone(&commands));
@@ -474,7 +474,7 @@ pub fn with_meanwhile(meanwhile: impl FnOnce(&shard::Shared) + Send + 'static) -
     bench_of(node, published, commands)
 }
 
-/// A node that doesn't know who follows a topic.
+/// A node without the table of subscriptions by topic.
 pub fn without_followers(mood: Mood) -> Bench {
     let (published, commands) = (Arc::default(), Arc::default());
     let node = node(mood, Arc::clone(&published), Arc::clone(&commands));
@@ -492,7 +492,7 @@ fn bench_of(
     Bench { node, monitor, sampler, published, commands }
 }
 
-/// A node that writes down what it publishes and what commands it sends.
+/// A node that records what it publishes and what commands it sends.
 pub fn node(
     mood: Mood,
     published: Arc<Mutex<Vec<Publication>>>,
@@ -587,7 +587,7 @@ fn node_from(
     node
 }
 
-/// What the configuration says of keys with these names and scopes; the text of each is its name, twice.
+/// The configuration of keys with these names and scopes; the text of each is its name, twice.
 pub fn access(keys: &[(&str, &[&str])]) -> crate::AccessSettings {
     let key = |(name, scopes): &(&str, &[&str])| crate::ApiKey {
         scopes: scopes.iter().map(|scope| scope.parse().unwrap()).collect(),
@@ -661,7 +661,7 @@ fn rules() -> model::Rules {
     }
 }
 
-/// Asks nobody.
+/// Webhooks without a URL.
 pub fn webhook() -> (Arc<Dispatcher>, webhook::Workers) {
     let fixed = webhook::Fixed {
         authorities: Authorities::SYSTEM,
@@ -687,8 +687,8 @@ pub fn webhook() -> (Arc<Dispatcher>, webhook::Workers) {
 }
 
 impl Bench {
-    /// Calls, and leaves the body to be read. Each call has a router of its own: what a layer keeps
-    /// from call to call begins anew.
+    /// Makes a call, and leaves its body to be read. Each call has a router of its own: the state of its layers
+    /// begins anew.
     pub async fn open(&self, request: Request<Body>) -> Response {
         let (mut parts, body) = request.into_parts();
         parts.headers.entry("host").or_insert("127.0.0.1:8001".parse().unwrap());

@@ -1,4 +1,4 @@
-//! Topics' history: options of publish, pages, deletion, and what is counted.
+//! Topics' history: options of publish, pages, deletion, and counts.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -111,8 +111,7 @@ async fn a_store_that_is_behind_or_broken_is_503() {
     }
 }
 
-/// No caller learns that a message is not published while it may be; and a batch waits as long as
-/// one message.
+/// No response denies a publish that may still happen, and a batch waits as long as one message.
 #[tokio::test(start_paused = true)]
 async fn a_silent_disk_leaves_it_open_whether_it_is_published() {
     let bench = bench(Mood::Willing);

@@ -1,4 +1,4 @@
-//! The API as its callers meet it, against fake shards and a fake broker.
+//! Tests of the API, with fake shards and a fake broker.
 
 mod cursors;
 pub(crate) mod fake;
@@ -118,7 +118,7 @@ async fn shards_that_ended_or_are_silent_are_503() {
     }
 }
 
-/// Counters as a node with three connections has them.
+/// Sets counters as a node with three connections has them.
 fn count(bench: &Bench) {
     let first = bench.node.shards.metrics(0);
     first.connections[1].add(1);
@@ -347,7 +347,7 @@ async fn the_openapi_document_is_served() {
     assert!(document["paths"]["/api/batch"]["post"].is_object());
 }
 
-/// What tells of names, to programs and in the dashboard's fields, has the length that is checked.
+/// The OpenAPI document and the dashboard's fields have the length of names that is checked.
 #[tokio::test]
 async fn the_longest_name_is_documented_as_it_is_checked() {
     let document = bench(Mood::Willing).get("/api/openapi.json").await.json();

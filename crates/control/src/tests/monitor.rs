@@ -25,7 +25,7 @@ async fn live(bench: &Bench) -> axum::body::BodyDataStream {
     response.into_body().into_data_stream()
 }
 
-/// The next piece of a body; `None` at its end.
+/// Returns the next piece of a body, or `None` at its end.
 async fn next(body: &mut axum::body::BodyDataStream) -> Option<Bytes> {
     let piece = std::future::poll_fn(|context| std::pin::Pin::new(&mut *body).poll_next(context));
     piece.await.map(Result::unwrap)
@@ -145,7 +145,7 @@ async fn the_samples_say_what_node_they_are_of() {
     assert_eq!(samples["closed_by"], json!({}));
 }
 
-/// The samples had this path once: a caller from then learns the new one.
+/// Earlier versions had the samples at this path: the error names the new one.
 #[tokio::test]
 async fn history_without_a_topic_is_rejected_and_names_the_samples() {
     let bench = bench(Mood::Willing);
@@ -167,7 +167,7 @@ async fn the_biggest_topics_are_counted_exactly_and_for_all_who_ask_in_two_secon
     let want = [row("deep", 33, 0), row("a", 11, 2), row("b", 0, 0)];
     assert_eq!(top["by"], "members");
     assert_eq!(top["topics"].as_array().unwrap()[..2], want[..2]);
-    // Those that one shard's full list leaves out are counted again: the rest here is gone.
+    // A topic that a list at its limit leaves out is counted again: this one has no members any more.
     assert_eq!(top["topics"][2]["members"], 0);
     let sent = |what: &str| {
         bench.commands.lock().unwrap().iter().filter(|line| line.contains(what)).count()
@@ -324,7 +324,7 @@ async fn messages_come_newest_first_as_they_were_published() {
     for query in ["limit=0", "limit=101", "user=alice"] {
         assert_eq!(bench.get(&format!("/api/messages?{query}")).await.status, 400, "{query}");
     }
-    // What is no UTF-8 is rejected, and not taken for a name with U+FFFD in it.
+    // Text that is not UTF-8 is rejected, and not taken for a name with U+FFFD in it.
     for path in ["messages?topic=%FF", "topics?prefix=%C3", "messages?%80=1"] {
         let reply = bench.get(&format!("/api/{path}")).await;
         assert_eq!((reply.status, reply.code().as_str()), (400, "bad_query"), "{path}");

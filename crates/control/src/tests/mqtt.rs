@@ -14,7 +14,7 @@ fn id(shard: u16) -> ConnectionId {
     ConnectionId { node: NodeId(9), shard, slot: 12, serial: 345 }
 }
 
-/// A client of this key has come, and gone again.
+/// Connects a client of this key, and disconnects it.
 fn leave(shared: &shard::Shared, key: &str) {
     let sessions = &shared.mqtt_sessions;
     let claim = Claim { key, by: id(0), clean: false };
@@ -68,7 +68,7 @@ async fn sessions_of_connected_clients_and_of_those_away_are_one_list_in_pages()
     }
 }
 
-/// Its shard does not have it any more, and the registry did not have it before.
+/// Its shard no longer has the client, and the registry did not have it before.
 #[tokio::test]
 async fn a_client_that_goes_while_sessions_are_listed_is_listed() {
     let bench = with_meanwhile(|shared| leave(shared, "c"));
@@ -106,7 +106,7 @@ async fn a_session_is_ended_connected_or_away() {
     leave(&bench.node.shared, "bob\0phone");
     let sessions = &bench.node.shared.mqtt_sessions;
     let _ = sessions.claim(Claim { key: "b", by: id(1), clean: true });
-    // The shard has another one in its place.
+    // The shard has another client in the slot.
     let _ = sessions.claim(Claim { key: "other", by: id(0), clean: true });
     let reply = bench.delete(&format!("{PATH}/b")).await.json();
     let want = json!({"client": "b", "owner": null, "ended": true, "disconnected": true});

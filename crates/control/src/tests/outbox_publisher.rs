@@ -1,4 +1,4 @@
-//! What comes of rows of the outbox.
+//! Results of rows of the outbox.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,7 +7,7 @@ use outbox::{Outcome, Publisher, Row};
 use super::fake::{Bench, Mood, bench};
 use crate::api::OutboxPublisher;
 
-/// What comes of a row with this message.
+/// Returns the outcome of a row with this message.
 fn outcome(bench: &Bench, message: &str) -> Outcome {
     let bytes = message.len() as u64;
     outcome_of(bench, Row { id: 7, uid: "0b1c".into(), message: Some(message.into()), bytes })

@@ -1,4 +1,4 @@
-//! Who is in a topic, over the API.
+//! Users in a topic, over the API.
 
 use presence::{
     Batch, Completion, Counts, Limits, List, NodeId, Presence, PresenceReply, Ref, Stats,
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::fake::{Mood, bench};
 
-/// Publishes what is due, to nobody.
+/// Publishes due notices, without receivers.
 fn announce(presence: &dyn Presence, now_us: u64) {
     let mut batches = presence.take(now_us, 9);
     batches.iter_mut().for_each(|batch| batch.publish(&mut |_, _, _| true));
@@ -38,7 +38,7 @@ async fn presence_lists_users_up_to_the_cap() {
     assert_eq!((&many["users"], &many["presences"]), (&json!(4), &Value::Null));
 }
 
-/// Presence of which another node knows the lists.
+/// Presence whose lists another node has.
 struct Remote {
     replies: bool,
 }

@@ -65,7 +65,7 @@ async fn an_invalid_body_is_rejected_with_the_reason() {
     assert!(bench.published.lock().unwrap().is_empty());
 }
 
-/// Not even the application can say what only the server says, by any call.
+/// No call of the application can publish an event of the server.
 #[tokio::test]
 async fn an_event_that_clients_take_for_the_servers_is_not_published() {
     let bench = bench(Mood::Willing);
@@ -179,7 +179,7 @@ async fn each_command_of_a_batch_is_served_and_a_rejected_one_stops_nothing() {
     }
     assert_eq!(results[10]["error"]["code"], "forbidden");
     assert_eq!(results.len(), 11);
-    // What the server says of itself, no key of the application says.
+    // No key of the application may publish below `$SYS`.
     let body = json!({"topic": "$SYS", "data": 1, "mqtt": {"retain": true}});
     let reply = bench.post("/api/publish", body).await;
     assert_eq!((reply.status, reply.code().as_str()), (403, "forbidden"));
@@ -236,7 +236,7 @@ async fn a_silent_shard_is_waited_for_once_in_a_batch() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever is in a body, the answer is JSON, and never the server's fault.
+    /// For any body the response is JSON, and never an error of the server.
     #[test]
     fn any_body_is_served_in_json(
         bytes in prop_oneof![

@@ -1,4 +1,4 @@
-//! What back ends answer to messages that they are sent.
+//! Replies of back ends to messages.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use super::fake::{Mood, bench};
 use crate::api::ReplyPublisher;
 use crate::webhook::{PublishReplies, ReplyCounts, ReplyTo};
 
-/// Where the answer to the message "1" goes.
+/// Returns where replies to the messages "1" and "system" go.
 fn reply_to(id: &str) -> Option<ReplyTo> {
     let topic = match id {
         "1" => "@alice",
@@ -20,7 +20,7 @@ fn reply_to(id: &str) -> Option<ReplyTo> {
     Some(ReplyTo { topic: topic.into(), correlation_data: Some([7].into()) })
 }
 
-/// Publishes an answer: its topics, how many could not be published, and why not.
+/// Publishes a response. Returns its topics, how many could not be published, and why not.
 fn publish(body: &[u8]) -> (Vec<String>, u64, String) {
     let bench = bench(Mood::Willing);
     let counts = Arc::new(ReplyCounts::default());

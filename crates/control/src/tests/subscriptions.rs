@@ -230,7 +230,7 @@ async fn a_change_is_made_after_it_is_stored() {
     let (reply, ()) = tokio::join!(called, watched);
     assert_eq!(reply.json()["added"], 1);
     assert_eq!(topics(&bench, "alice").await, json!(["a"]));
-    // What changes nothing is not stored.
+    // A change without an effect is not stored.
     assert_eq!(bench.post(PATH, add("alice", "a")).await.json()["added"], 0);
     let failed = bench.post(PATH, add("alice", "b"));
     let (reply, ()) = tokio::join!(failed, async {
@@ -278,8 +278,8 @@ async fn silent_shards_get_the_commands_and_are_not_counted() {
     assert_eq!(topics(&bench, "alice").await, json!(["a"]));
 }
 
-/// Changes of few users at once, by turns, through a store that is slow and fails now and then:
-/// what is in memory in the end is what a restart would find.
+/// Changes of few users at once, by turns, through a store that is slow and fails now and then: in the end memory has
+/// what a restart would find.
 fn changes_at_once(seeds: &[(u8, u8, bool, bool)]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -352,7 +352,7 @@ async fn all_users_together_have_so_many() {
     assert_eq!((reply.status, reply.code().as_str()), (409, "subscriptions_full"));
     assert_eq!(bench.node.subscriptions.edges(), 5);
     assert_eq!(bench.post(PATH, add("bob", 3)).await.status, 200);
-    // What takes away as much is no more, and what is there already is none.
+    // A change that removes as much needs no capacity, and neither do topics that the user has.
     let change = json!({"user": "bob", "add": ["x", "t1"], "remove": ["t0"]});
     assert_eq!(bench.post(PATH, change).await.status, 200);
     assert_eq!(bench.node.subscriptions.edges(), 8);

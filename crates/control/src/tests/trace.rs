@@ -1,4 +1,4 @@
-//! A trace as its reader meets it.
+//! A trace as its reader gets it.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -20,7 +20,7 @@ async fn open(bench: &Bench, query: &str) -> axum::body::BodyDataStream {
     response.into_body().into_data_stream()
 }
 
-/// The lines of the next pieces, until one has so many in all or the trace ends.
+/// Returns the lines of the next pieces, until there are so many in all or the trace ends.
 async fn lines(body: &mut axum::body::BodyDataStream, count: usize) -> Vec<Value> {
     let mut all = Vec::new();
     while all.len() < count
@@ -50,7 +50,7 @@ async fn a_trace_begins_with_a_count_and_ends_on_every_shard_with_its_reader() {
     assert_eq!(commands(&bench), ["0 trace 0 alice", "1 trace 0 alice"]);
     drop(body);
     assert_eq!(commands(&bench), ["0 trace end 0", "1 trace end 0"]);
-    // One connection is its shard's alone.
+    // A trace of one connection goes to its shard alone.
     let body = open(&bench, &format!("connection={id}")).await;
     assert_eq!(commands(&bench), [format!("0 trace 1 {id}")]);
     drop(body);
@@ -83,7 +83,7 @@ async fn what_can_not_be_followed_is_rejected() {
         assert_eq!((reply.status, reply.code().as_str()), (status, code), "{query}");
     }
     assert_eq!(bench.get("/api/trace?user=a&x=1").await.status, 400);
-    // None of them is under way.
+    // No trace is under way.
     let ended = commands(&bench).iter().filter(|line| line.contains("trace end")).count();
     assert_eq!(ended, 4, "two of connections, on both shards");
 }

@@ -1,4 +1,4 @@
-//! A node that is passed to another process: what becomes of requests, and who is told what.
+//! A node that is passed to another process: its requests, and the progress that callers see.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -60,7 +60,7 @@ impl Client {
         Client { address, stream: None }
     }
 
-    /// The status of the answer.
+    /// Returns the status of the response.
     fn call(&mut self, method: &str, path: &str, body: &str) -> u16 {
         self.send(&request(method, path, body));
         self.read_reply()
@@ -108,7 +108,7 @@ fn request(method: &str, path: &str, body: &str) -> String {
     )
 }
 
-/// Requests of which the head and some of the body are sent, and what is left of each.
+/// Returns requests of which the head and some of the body are sent, and the rest of each.
 fn halves(address: SocketAddr) -> Vec<(Client, String)> {
     let whole = request("POST", "/api/publish", r#"{"topic":"news","data":"x"}"#);
     let (head, body) = whole.split_once("\r\n\r\n").unwrap();
@@ -130,7 +130,7 @@ fn halves(address: SocketAddr) -> Vec<(Client, String)> {
     all
 }
 
-/// Publishes on one connection until it is told to stop, and counts; all must be taken.
+/// Publishes on one connection until `stop` is set, and counts; every publish must succeed.
 fn publisher(address: SocketAddr, stop: &Arc<AtomicBool>) -> JoinHandle<usize> {
     let stop = stop.clone();
     std::thread::spawn(move || {
@@ -200,7 +200,7 @@ fn requests_wait_and_go_on_at_the_new_process() {
     assert_eq!(old.count(), at_pause);
     old.gate.forward(socket);
     until("publishes at the new one", || new.count() > 20);
-    // A connection that said nothing in all this time is served on.
+    // A connection that was silent in all this time is served on.
     assert_eq!(same_connection.call("GET", "/api/stats", ""), 200);
     assert!(
         same_connection.stream.is_none() && same_connection.call("GET", "/api/stats", "") == 200
@@ -248,7 +248,7 @@ fn a_request_with_half_a_body_delays_no_other_and_goes_on_at_the_new_process() {
     let (mut pending_requests, mut later) = (halves(address), halves(address));
     old.gate.pause();
     assert!(old.gate.is_quiet());
-    // The rest of some comes while all stands still.
+    // The rest of some comes while the gate is paused.
     pending_requests.iter_mut().for_each(|(client, rest)| client.send(rest));
     rest();
     assert_eq!((old.count(), old.gate.is_quiet()), (0, true));
@@ -334,7 +334,7 @@ fn a_new_process_that_does_not_reply_is_an_error() {
     old.running.end_forwarding();
 }
 
-/// Begins what it is asked for; the test says how it goes.
+/// Begins every upgrade that is requested; the test sets the progress.
 struct FakeUpgrader {
     progress: watch::Sender<UpgradeProgress>,
     requests: Mutex<Vec<UpgradeRequest>>,

@@ -1,7 +1,7 @@
-//! What connections were granted by tokens, or by the application when it was asked, by slot.
+//! By slot: what a token, or the application's response, grants to a connection.
 //!
-//! Sixteen bytes a connection, and only for those that have that: what a token grants is shared by
-//! all connections to which the same is granted, and whose it is, the users' own topics say in the hub.
+//! A credential takes 16 bytes, and only connections with a token or a response have one. Connections with equal
+//! grants share one grant set. The users are not stored here: the hub has their own topics.
 
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
@@ -17,27 +17,27 @@ use crate::auth::grant_set::GrantSet;
 /// The token of one connection.
 #[derive(Clone, Copy)]
 struct Credential {
-    /// The number of its grant set and one, [`WARNED`] and [`HOOK`].
+    /// The number of its grant set plus one, with the bits [`WARNED`] and [`HOOK`].
     grant_set: NonZeroU32,
-    /// In seconds since 1970; 0 is never.
+    /// Seconds since 1970; 0 is never.
     expires_s: u32,
     mark: TokenMark,
 }
 
 const _: () = assert!(size_of::<Option<Credential>>() <= 16);
 
-/// The client was told that its token expires; or the application was asked whether it may stay.
+/// The client got a warning that its token expires, or the application got the request whether the client may stay.
 const WARNED: u32 = 1 << 31;
 
-/// It is no token's: the application has said it.
+/// The credential comes from the application, not from a token.
 const HOOK: u32 = 1 << 30;
 
-/// The application is asked so long before a connection ends at the least, in seconds, unless that is more
-/// than half of its time.
+/// The application gets its request at least so many seconds before a connection ends, but not before half of the
+/// connection's time is over.
 const REFRESH_SECONDS_MIN: u32 = 10;
 
-/// How long requests to the application are retried after the time of a connection is over, in seconds. Then the
-/// connection ends without a reply.
+/// For so many seconds after the time of a connection is over, the engine retries its request to the application.
+/// Then the connection ends without a reply.
 const REFRESH_RETRY_SECONDS: u32 = 10;
 
 /// The tokens of all connections.
@@ -46,23 +46,23 @@ pub(crate) struct Credentials {
     by_slot: PageTable<Credential>,
     /// Each with the number of its connections.
     grant_sets: Slab<(GrantSet, u32)>,
-    /// The numbers of the grant sets, by their hashes.
+    /// The numbers of the grant sets, by the hashes of the sets.
     numbers: HashTable<u32>,
     hasher: RandomState,
 }
 
-/// When a connection's token ends, and what goes before.
+/// When the server warns of the end of a token, and when it closes the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expiry {
-    /// Clients are told so long before, in seconds; 0 is not at all.
+    /// Clients get a warning so many seconds before the end; 0 sends none.
     pub warning_s: u32,
-    /// Connections are closed over so long, in seconds, so that those whose tokens end at one moment
-    /// don't come back at one moment.
+    /// Closes are spread over so many seconds, so that clients whose tokens end at one moment don't all reconnect at
+    /// one moment.
     pub spread_s: u32,
 }
 
 impl Expiry {
-    /// How long before the end the application is asked whether a connection may stay, in seconds.
+    /// How many seconds before the end the application gets the request whether a connection may stay.
     pub(crate) fn refresh_s(self) -> u32 {
         self.warning_s.max(REFRESH_SECONDS_MIN)
     }
@@ -71,17 +71,17 @@ impl Expiry {
 /// What is due because of a connection's token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenDue {
-    /// Tell the client that it expires, at this time in seconds since 1970.
+    /// Warn the client that its token expires at this time, in seconds since 1970.
     Warn(u32),
-    /// Ask the application whether the connection may stay, which ends at this time.
+    /// Request the application's decision whether the connection, which ends at this time, may stay.
     Refresh(u32),
     /// Close the connection.
     Expired,
 }
 
 impl Credentials {
-    /// Takes up what a principal's token says, or the application, in place of what there was. Nothing for
-    /// one of whom nobody said anything.
+    /// Stores what a principal's token or the application grants, in place of what the connection had. A principal
+    /// from neither gets no credential.
     pub fn insert(&mut self, slot: u32, principal: &Principal) {
         self.remove(slot);
         let hook = match principal.source {
@@ -98,7 +98,7 @@ impl Credentials {
         }
     }
 
-    /// The connection has no token any more.
+    /// Removes the credential of a connection.
     pub fn remove(&mut self, slot: u32) {
         let Some(gone) = self.by_slot.remove(slot) else {
             return;
@@ -115,7 +115,7 @@ impl Credentials {
         }
     }
 
-    /// The number of a grant set, which is taken up where there is none like it.
+    /// Returns the number of a grant set. Inserts the set if it has no equal.
     fn number_of(&mut self, grant_set: GrantSet) -> u32 {
         let Credentials { grant_sets, numbers, hasher, .. } = self;
         let hash = hasher.hash_one(&grant_set);
@@ -127,8 +127,8 @@ impl Credentials {
         number
     }
 
-    /// Somebody comes to the users of a connection, or goes: what its token grants stays what it was for
-    /// those that it had.
+    /// Called before the users of a connection change. A grant set without its owner's name is replaced by one with
+    /// the name, so that the token goes on to grant the same.
     pub fn users_change(&mut self, slot: u32, users: Vec<Name>) {
         let is_owners = |found: &Credential| self.grant_sets[number(*found)].0.is_owners();
         if !self.by_slot.get(slot).is_some_and(is_owners) {
@@ -136,7 +136,7 @@ impl Credentials {
         }
         let warned = self.is_warned(slot);
         if let Ok(principal) = self.principal(slot, users) {
-            // Nobody's own.
+            // Without users, `insert` leaves no name out.
             self.insert(slot, &Principal { users: Vec::new(), ..principal });
         }
         if warned {
@@ -144,17 +144,18 @@ impl Credentials {
         }
     }
 
-    /// True when the connection has a token, or the application has said who it is.
+    /// True when the connection has a token, or a response of the application has named its user.
     pub fn has(&self, slot: u32) -> bool {
         self.by_slot.get(slot).is_some()
     }
 
-    /// True when the application has said who it is.
+    /// True when a response of the application has named the user.
     pub fn is_by_hook(&self, slot: u32) -> bool {
         self.by_slot.get(slot).is_some_and(is_by_hook)
     }
 
-    /// The principal of a connection with a token and these users; gives them back where there is none.
+    /// Returns the principal of a connection with a token and these users. Gives the users back if the connection has
+    /// no token.
     pub fn principal(&self, slot: u32, users: Vec<Name>) -> Result<Principal, Vec<Name>> {
         let Some(found) = self.by_slot.get(slot) else {
             return Err(users);
@@ -167,18 +168,18 @@ impl Credentials {
         Ok(Principal { users, client: None, grants, info, expires, mark, source })
     }
 
-    /// What the application says of a connection with these users to others.
+    /// Returns the info that the application gives other members about a connection with these users.
     pub fn info(&self, slot: u32, users: &[Name]) -> Option<Arc<str>> {
         let found = self.by_slot.get(slot)?;
         self.grant_sets[number(*found)].0.info(users)
     }
 
-    /// What marks the token of a connection.
+    /// Returns the mark of the connection's token.
     pub fn mark(&self, slot: u32) -> Option<TokenMark> {
         self.by_slot.get(slot).map(|found| found.mark)
     }
 
-    /// What is due because of a connection's token, at this time in seconds since 1970.
+    /// Returns what is due because of a connection's token, at this time in seconds since 1970.
     pub fn due(&self, slot: u32, now_s: u64, expiry: Expiry) -> Option<TokenDue> {
         let found = self.by_slot.get(slot)?;
         let left_s = i64::from(found.expires_s) - i64::try_from(now_s).unwrap_or(i64::MAX);
@@ -191,7 +192,7 @@ impl Credentials {
             if left_s <= -i64::from(late_s + REFRESH_RETRY_SECONDS) {
                 return Some(TokenDue::Expired);
             }
-            // Half of its time is left for the answer, however short that is.
+            // However short the time is, half of it is left for the response.
             let half_s = found.expires_s.saturating_sub(found.mark.issued_s) / 2;
             let span_s = expiry.refresh_s().min(half_s);
             let early_s = span_s - spread(slot, expiry.spread_s.min(span_s / 2));
@@ -209,24 +210,24 @@ impl Credentials {
         warn.then_some(TokenDue::Warn(found.expires_s))
     }
 
-    /// Whether the client was told that its token expires.
+    /// True when the client got the warning that its token expires.
     pub fn is_warned(&self, slot: u32) -> bool {
         self.by_slot.get(slot).is_some_and(|found| found.grant_set.get() & WARNED != 0)
     }
 
-    /// The client was told that its token expires.
+    /// Notes that the client got the warning, or the application the request.
     pub fn set_warned(&mut self, slot: u32) {
         if let Some(found) = self.by_slot.get_mut(slot) {
             found.grant_set |= WARNED;
         }
     }
 
-    /// Connections with a token.
+    /// Returns the number of connections with a token.
     pub fn count(&self) -> usize {
         self.by_slot.count()
     }
 
-    /// Gives room back that a crowd has left.
+    /// Gives memory back after a spike.
     pub fn shrink(&mut self) {
         self.by_slot.shrink();
         self.grant_sets.shrink();
@@ -245,7 +246,7 @@ fn is_by_hook(credential: &Credential) -> bool {
     credential.grant_set.get() & HOOK != 0
 }
 
-/// The place of a slot in a span of so many seconds and one: neighbours are far apart.
+/// Spreads slots over `0..=seconds`: neighbouring slots are far apart.
 fn spread(slot: u32, seconds: u32) -> u32 {
     let hash = u64::from(slot.wrapping_mul(0x9e37_79b9));
     u32::try_from((hash * (u64::from(seconds) + 1)) >> 32).unwrap_or(seconds)
@@ -266,7 +267,7 @@ mod tests {
     fn equal_grants_are_stored_once_and_given_back() {
         let mut credentials = Credentials::default();
         for slot in 0..3_000 {
-            // Each is made anew, as from a token.
+            // Each principal is built anew, as from a token.
             credentials.insert(slot, &principal("news", None, Some(100)));
         }
         credentials.insert(3_000, &principal("news", Some("{}"), None));
@@ -275,7 +276,7 @@ mod tests {
         let found = credentials.principal(7, vec!["al".into()]).unwrap();
         assert_eq!(found.expires, Some(100));
         assert_eq!(*found.grants, *principal("news", None, None).grants);
-        // Another token in place of the one before.
+        // Another token replaces the one before.
         credentials.insert(3_000, &principal("news", None, None));
         assert_eq!(credentials.grant_sets.count(), 1);
         credentials.insert(3_000, &Principal::anonymous(Vec::new()));
@@ -298,7 +299,7 @@ mod tests {
         }
         assert_eq!((credentials.count(), credentials.grant_sets.count()), (3, 1));
         credentials.set_warned(0);
-        // It is logged in as another user, and then only that.
+        // A second user logs in, and then the first one logs out.
         credentials.users_change(0, vec!["al".into()]);
         for users in [vec!["al".into(), "bo".into()], vec!["bo".into()]] {
             let found = credentials.principal(0, users.clone()).unwrap();
@@ -330,7 +331,7 @@ mod tests {
         let mut credentials = Credentials::default();
         credentials.insert(1, &principal("news", None, None));
         assert_eq!(credentials.due(1, u64::MAX, expiry), None);
-        // One that comes with a token that is about to end is told at once.
+        // A client that connects with a token about to end gets the warning at once.
         credentials.insert(1, &principal("news", None, Some(1_000)));
         assert_eq!(credentials.due(1, 999, expiry), Some(TokenDue::Warn(1_000)));
         let silent = Expiry { warning_s: 0, spread_s: 0 };
@@ -338,7 +339,7 @@ mod tests {
         assert_eq!(credentials.due(1, 1_000, silent), Some(TokenDue::Expired));
     }
 
-    /// Let in at this time for so many seconds.
+    /// A principal that the application admits at this time for so many seconds.
     fn let_in(issued_s: u32, seconds: u64) -> Principal {
         let mark = TokenMark { issued_s, id_hash: 0 };
         let expires = Some(u64::from(issued_s) + seconds);
@@ -368,7 +369,7 @@ mod tests {
                 assert!((first..=last).contains(&due_s), "{seconds} {warning_s}: {due_s}");
                 let expires_s = u32::try_from(5_000 + seconds).unwrap();
                 assert_eq!(due(&credentials, due_s), Some(TokenDue::Refresh(expires_s)));
-                // It may be asked late, but not for ever.
+                // The request may be late, but not for ever.
                 assert_eq!(due(&credentials, seconds + 9), Some(TokenDue::Refresh(expires_s)));
                 let late = seconds + u64::from(spread_s) + 10;
                 assert_eq!(due(&credentials, late), Some(TokenDue::Expired));
@@ -376,7 +377,7 @@ mod tests {
                 let end = (due_s..2_000).find(|now| due(&credentials, *now).is_some()).unwrap();
                 assert_eq!(due(&credentials, end), Some(TokenDue::Expired));
                 assert!((seconds..=seconds + u64::from(spread_s)).contains(&end));
-                // What it says next counts from then.
+                // The next response counts from its own time.
                 credentials.insert(slot, &let_in(6_000, seconds));
                 assert_eq!(due(&credentials, 1_000), None);
             }
@@ -387,7 +388,7 @@ mod tests {
         let never = Expiry { warning_s: 60, spread_s: 30 };
         assert_eq!(credentials.due(1, u64::MAX, never), None);
         assert_eq!(credentials.principal(1, Vec::new()).unwrap(), forever);
-        // It and a token with the same grants are two kinds of one grant set.
+        // An admission and a token with the same grants share one grant set.
         credentials.insert(2, &principal("news", None, None));
         assert!(!credentials.is_by_hook(2));
         assert_eq!(credentials.grant_sets.count(), 1);

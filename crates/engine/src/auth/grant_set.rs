@@ -1,30 +1,30 @@
-//! What a token says beside whose it is and how long it counts, in one piece of memory.
+//! All that a token says except its user and its expiry, in one piece of memory.
 //!
-//! Most tokens that differ do so by the name of their user alone, like `chat:alice:*` in alice's. Such a
-//! name is left out, so that all who are granted alike in this way have the same grant set.
+//! Most tokens differ only by the name of their user, like `chat:alice:*` in alice's. A grant set leaves that name
+//! out, so that all connections with the same grants but for the name share one set.
 
 use std::sync::Arc;
 
 use auth::{Grants, Patterns, Principal};
 use model::Name;
 
-// Bytes that are in no text: none of them occurs in UTF-8.
+// Separators. These bytes never occur in UTF-8 text.
 /// Stands for the name of the only user.
 const OWNER: u8 = 0xff;
 /// The end of a pattern.
 const PATTERN: u8 = 0xfe;
 /// The end of the patterns of an action.
 const ACTION: u8 = 0xfd;
-/// All that the rules allow, in place of patterns.
+/// In place of patterns: grants all that the rules allow.
 const EVERYTHING: u8 = 0xfc;
 
-/// See the module's documentation: the patterns to subscribe, to publish, for presence and history, then
-/// the info.
+/// Encoded as the module's documentation says: the patterns to subscribe, to publish, for presence and for history,
+/// then the info.
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct GrantSet(Box<[u8]>);
 
 impl GrantSet {
-    /// What the principal's token says.
+    /// Encodes the grants and the info of a principal.
     pub fn of(principal: &Principal) -> Self {
         let mut bytes = Vec::new();
         match &*principal.grants {
@@ -46,12 +46,12 @@ impl GrantSet {
         GrantSet(bytes.into())
     }
 
-    /// Whether it is another one for somebody else: a name was left out.
+    /// True when the set leaves a name out, and so grants something else to another user.
     pub fn is_owners(&self) -> bool {
         self.0.contains(&OWNER)
     }
 
-    /// What it grants to these users. What is one's own is nobody's of several.
+    /// Returns what it grants to these users. Patterns with the owner's name count only for a single user.
     pub fn grants(&self, users: &[Name]) -> Grants {
         let mut actions = self.0.split(|byte| *byte == ACTION);
         let mut next = || -> Vec<Box<str>> {
@@ -65,7 +65,7 @@ impl GrantSet {
         Grants::Patterns(Patterns { subscribe, publish, presence, history })
     }
 
-    /// What the application says of the bearer, for these users: the text of a JSON object.
+    /// Returns what the application says about the bearer, for these users: the text of a JSON object.
     pub fn info(&self, users: &[Name]) -> Option<Arc<str>> {
         let info = self.0.rsplit(|byte| *byte == ACTION).next().unwrap_or_default();
         (!info.is_empty()).then(|| text(info, users).map(Arc::from))?
@@ -77,8 +77,8 @@ impl GrantSet {
     }
 }
 
-/// Leaves out a name wherever it stands as a word of its own. As a part of other words it stays: what is
-/// granted to all alike is to look alike, whoever is called `a`.
+/// Leaves out each occurrence of a name that is a whole word. A name within a longer word stays: otherwise the user
+/// `a` would not share the grants that all have.
 fn leave_out(bytes: &mut Vec<u8>, name: &[u8]) {
     let is_word = |byte: Option<&u8>| {
         byte.is_some_and(|it| it.is_ascii_alphanumeric() || (0x80..EVERYTHING).contains(it))
@@ -97,7 +97,7 @@ fn leave_out(bytes: &mut Vec<u8>, name: &[u8]) {
     }
 }
 
-/// A text with the name in its places; nothing where there is no single one for them.
+/// Puts the user's name back into a text. `None` if the text needs a name and the users are not exactly one.
 fn text(bytes: &[u8], users: &[Name]) -> Option<Box<str>> {
     let mut parts = bytes.split(|it| *it == OWNER);
     let mut text = String::from_utf8_lossy(parts.next()?).into_owned();
@@ -137,7 +137,7 @@ mod tests {
         let two = ["al".into(), "bo".into()];
         assert_eq!(bo.grants(&two), *of(&[], &["all"], &["*"], None).grants);
         assert_eq!(bo.info(&[]), None);
-        // No word of its own, nobody's own, and one of two.
+        // The name is no whole word, the token has no user, or it has two.
         for users in [&["a"][..], &[], &["chat", "al"]] {
             let grant_set = GrantSet::of(&of(users, &["chat:al:*", "all"], &[], None));
             assert!(!grant_set.is_owners(), "{users:?}");

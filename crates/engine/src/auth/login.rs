@@ -1,9 +1,9 @@
-//! Users that come and go on an open connection.
+//! Logins and logouts of users on an open connection.
 //!
-//! A login does what the connect does for a user that it names: the user's own topic with its inbox,
-//! the topics of the user's stored subscriptions, presence. A logout takes that back, but for topics
-//! that another user of the connection has stored as well, and those that the client entered itself. A
-//! topic that becomes a stored one while the connection is in it counts as the user's.
+//! A login does what the connect does for a user that it names: it enters the user's own topic with its inbox, the
+//! topics of the user's stored subscriptions, and presence. A logout takes that back, but not topics that another
+//! user of the connection has stored as well, nor those that the client entered itself. A topic that becomes a stored
+//! one while the connection is in it counts as the user's.
 
 use std::collections::HashSet;
 
@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::recovery::ReplyTo;
 
 impl Engine {
-    /// The client logs another user in, and may do so.
+    /// The client logs another user in. It has permission.
     pub(crate) fn login_request(
         &mut self,
         slot: u32,
@@ -30,7 +30,7 @@ impl Engine {
         self.rates.has_joined(&mut self.core, slot);
         let entered = match self.enter_user(slot, user) {
             Ok((state, topics)) => {
-                // What comes with the user counts as well.
+                // The user's stored topics count as joins as well.
                 topics.iter().skip(1).for_each(|_| self.rates.has_joined(&mut self.core, slot));
                 let object = logged_in_json(user, state);
                 protocol.reply(id, Ok(&object), &mut self.core.codecs, out);
@@ -41,7 +41,7 @@ impl Engine {
         self.catch_up_user(slot, &entered, out);
     }
 
-    /// The client logs a user out, and may do so.
+    /// The client logs a user out. It has permission.
     pub(crate) fn logout_request(
         &mut self,
         slot: u32,
@@ -50,7 +50,7 @@ impl Engine {
         user: &str,
         out: &mut Vec<u8>,
     ) {
-        // A client whose users come and go all the time is slowed.
+        // A client that logs users in and out all the time is slowed down.
         self.rates.has_joined(&mut self.core, slot);
         match self.leave_user(slot, user, out) {
             Ok(state) => {
@@ -92,8 +92,8 @@ impl Engine {
         Ok(state)
     }
 
-    /// Gives the topics that the connection has entered, the user's own first; none if it was in
-    /// them already.
+    /// Returns the topics that the connection has entered, the user's own first; none if the user was logged in
+    /// already.
     fn enter_user(&mut self, slot: u32, user: &str) -> Result<(LoggedIn, Vec<Name>), LoginError> {
         if self.core.users(slot).any(|known| known == user) {
             let users = count(self.core.users(slot).count());
@@ -112,7 +112,7 @@ impl Engine {
         self.join(slot, &own, false);
         self.enter_presence_as(slot, user);
         let (mut entered, mut stored) = (vec![own], None);
-        // As at the connect, these are not refused; but they count for what is entered later.
+        // As at the connect, no limit rejects these topics; but they count against what the client enters later.
         for topic in self.core.shared.subscriptions.of(user) {
             let presence = self.core.settings.session.policy.topic(&topic).presence();
             if self.join(slot, &topic, presence) {
@@ -125,8 +125,8 @@ impl Engine {
         Ok((LoggedIn { users: count(others.len() + 1), already: false }, entered))
     }
 
-    /// What the user's topics had before comes now, as at the connect. A Phoenix client follows what
-    /// it joins.
+    /// Sends what the user's topics had before, as at the connect. A Phoenix client gets none: it recovers the topics
+    /// that it joins.
     pub(crate) fn catch_up_user(&mut self, slot: u32, topics: &[Name], out: &mut Vec<u8>) {
         let joins = self.core.protocol(slot).is_none_or(|protocol| protocol.capabilities().joins);
         if !joins && !topics.is_empty() && self.core.history().retains_any() {
@@ -137,7 +137,7 @@ impl Engine {
         self.core.send_due_lists(slot, out);
     }
 
-    /// Appends what the connection is owed of the topics that it leaves with the user.
+    /// Takes the user's topics away and appends the messages of theirs that are still due to the connection.
     fn leave_user(
         &mut self,
         slot: u32,
@@ -168,7 +168,7 @@ impl Engine {
         Ok(LoggedIn { users: count(others.len()), already: false })
     }
 
-    /// Takes a connection out of a topic; what it is owed of it goes to `out`.
+    /// Takes a connection out of a topic; the topic's messages that are due to it go to `out`.
     pub(crate) fn leave_topic(&mut self, slot: u32, topic: &str, out: &mut Vec<u8>) -> bool {
         self.give_up_subscribing(slot, topic, out);
         self.recover(|recovery, core| recovery.flush_owed(core, slot, Some(topic), out));
@@ -188,16 +188,17 @@ fn logged_in_json(user: &str, state: LoggedIn) -> String {
 /// `{"user":"…","users":1}`
 fn logged_out_json(user: &str, state: LoggedIn) -> String {
     let named = crate::core::responses::named("user", user);
-    // Only the object's own end: a name may end with a brace, behind which comes its quotation mark.
+    // Trims only the object's own end: a name may end with a brace, but its quotation mark follows it.
     format!("{},\"users\":{}}}", named.trim_end_matches('}'), state.users)
 }
 
-/// The topics that any of the users has stored.
+/// Returns the topics that any of the users has stored.
 fn stored_by(core: &Core, users: &[Name]) -> HashSet<Name> {
     users.iter().flat_map(|user| core.shared.subscriptions.of(user)).collect()
 }
 
-/// The slot of a connection that has users: a poll is a request, and comes again with its own.
+/// Returns the slot of a connection that can have users. A poll can't: it is one request, and the next one names its
+/// own users.
 fn lasting(core: &Core, connection: ConnectionId) -> Result<u32, LoginError> {
     let ConnectionId { slot, serial, .. } = connection;
     let found = core.table.get(slot).filter(|found| {

@@ -1,4 +1,4 @@
-//! Who speaks on a connection, and what it may do: logins, tokens, and what they grant.
+//! The principals of connections and their permissions: logins, tokens, and their grants.
 
 pub(crate) mod credentials;
 pub(crate) mod grant_set;

@@ -1,4 +1,4 @@
-//! Who speaks on a connection.
+//! The principal of a connection.
 
 use std::sync::Arc;
 
@@ -12,26 +12,26 @@ use crate::core::settings::Settings;
 use crate::mqtt::Row;
 
 impl Core {
-    /// The users of a connection. Their own topics in the hub say who they are, so that nothing else
-    /// has to be held for each connection.
+    /// Returns the users of a connection. The hub has their own topics, so no connection stores its users a second
+    /// time.
     pub(crate) fn users(&self, slot: u32) -> impl Iterator<Item = &str> {
         users(&self.hub, slot)
     }
 
-    /// Who speaks on a connection now: whoever it said it is, and whom it was logged in as since.
+    /// Returns the present principal of a connection: the user it connected as, and those it has logged in since.
     pub(crate) fn principal(&self, slot: u32) -> Principal {
         let client = self.mqtt.row(slot).map(Row::client);
         let found = principal(&self.hub, &self.credentials, &self.settings, slot);
         Principal { client, ..found }
     }
 
-    /// Who is named as the sender of what a connection publishes: its first user.
+    /// Returns the sender of what a connection publishes: its first user.
     pub(crate) fn sender(&self, slot: u32) -> Option<Name> {
         self.users(slot).next().map(Name::from)
     }
 
-    /// Whether a connection is in the topic by itself: everyone's, or its users' own. To join it lets a
-    /// Phoenix client hear what comes anyway.
+    /// True when a connection is in the topic by itself: it is everyone's, or a user's own. A Phoenix client joins
+    /// such a topic to see messages that it gets anyway.
     pub(crate) fn is_own(&self, slot: u32, topic: &str) -> bool {
         let kind = TopicKind::of(topic);
         !kind.is_ordinary() && self.principal(slot).owns(kind)
@@ -42,8 +42,7 @@ fn users(hub: &Hub<Arc<Envelope>>, slot: u32) -> impl Iterator<Item = &str> {
     hub.topics_of(slot).filter_map(|name| TopicKind::of(name).user())
 }
 
-/// As [`Core::principal`], for while other parts of the core are borrowed. It looks at all of the
-/// connection's topics.
+/// As [`Core::principal`], while other parts of the core are borrowed. It scans all of the connection's topics.
 pub(crate) fn principal(
     hub: &Hub<Arc<Envelope>>,
     credentials: &Credentials,
@@ -52,7 +51,7 @@ pub(crate) fn principal(
 ) -> Principal {
     let users = users(hub, slot).map(Name::from).collect();
     credentials.principal(slot, users).unwrap_or_else(|users| match &settings.session.auth {
-        // It has no token, where tokens say who may do what: whoever it is was said by the application.
+        // Tokens are configured, but this connection has none: its users come from the application.
         Some(auth) => Principal { users, ..Principal::stranger(auth.anonymous_grants()) },
         None => Principal::anonymous(users),
     })

@@ -1,8 +1,9 @@
-//! Connections that the application has let in for some time: it is asked before that ends whether they may
-//! stay.
+//! Connections that the application has admitted for a limited time: before it ends, the application decides whether
+//! they may stay.
 //!
-//! It is asked once. What it refuses, or doesn't say where silence denies, ends at its time as an expired
-//! token does. Where silence allows, the connection stays for a while, and the application is asked again.
+//! It gets one request. If it rejects the connection, or sends no response where silence denies, the connection ends
+//! at its time, as with an expired token. Where silence allows, the connection stays for a while, and the application
+//! gets another request.
 
 use auth::{Principal, Source, TokenMark};
 use model::Name;
@@ -13,7 +14,7 @@ use crate::webhook::request::{HookRequest, send_requests};
 use crate::webhook::{RequestDetails, WebhookKind, WebhookResponse};
 
 impl Engine {
-    /// Asks whether a connection may stay that ends at this time, in seconds since 1970.
+    /// Requests a decision whether a connection that ends at this time, in seconds since 1970, may stay.
     pub(crate) fn request_refresh(&mut self, slot: u32, expires_s: u32) {
         let core = &mut self.core;
         let Some(protocol) = core.protocol(slot) else {
@@ -25,12 +26,12 @@ impl Engine {
         match send_requests(core, slot, vec![HookRequest { details, hook }]) {
             Ok(()) => core.credentials.set_warned(slot),
             Err(_) if core.settings.silence_allows => self.prolong_admission(slot, expires_s),
-            // The next pass tries it again.
+            // The next pass of the sweep retries it.
             Err(_) => {}
         }
     }
 
-    /// The application has answered.
+    /// The application's response has come.
     pub(crate) fn on_refresh_reply(
         &mut self,
         slot: u32,
@@ -39,7 +40,7 @@ impl Engine {
     ) {
         let core = &mut self.core;
         let principal = core.principal(slot);
-        // It may have been given a token meanwhile.
+        // A token may have replaced the admission meanwhile.
         let expires = (principal.source == Source::Hook).then_some(principal.expires).flatten();
         if expires != Some(expires_s.into()) {
             return;
@@ -66,7 +67,7 @@ impl Engine {
         }
     }
 
-    /// Lets a connection stay until the application can be asked again.
+    /// Lets a connection stay until the next request to the application.
     fn prolong_admission(&mut self, slot: u32, expires_s: u32) {
         let core = &mut self.core;
         let seconds = core.settings.token_expiry.refresh_s();

@@ -1,5 +1,5 @@
-//! Tokens on connections that are open: one says who the connection is, takes the place of one that
-//! expires, expires, or is revoked.
+//! Tokens on open connections: a token names the connection's user, replaces one that expires, expires, or is
+//! revoked.
 
 use auth::{Authenticator, Principal, TokenError, Verified};
 use model::name::personal;
@@ -20,7 +20,7 @@ use crate::limits::quota::over_message;
 use crate::mqtt::author;
 
 impl Engine {
-    /// The client gives a token.
+    /// The client sends a token.
     pub(crate) fn authenticate(&mut self, slot: u32, pending: PendingToken, out: &mut Vec<u8>) {
         let Some(protocol) = self.core.protocol(slot) else {
             return;
@@ -60,14 +60,13 @@ impl Engine {
                     mqtt.authenticated(method, out);
                 }
             }
-            // No request brings a token so, and no message.
+            // No request brings a token this way, and no message does.
             ReplyTarget::Http(_) | ReplyTarget::Mqtt(_) => {}
         }
         self.catch_up_user(slot, entered, out);
     }
 
-    /// Does what the token is for; gives the object of the reply, and the topics that the connection has
-    /// entered.
+    /// Does what the token is for. Returns the object of the reply, and the topics that the connection has entered.
     fn take_token(
         &mut self,
         slot: u32,
@@ -86,11 +85,11 @@ impl Engine {
         Ok((json::authenticated(&principal.users, principal.expires), topics))
     }
 
-    /// The connection is one of the token's users from now on, as if it had said so when it came: it may
-    /// be in topics already, where no token is required. Gives the topics that it has entered.
+    /// Makes the token's users the users of the connection, as if the connect had named them. Where no token is
+    /// required, the connection may be in topics already. Returns the topics that it has entered.
     fn connect_as(&mut self, slot: u32, verified: Verified) -> Result<Vec<Name>, CodedError> {
         let named = self.core.users(slot).next().is_some();
-        // Nobody in particular whom the application has let in may still say who it is.
+        // A connection that the application has admitted without a user may still name one.
         let credentials = &self.core.credentials;
         if named || credentials.has(slot) && !credentials.is_by_hook(slot) {
             let message = "this connection has said who it is: refresh gives it a new token";
@@ -137,8 +136,8 @@ impl Engine {
         Ok(self.core.hub.topics_of(slot).filter(|topic| !before.contains(topic)).cloned().collect())
     }
 
-    /// A new token takes the place of the one that the connection has. What it has entered stays: grants
-    /// are looked at when something is asked for.
+    /// Replaces the token of a connection. The connection stays in its topics: the engine checks grants only when a
+    /// request needs them.
     fn refresh(&mut self, slot: u32, verified: Verified) -> Result<(), CodedError> {
         if !self.core.credentials.has(slot) {
             let message = "this connection has no token that a new one could take the place of: connect \
@@ -150,7 +149,7 @@ impl Engine {
                 "the new token is not for all users of this connection: connect anew for others";
             return Err(CodedError::new(ErrorCode::NotYourUser, message));
         }
-        // The connection goes on as the users that it has, though the token may be for more.
+        // The connection goes on with the users that it has, though the token may be for more.
         let users = self.core.users(slot).map(Name::from).collect();
         let principal = Principal { users, ..verified.into() };
         self.core.credentials.insert(slot, &principal);
@@ -161,7 +160,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The token is looked at again when the keys have come; nothing else is read before.
+    /// Verifies the token again when the keys have come. The engine reads nothing else from the client before.
     fn wait_with(&mut self, slot: u32, pending: PendingToken, auth: &dyn Authenticator) {
         if let Some(cold) = self.core.table.cold_or_new(slot) {
             cold.token = Some(Box::new(pending));
@@ -169,7 +168,7 @@ impl Engine {
         self.rates.wait_for_keys(&mut self.core, slot, auth.keys_version());
     }
 
-    /// A token that has waited for keys has its turn.
+    /// Verifies a token that has waited for keys.
     pub(crate) fn retry_token(&mut self, slot: u32) {
         let waiting = self.core.table.cold_mut(slot).and_then(|cold| cold.token.take());
         if let Some(pending) = waiting {
@@ -208,7 +207,7 @@ impl Engine {
         }
     }
 
-    /// Closes the connections whose tokens count no longer; gives how many they were.
+    /// Closes the connections whose tokens are revoked; returns their number.
     pub(crate) fn revoke(&mut self, revocation: &Revocation) -> u32 {
         let slots: Vec<u32> = match &revocation.user {
             Some(user) => {
@@ -223,7 +222,7 @@ impl Engine {
         for slot in slots {
             let mark = self.core.credentials.mark(slot).unwrap_or_default();
             if self.core.is_open(slot) && revocation.counts_for(mark) {
-                // What it left to be published is its word still.
+                // The will would be published with the authority of the revoked token.
                 self.core.mqtt.details_mut(slot).into_iter().for_each(|it| it.will = None);
                 self.say_goodbye(slot, CloseReason::TokenRevoked);
                 closed += 1;
@@ -233,11 +232,11 @@ impl Engine {
     }
 }
 
-/// Why a token leads to nothing.
+/// Why a token is not accepted.
 enum TokenRefused {
     /// Its keys are being fetched.
     KeysComing,
-    /// The token counts for nothing here, or this connection takes none.
+    /// The token is invalid here, or this connection takes none.
     Error(CodedError),
 }
 
@@ -257,8 +256,7 @@ impl From<CodedError> for TokenRefused {
 }
 
 impl Core {
-    /// What a connection shows in presence: what it says of itself, and under `info` what its token says
-    /// of it.
+    /// Returns what a connection shows in presence: its own payload, and its token's info under `info`.
     pub(crate) fn presence_meta<'m>(&self, slot: u32, meta: &'m str) -> std::borrow::Cow<'m, str> {
         let users: Vec<Name> = self.users(slot).map(Name::from).collect();
         match self.credentials.info(slot, &users) {

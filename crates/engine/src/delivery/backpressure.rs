@@ -1,4 +1,4 @@
-//! What is on its way to the members of topics, and whether they keep up.
+//! Messages on their way to the members of topics, and whether the members keep pace.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,34 +8,36 @@ use model::Message;
 
 use crate::delivery::outbox::Capacity;
 
-/// What is on its way is counted by topic in so many places. Two topics in one place slow each
-/// other's publishers for the time of a fan-out.
+/// Messages on their way are counted by the hash of their topic, in so many counters. Two topics that share a counter
+/// slow each other's publishers for the time of a fan-out.
 pub const PLACES: usize = 1024;
 
-/// What a message on its way counts beside its payload, in bytes: few large ones hold up as much as
-/// many small ones.
+/// Each message on its way counts so many bytes besides its payload: few large ones slow publishers as much as many
+/// small ones.
 const MESSAGE_BYTES: u64 = 1 << 10;
 
-/// Connections that wait, and members that must catch up, are scanned again after so long, and
-/// later the more there are: as much again for each [`SCAN_ITEMS`].
+/// The engine scans waiting connections, and members that must catch up, again after so many microseconds. The
+/// interval grows by as much for each [`SCAN_ITEMS`] of them.
 pub const SCAN_US: u64 = 1_000;
 /// See [`SCAN_US`].
 pub const SCAN_ITEMS: usize = 256;
 
-/// So long in a row a member that is out of capacity has those refused who can't wait.
+/// A member out of capacity makes its topic reject publishers that can't wait, for at most so many microseconds in a
+/// row.
 pub const FULL_US_MAX: u64 = 2_000_000;
 
-/// A member that was short of capacity is remembered for so long: until then it has no new time.
+/// A member's shortage of capacity is remembered for so many microseconds: until then `FULL_US_MAX` does not begin
+/// anew.
 pub const SHORTAGE_US: u64 = 10_000_000;
 
-/// What is on its way to the members of topics in one shard, and whether they keep up. Written to by
-/// the broker and the shard, read by whoever publishes.
+/// Messages on their way to the members of topics in one shard, and whether the members keep pace. The broker and the
+/// shard write it, publishers read it.
 pub struct Waiting {
-    /// Bytes, by a topic's place.
+    /// Bytes, by the hash of the topic modulo `PLACES`.
     bytes: Box<[AtomicU64]>,
-    /// There is something in `short`.
+    /// True when `short` is not empty.
     any_short: AtomicBool,
-    /// Topics of which a member that keeps pace is short of capacity, by hash: the least capacity.
+    /// By hash, the topics with a member that keeps pace but is short of capacity: the least capacity of a member.
     short: Mutex<HashMap<u64, Capacity>>,
 }
 
@@ -55,13 +57,13 @@ impl Waiting {
         self.any_short.load(Ordering::Relaxed)
     }
 
-    /// The bytes on their way to the topics of this place.
+    /// Returns the bytes on their way to the topics with this hash modulo `PLACES`.
     pub(crate) fn place(&self, hash: u64) -> &AtomicU64 {
         #[expect(clippy::cast_possible_truncation, reason = "only the low bits of a hash count")]
         &self.bytes[hash as usize % PLACES]
     }
 
-    /// The least capacity that a member of the topic has.
+    /// Returns the least capacity of the topic's members.
     pub fn capacity(&self, hash: u64) -> Capacity {
         if !self.any_short.load(Ordering::Relaxed) {
             return Capacity::Enough;
@@ -80,7 +82,7 @@ impl Waiting {
         self.any_short.store(!short.is_empty(), Ordering::Relaxed);
     }
 
-    /// The shard has ended: nobody is held up by what it had.
+    /// Called when the shard has ended: its messages must not delay publishers.
     pub fn end(&self) {
         self.bytes.iter().for_each(|bytes| bytes.store(0, Ordering::Relaxed));
         self.any_short.store(false, Ordering::Relaxed);
@@ -90,12 +92,12 @@ impl Waiting {
         message.publication.bytes() as u64 + MESSAGE_BYTES
     }
 
-    /// A message is on its way to its members.
+    /// Counts a message that is on its way to its members.
     pub fn enter(&self, message: &Message) {
         self.place(message.topic_hash).fetch_add(Self::bytes(message), Ordering::Relaxed);
     }
 
-    /// It has reached them all.
+    /// Called when a message has reached all of its members.
     pub fn leave(&self, message: &Message) {
         self.place(message.topic_hash).fetch_sub(Self::bytes(message), Ordering::Relaxed);
     }

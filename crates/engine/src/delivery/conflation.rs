@@ -1,12 +1,12 @@
-//! What waits for connections that don't keep up with a topic whose rule has `conflate`: of each key only
-//! the newest message. They get it when they read again, in the order in which it was published.
+//! Messages that wait for connections that don't keep up with a topic whose rule has `conflate`: of each key only the
+//! newest. A connection gets them when it reads again, in the order of publication.
 //!
-//! A connection that has bytes to take is not sent such a topic's messages but has them noted here; a message
-//! takes the place of the one before it of the same key. So in a topic every message that it gets is newer
-//! than all that it had before, and when it has one, it has the newest up to there of each key, or a newer one
-//! still waits. A client that comes back behind that message, in a topic with history, misses no key.
+//! While a connection has unsent bytes, such a topic's messages are not sent to it but queued here; a message
+//! replaces the one before it with the same key. So in a topic, each message that a client gets is newer than all
+//! before it; and for each key it has by then the newest message up to there, or a newer one still waits. A client
+//! that resumes after that message, in a topic with history, misses no key.
 //!
-//! The server's own word of who is in the topic is not the application's: each change waits by itself.
+//! Presence notices come from the server, not from the application: each change waits by itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,26 +20,26 @@ use crate::core::metrics::Metrics;
 use crate::core::shrink::Shrink;
 use crate::handover::value::{self, Text};
 
-/// The most keys of all topics that may wait for one connection.
+/// The most keys, over all topics, that may wait for one connection.
 const KEYS_MAX: usize = 4_096;
 
-/// What a message that waits takes up beside what all share, in bytes.
+/// Bytes of memory of a waiting message besides what all connections share.
 const ENTRY_BYTES: u64 = 160;
 
-/// What waits for a connection.
+/// The messages that wait for a connection.
 #[derive(Default)]
 struct Pending {
     /// In the order in which they came.
     messages: BTreeMap<u64, Arc<Envelope>>,
-    /// Where the newest of each stands in them.
+    /// The key in `messages` of the newest of each kind.
     newest: HashMap<Newest, u64>,
-    /// Their payloads.
+    /// Bytes of their payloads.
     bytes: usize,
     number: u64,
 }
 
 impl Pending {
-    /// A message is no longer among those that wait.
+    /// Called when a message does not wait any more.
     fn has_left(&mut self, message: &Envelope) {
         self.bytes -= message.publication.bytes();
         if let Some(newest) = Newest::of(message) {
@@ -48,17 +48,17 @@ impl Pending {
     }
 }
 
-/// Of what only the newest message counts.
+/// A kind of messages of which only the newest counts.
 #[derive(PartialEq, Eq, Hash)]
 enum Newest {
     /// By the topic's hash and the key.
     Key(u64, Option<Name>),
-    /// How many are in the topic.
+    /// Counts of a topic's members, by its hash.
     PresenceCount(u64),
 }
 
 impl Newest {
-    /// Nothing of a message without which the next can't be understood.
+    /// Returns `None` for a presence notice that the next notice builds on.
     fn of(message: &Envelope) -> Option<Self> {
         let event = message.event();
         if event == presence::COUNT {
@@ -69,18 +69,18 @@ impl Newest {
     }
 }
 
-/// What waits for connections, by slot. Nearly all have nothing.
+/// The messages that wait for connections, by slot. Nearly no connection has any.
 #[derive(Default)]
 pub(crate) struct Conflation(HashMap<u32, Pending>);
 
 impl Conflation {
-    /// Whether something waits for a connection.
+    /// True when messages wait for a connection.
     pub fn holds(&self, slot: u32) -> bool {
         !self.0.is_empty() && self.0.contains_key(&slot)
     }
 
-    /// Notes a message, in place of an older one of its key. False when more would wait than may: so
-    /// many keys, or their payloads in bytes.
+    /// Queues a message, in place of an older one with its key. False when a limit is exceeded: `KEYS_MAX` keys, or
+    /// `bytes_max` bytes of payload.
     pub fn push(
         &mut self,
         slot: u32,
@@ -104,12 +104,12 @@ impl Conflation {
         pending.bytes <= bytes_max && pending.messages.len() <= KEYS_MAX
     }
 
-    /// What waits for a connection, in order.
+    /// Returns what waits for a connection, in order.
     pub fn of(&self, slot: u32) -> impl Iterator<Item = &Arc<Envelope>> {
         self.0.get(&slot).into_iter().flat_map(|pending| pending.messages.values())
     }
 
-    /// Takes the first of them, so many and with so many bytes of payload at the most; one in any case.
+    /// Takes the first messages, at most so many and with so many bytes of payload, but at least one.
     pub fn take(
         &mut self,
         slot: u32,
@@ -139,7 +139,7 @@ impl Conflation {
         taken
     }
 
-    /// Takes all that waits of one topic, or of all.
+    /// Takes all waiting messages of one topic, or of all topics.
     pub fn take_topic(
         &mut self,
         slot: u32,
@@ -149,7 +149,7 @@ impl Conflation {
         self.take_if(slot, |it| hash.is_none_or(|hash| it.topic_hash == hash), metrics)
     }
 
-    /// Drops what waits of a topic and comes from its history now.
+    /// Drops a topic's waiting messages that now come from its history.
     pub fn drop_retained(&mut self, slot: u32, hash: u64, metrics: &Metrics) {
         self.take_if(slot, |it| it.topic_hash == hash && it.is_retained(), metrics);
     }
@@ -176,14 +176,14 @@ impl Conflation {
         taken
     }
 
-    /// The connection has ended.
+    /// Called when the connection has ended.
     pub fn forget(&mut self, slot: u32, metrics: &Metrics) {
         if self.holds(slot) {
             self.take_topic(slot, None, metrics);
         }
     }
 
-    /// Gives back what a crowd took.
+    /// Gives memory back after a spike.
     pub fn shrink(&mut self) {
         self.0.shrink();
     }
@@ -205,7 +205,7 @@ impl Conflation {
     }
 }
 
-/// A message on its way to another engine.
+/// A waiting message on its way to another engine.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct WaitingRecord {
@@ -218,10 +218,10 @@ pub(crate) struct WaitingRecord {
     published_us: u64,
     #[n(3)]
     at_ms: u64,
-    /// Whether it has an event's name of its own.
+    /// True when the publication names its event.
     #[n(4)]
     named: bool,
-    /// 0 for a message without history, 1 that history has, 2 that passes it by.
+    /// 0 for a message without history, 1 for one in the history, 2 for one that bypasses it.
     #[n(5)]
     retention: u8,
     #[n(6)]
@@ -236,7 +236,7 @@ impl WaitingRecord {
     fn new(envelope: &Envelope) -> Self {
         let Message { id, topic_hash: _, published_us, at_ms, retention, publication } =
             &envelope.message;
-        // Who is left out was left out already.
+        // The fan-out has already left `except` out.
         let Publication { topic, event, data, except: _, attributes: _, qos: _, retain: _ } =
             publication;
         let content = ClientMessage {
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(offsets(conflation.of(7)), [1, 3, 4, 5, 6]);
         assert_eq!((metrics.conflated.get(), metrics.outbox_memory.get()), (2, 5 * ENTRY_BYTES));
         assert_eq!(offsets(&conflation.take(7, 2, 100, &metrics)), [1, 3]);
-        // A key that was taken waits anew.
+        // A key waits anew after its message was taken.
         assert!(conflation.push(7, message(1, "b", 9), 100, &metrics));
         assert_eq!(offsets(&conflation.take_topic(7, Some(2), &metrics)), [6]);
         assert_eq!(offsets(&conflation.take(7, 9, 0, &metrics)), [4], "one in any case");
@@ -340,7 +340,7 @@ mod tests {
             assert!(conflation.push(7, Arc::new(message.into()), 100, &metrics));
         }
         assert_eq!(offsets(conflation.of(7)), [1, 2, 3, 4, 6, 7]);
-        // What comes from the history does not come from here, too.
+        // A message that comes from the history does not come from here, too.
         let message = Message::new(Publication::new("t", Data::Text("x".into())), id(8), 1, 0);
         let message = message.retained(Retention::History, 0);
         assert!(conflation.push(7, Arc::new(message.into()), 100, &metrics));

@@ -1,4 +1,4 @@
-//! Which topics cost a shard most: deliveries and bytes of the last minute, in a fixed number of counters.
+//! The topics that cost a shard most: deliveries and bytes of the last minute, in a fixed number of counters.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,20 +6,20 @@ use std::sync::Arc;
 use model::{Envelope, Name};
 use tables::Heaviest;
 
-/// Topics that are counted by deliveries, and as many by bytes, in each span of a shard.
+/// So many topics are counted by deliveries, and as many by bytes, in each span of a shard.
 pub const COUNTED_TOPICS: usize = 128;
 
-/// The time that is counted together.
+/// The length of a span, in microseconds.
 const SPAN_US: u64 = 10_000_000;
 
-/// The last minute, and the span that is not over.
+/// A minute of spans, and the present one.
 const SPANS: usize = 7;
 
-/// What messages of topics cost a shard. It takes no memory while nothing is published.
+/// What the messages of topics cost a shard. It takes no memory while no message is published.
 pub(crate) struct Costs {
     /// Spans by their number, modulo [`SPANS`].
     spans: [Span; SPANS],
-    /// Since when costs are counted.
+    /// The time at which the counting began.
     since_us: Option<u64>,
 }
 
@@ -32,25 +32,25 @@ struct Span {
 /// What a topic's messages cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// How often a message was carried to a member.
+    /// The number of deliveries of a message to a member.
     pub deliveries: u64,
-    /// Bytes that were made for members, as their transports write messages.
+    /// Bytes that were encoded for members, as their transports write messages.
     pub bytes: u64,
 }
 
 /// The topics that cost a shard most.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Costliest {
-    /// The time in which that was, up to now.
+    /// The length of the measured time, which ends now.
     pub span_us: u64,
     /// Topics by name, in no order.
     pub topics: HashMap<Name, Cost>,
 }
 
-/// A slice of a fan-out: what it has cost so far.
+/// What a slice of a fan-out has cost so far.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct SliceCost {
-    /// Members that have got the same bytes as others, and these bytes, for each of them.
+    /// Members that have got the same bytes as others. `bytes` counts these bytes once for each of them.
     pub grouped: u64,
     pub bytes: u64,
 }
@@ -83,7 +83,7 @@ fn number(now_us: u64) -> u64 {
 }
 
 impl Costs {
-    /// Counts what a slice of so many members cost. `one_topic` says that all of its messages have one topic.
+    /// Counts the cost of a slice of so many members. `one_topic` is true when all of its messages have one topic.
     pub fn count<'a>(
         &mut self,
         now_us: u64,
@@ -96,7 +96,7 @@ impl Costs {
         if members == 0 || count == 0 {
             return;
         }
-        // Members that get something of their own: as if each took the data of all messages.
+        // Members with bytes of their own count as if each took the data of all messages.
         let others = members.saturating_sub(slice.grouped);
         let data = |message: &Arc<Envelope>| message.publication.data.bytes() as u64;
         let others_bytes = match others {
@@ -126,7 +126,7 @@ impl Costs {
         span.by_bytes.add(hash, bytes, deliveries, || topic.clone());
     }
 
-    /// Forgets spans that are over for more than a minute. Called once a second.
+    /// Clears spans that ended more than a minute ago. Called once a second.
     pub fn expire(&mut self, now_us: u64) {
         self.since_us.get_or_insert(now_us);
         let now = number(now_us);
@@ -134,14 +134,14 @@ impl Costs {
         self.spans.iter_mut().filter(is_old).for_each(Span::clear);
     }
 
-    /// The topics that cost most in the last minute and the span that is not over.
+    /// Returns the topics that cost most in the last minute and the present span.
     pub fn costliest(&self, now_us: u64) -> Costliest {
         let now = number(now_us);
         let first = (now + 1).saturating_sub(SPANS as u64);
         let since_us = self.since_us.unwrap_or(now_us).max(first * SPAN_US);
         let mut topics: HashMap<Name, Cost> = HashMap::new();
         for span in self.spans.iter().filter(|span| (first..=now).contains(&span.number)) {
-            // What is light in one order may be heavy in the other.
+            // A topic that is light in one order may be heavy in the other.
             let mut here: HashMap<&Name, Cost> = HashMap::new();
             for heavy in span.by_deliveries.iter() {
                 let cost = Cost { deliveries: heavy.weight, bytes: heavy.beside };
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(costliest(&costs, 69 * SECOND), want);
         assert_eq!(costliest(&costs, 70 * SECOND), want[1..], "the first span is over");
         assert_eq!(costs.costliest(75 * SECOND).span_us, 65 * SECOND);
-        // The place of an old span is used again, whether it was forgotten or not.
+        // A new span reuses the memory of an old one, cleared or not.
         count(&mut costs, 71 * SECOND, &[message("d", "")], 1, 9);
         let rows = costliest(&costs, 71 * SECOND);
         assert_eq!(rows.iter().map(|row| &row.0).collect::<Vec<_>>(), ["b", "c", "d"]);

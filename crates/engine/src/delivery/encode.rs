@@ -1,4 +1,4 @@
-//! Messages as bytes, and bytes to one connection.
+//! Encodes messages, and sends bytes to one connection.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::core::Core;
 use crate::delivery::outbox::{Chunk, Piece};
 
 impl Core {
-    /// Sends bytes to one connection, behind what it has waiting.
+    /// Sends bytes to one connection, behind its earlier ones.
     pub(crate) fn send(&mut self, slot: u32, bytes: &[u8], messages: u32) {
         match self.table.get(slot).map(|connection| self.delivery(connection)) {
             Some(Delivery::Gathered) => {
@@ -26,7 +26,7 @@ impl Core {
         }
     }
 
-    /// The same; nothing more of its kind is sent before this has left.
+    /// As `Core::send`, but waits: nothing more of its kind is sent before this has left.
     pub(crate) fn send_and_wait(&mut self, slot: u32, bytes: &[u8]) {
         if self.is_gathered(slot) || self.table.get(slot).is_none() {
             return self.send(slot, bytes, 0);
@@ -35,7 +35,7 @@ impl Core {
         self.outputs.send(slot, bytes, 0, true);
     }
 
-    /// True while a connection has not taken all that was sent to it.
+    /// True while a connection has not taken all bytes that were sent to it.
     pub(crate) fn is_backlogged(&self, slot: u32) -> bool {
         let session = self.table.cold(slot).and_then(|cold| cold.session.as_ref());
         match session {
@@ -45,7 +45,7 @@ impl Core {
     }
 }
 
-/// The messages as one run of bytes in a protocol's encoding. One message is encoded once for all shards.
+/// Encodes the messages as one run of bytes for a protocol. One message is encoded once for all shards.
 pub(crate) fn encode<'a>(
     mut messages: impl ExactSizeIterator<Item = &'a Arc<Envelope>>,
     protocol: ProtocolRef,
@@ -63,7 +63,7 @@ pub(crate) fn encode<'a>(
     }
 }
 
-/// The same for the members of a list, in whose name the protocol's clients get them.
+/// As `encode`, for the members of a list: the protocol's clients get the messages under the list's name.
 pub(crate) fn encode_by<'a>(
     messages: impl Iterator<Item = &'a Arc<Envelope>>,
     list: &str,

@@ -1,4 +1,4 @@
-//! From a message to its members.
+//! Delivers a message to its members.
 
 use std::sync::Arc;
 
@@ -20,21 +20,21 @@ use crate::mqtt::Clients;
 use crate::recovery::{Care, CatchupTable};
 use crate::topics::dedup::Dedup;
 
-/// Members that one fan-out serves before the next has its turn.
+/// The most members that one fan-out serves before the next has its turn.
 const SLICE: usize = if cfg!(test) { 2 } else { 256 };
 
 /// The members of a slice that are not in a group of their encoding.
 #[derive(Default)]
 struct Others {
-    /// Members that need something of their own in the messages.
+    /// Members that get bytes of their own for the messages.
     per_member: Vec<u32>,
-    /// Members that get the newest message when they have taken what waits for them.
+    /// Members that get the newest message when they have taken their queued bytes.
     conflated: Vec<u32>,
-    /// MQTT clients that get the messages each in its own way.
+    /// MQTT clients whose bytes differ.
     subscribed: Vec<u32>,
     /// Long-poll sessions, by the bytes that they get.
     sessions: Vec<(Arc<[u8]>, Vec<u32>)>,
-    /// Members of groups that are traced.
+    /// Members of groups that have a trace.
     traced: Vec<u32>,
 }
 
@@ -43,11 +43,11 @@ struct Sorter<'a> {
     slice: &'a Slice<'a, Arc<Envelope>>,
     protocols: &'a Protocols,
     list: Option<&'a str>,
-    /// Members that don't keep up get the newest message alone.
+    /// Members that don't keep up get only the newest message.
     conflates: bool,
-    /// A member may get a message by several lists.
+    /// True when a member may get a message by several lists.
     dedups: bool,
-    /// Members that don't get one of the messages.
+    /// Members that one of the messages excepts.
     left_out: Vec<u32>,
     care: Care,
     catchups: &'a CatchupTable,
@@ -61,7 +61,7 @@ struct Sorter<'a> {
 }
 
 impl Others {
-    /// Nothing needs the messages themselves.
+    /// True when no member needs the messages themselves.
     fn is_empty(&self) -> bool {
         self.per_member.is_empty()
             && self.conflated.is_empty()
@@ -97,7 +97,7 @@ impl Sorter<'_> {
             }
             return;
         }
-        // A member that has something to take gets the newest when it has taken that.
+        // A member with unsent bytes gets the newest message when it has taken them.
         if self.conflates
             && (connection.is(Flag::Blocked) || self.conflation.holds(slot))
             && delivery == Delivery::Pushed
@@ -119,7 +119,7 @@ impl Sorter<'_> {
 }
 
 impl Engine {
-    /// A slice of the next fan-out: how many members it had, or nothing where none waits. Fan-outs
+    /// Serves a slice of the next fan-out. Returns its number of members, or `None` if no fan-out waits. Fan-outs
     /// over long lists go on only with `bulk`.
     pub fn slice(&mut self, bulk: bool) -> Option<usize> {
         let Engine { core, recovery, groups, .. } = &mut *self;
@@ -135,7 +135,7 @@ impl Engine {
             slice: &slice,
             protocols,
             list,
-            // What comes by a filter is of several topics.
+            // A filter brings messages of several topics.
             conflates: !by_filter && conflates(&core.settings, slice.messages().next()),
             dedups: !core.dedup.is_empty() && slice.messages().any(|it| it.filters.is_some()),
             left_out,
@@ -152,7 +152,7 @@ impl Engine {
         slice.slots.iter().for_each(|slot| sorter.sort(*slot));
         let Sorter { conflates, mut others, .. } = sorter;
         let messages = count(slice.messages().len());
-        // No outbox waits for members that get the newest alone.
+        // Publishers don't wait for the outboxes of members that get only the newest message.
         let topic = slice.messages().next().filter(|_| !conflates);
         let topic = topic.map(|message| message.topic_hash);
         let (mut delivered, mut bytes_out) = (0, 0);
@@ -227,7 +227,7 @@ impl Engine {
         }
     }
 
-    /// Answers the polls and the long-poll sessions for which something was published.
+    /// Replies to the polls and the long-poll sessions that have new messages.
     pub fn reply_woken(&mut self) {
         let protocols = self.core.shared.protocols;
         for slot in std::mem::take(&mut self.core.woken) {
@@ -244,7 +244,7 @@ impl Engine {
     }
 }
 
-/// Whether members of the topic of this message that don't keep up get the newest alone.
+/// True when the topic of this message conflates: members that don't keep up get only the newest.
 fn conflates(settings: &Settings, message: Option<&Arc<Envelope>>) -> bool {
     let policy = &settings.session.policy;
     policy.rules().conflates_any()
@@ -255,12 +255,12 @@ fn conflates(settings: &Settings, message: Option<&Arc<Envelope>>) -> bool {
 }
 
 impl Engine {
-    /// A connection has taken what it was sent: it gets what waited for that.
+    /// Sends the queued newest messages to a connection that has taken all of its bytes.
     pub(crate) fn serve_conflated(&mut self, slot: u32) {
         self.recover(|recovery, core| recovery.serve_conflated(core, slot));
     }
 
-    /// The members of a slice that are not served alike.
+    /// Serves the members of a slice that get bytes of their own.
     fn serve_per_member(
         &mut self,
         per_member: &[u32],
@@ -277,7 +277,7 @@ impl Engine {
         self.delivered_to(connections, messages);
     }
 
-    /// Its MQTT clients that get the messages each in its own way.
+    /// Serves the MQTT clients of a slice whose bytes differ.
     fn serve_subscribed(
         &mut self,
         subscribed: &[u32],
@@ -293,13 +293,13 @@ impl Engine {
         self.delivered_to(connections, messages);
     }
 
-    /// Messages have gone to so many connections: how long they took is measured when they have left.
+    /// Notes that messages have gone to so many connections: their latency is measured when the bytes have left.
     fn delivered_to(&mut self, connections: u64, messages: &[Arc<Envelope>]) {
         push_delivered(&mut self.core.outputs, connections, messages.iter());
     }
 }
 
-/// Members that are left out of one of the messages: hardly ever any.
+/// Returns the members that one of the messages excepts: hardly ever any.
 fn left_out<'a>(messages: impl Iterator<Item = &'a Arc<Envelope>>, shard: u16) -> Vec<u32> {
     let except = messages.filter_map(|message| message.publication.except);
     except.filter(|id| id.shard == shard).map(|id| id.slot).collect()

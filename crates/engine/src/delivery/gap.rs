@@ -1,7 +1,7 @@
-//! Messages of other nodes are lost: the members of their topics get a notice.
+//! Notices of a gap: when messages of other nodes are lost, the members of their topics get one.
 //!
-//! The notice is a message of its own ([`Message::gap`]) in the topic's fan-out: it comes before what is published later,
-//! and each protocol writes it in its form for a client that has missed something. Polls have no notice: each reads the
+//! The notice is a message of its own ([`Message::gap`]) in the topic's fan-out: it comes before later messages, and
+//! each protocol writes it in its form for a client that has missed messages. Polls get no notice: each reads the
 //! recent window, and finds it incomplete.
 
 use std::sync::Arc;
@@ -12,11 +12,12 @@ use model::{Envelope, Message, Name, TopicKind};
 
 use crate::core::Core;
 
-/// Topics of one gap that get a notice each. Where more have members here, every connection gets one for all topics.
+/// The most topics of one gap that get a notice each. If more topics have members here, each connection gets one
+/// notice for all topics.
 const TOPICS_MAX: usize = if cfg!(test) { 3 } else { 1_024 };
 
 impl Core {
-    /// Messages are lost.
+    /// Sends the notices of a gap.
     pub(crate) fn on_gap(&mut self, gap: &Gap) {
         let topics: Vec<Name> = match gap.is_everyone() {
             true => Vec::new(),
@@ -37,7 +38,7 @@ impl Core {
         }
     }
 
-    /// Topics with members here of which messages may be lost. A filter may have matched any of them.
+    /// Returns the topics with members here that may have lost messages. A filter may have matched any of them.
     fn affected_topics<'a>(&'a self, gap: &'a Gap) -> impl Iterator<Item = &'a Name> {
         let topics = self.hub.all_topics().map(|(name, ..)| name);
         topics.filter(|name| match TopicKind::of(name) {
@@ -60,7 +61,7 @@ mod tests {
     use crate::core::command::Command;
     use crate::delivery::support::World;
 
-    /// Messages of these topics are lost.
+    /// Loses messages of these topics.
     fn lose(world: &mut World, topics: &'static [&str]) {
         let position = Position { epoch: Epoch(10), offset: 7 };
         let gap = Gap::new(position, topics.contains(&"*"), move |it| topics.contains(&it));
@@ -117,7 +118,7 @@ mod tests {
                 assert!(text.contains(&object("*")), "{text}");
             }
         }
-        // What was queued for back-pressure has left.
+        // The notices don't count as on their way any more.
         let hash = world.driver.engine.core.broker.hash("*");
         let waiting = world.handle.waiting().place(hash);
         assert_eq!(waiting.load(std::sync::atomic::Ordering::Relaxed), 0);

@@ -13,14 +13,14 @@ const OBSERVED_MESSAGES_MAX: usize = 1_024;
 /// How long a shard observes a message, in microseconds.
 const OBSERVATION_US_MAX: u64 = 60_000_000;
 
-/// The observed messages that some list of members has not got whole.
+/// The observed messages that some list of members has not had in full.
 #[derive(Default)]
 pub(crate) struct ObservedMessages(Vec<ObservedMessage>);
 
 struct ObservedMessage {
     id: Position,
     topic_hash: u64,
-    /// Lists of members that have not got it whole.
+    /// Lists of members that have not had it in full.
     lists: u32,
     members: u64,
     received_us: u64,
@@ -36,7 +36,8 @@ impl ObservedMessage {
 }
 
 impl ObservedMessages {
-    /// Observes a message that a shard received now. Gives the output for a message that no list of members waits for.
+    /// Observes a message that a shard received now. Returns the output for a message that no list of members waits
+    /// for.
     pub fn observe(
         &mut self,
         message: &Envelope,
@@ -64,7 +65,8 @@ impl ObservedMessages {
         }
     }
 
-    /// A list of members has got these messages whole. Gives an output for each that no other list waits for.
+    /// Called when a list of members has had these messages in full. Returns an output for each that no other list
+    /// waits for.
     pub fn on_done<'a>(
         &mut self,
         done: impl Iterator<Item = &'a Arc<Envelope>>,
@@ -103,7 +105,7 @@ mod tests {
     use crate::core::metrics::Metrics;
     use crate::delivery::support::World;
 
-    /// What an observer learned: a delivery, or that there is none to observe.
+    /// The calls of an observer: a delivery, or `None` for an unobserved message.
     #[derive(Default)]
     struct Observer(Mutex<Vec<Option<ShardDelivery>>>);
 
@@ -149,7 +151,7 @@ mod tests {
         assert_eq!(*observer.0.lock().unwrap(), [Some(delivery)]);
     }
 
-    /// Notes how many messages the engine has delivered when it reports one.
+    /// Records how many messages the engine has delivered when it reports one.
     struct Counter {
         metrics: Arc<Metrics>,
         seen: Mutex<Vec<(ShardDelivery, u64)>>,

@@ -1,4 +1,4 @@
-//! What a slow connection has still to be sent.
+//! The unsent bytes of a slow connection.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,29 +6,28 @@ use std::sync::Arc;
 use crate::core::metrics::Metrics;
 use crate::core::settings::Settings;
 
-/// What a slow connection has still to be sent. The bytes are shared with all that wait for the
-/// same message.
+/// The unsent bytes of a slow connection, shared with all connections that wait for the same message.
 #[derive(Default)]
 pub struct Outbox {
     chunks: VecDeque<Chunk>,
-    /// Bytes of the first chunk that are sent.
+    /// The sent bytes of the first chunk.
     sent: usize,
     bytes: usize,
     messages: usize,
-    /// When it was made, in microseconds: something waits since then.
+    /// The time in microseconds at which it was created: it has had unsent bytes since then.
     since_us: u64,
     pace: Pace,
 }
 
-/// Bytes in the memory of outboxes: counted when the first outbox of a shard takes them up, until
-/// the last of them has sent them.
+/// Bytes in the memory of outboxes. They count from the first outbox of a shard that takes them until the last has
+/// sent them.
 pub struct Piece {
     bytes: Arc<[u8]>,
     metrics: Arc<Metrics>,
 }
 
 impl Piece {
-    /// Takes up the memory, which is counted until the last outbox lets it go.
+    /// Counts the memory until the last outbox drops the piece.
     pub fn new(bytes: Arc<[u8]>, metrics: &Arc<Metrics>) -> Arc<Self> {
         metrics.outbox_memory.add(bytes.len() as u64);
         Arc::new(Piece { bytes, metrics: metrics.clone() })
@@ -47,17 +46,17 @@ pub struct Chunk {
     messages: u32,
 }
 
-/// What a chunk takes up beside its bytes.
+/// Bytes of memory of a chunk besides its piece.
 const CHUNK_BYTES: u64 = 64;
 
 impl Chunk {
-    /// A piece that holds so many messages.
+    /// Creates a chunk of so many messages.
     pub fn new(piece: Arc<Piece>, messages: u32) -> Self {
         piece.metrics.outbox_memory.add(CHUNK_BYTES);
         Chunk { piece, messages }
     }
 
-    /// Its bytes.
+    /// Returns the bytes of its piece.
     pub fn bytes(&self) -> usize {
         self.piece.bytes.len()
     }
@@ -72,14 +71,14 @@ impl Drop for Chunk {
 /// How fast bytes leave.
 #[derive(Default)]
 struct Pace {
-    /// When the span began that is being measured, in microseconds.
+    /// The beginning of the present span, in microseconds.
     since_us: u64,
-    /// Bytes that left in it, and in the span before.
+    /// Bytes that left in the present span, and in the one before.
     left: usize,
     before: usize,
 }
 
-/// The span over which the pace is measured.
+/// The span over which the pace is measured, in microseconds.
 const PACE_US: u64 = 1_000_000;
 
 impl Pace {
@@ -93,7 +92,7 @@ impl Pace {
         self.left += bytes;
     }
 
-    /// Bytes that left in a whole span just now.
+    /// Returns the bytes that left in the last whole span.
     fn now(&self, now_us: u64) -> usize {
         match now_us.saturating_sub(self.since_us) / PACE_US {
             0 => self.left.max(self.before),
@@ -106,7 +105,7 @@ impl Pace {
 /// How much more may wait for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Capacity {
-    /// Enough.
+    /// At most half of the capacity is used, or the reader does not keep pace but is below its limits.
     Enough,
     /// Over half of it is used, by a reader that keeps pace.
     Half,
@@ -116,21 +115,21 @@ pub enum Capacity {
     None,
 }
 
-/// How many times its limits an outbox may hold while its reader keeps pace: what is published in
-/// one moment is more than the fastest reader can take in it.
+/// An outbox may have so many times its limits while its reader keeps pace: one moment's messages may be more than
+/// the fastest reader takes in it.
 const BURST: usize = 4;
 
-/// Who keeps pace takes this part of an outbox's limit in a second.
+/// A reader keeps pace if it takes this part of the outbox's limit in a second.
 const PACE_PART: usize = 4;
 
 impl Outbox {
-    /// An empty one. Whoever has just begun to be slow keeps pace for a span.
+    /// Creates an empty outbox. A reader that has just become slow keeps pace for a first span.
     pub fn new(now_us: u64) -> Self {
         let pace = Pace { since_us: now_us, left: 0, before: usize::MAX };
         Outbox { pace, since_us: now_us, ..Outbox::default() }
     }
 
-    /// For how long something has waited without a break, in milliseconds.
+    /// Returns for how many milliseconds it has had unsent bytes without a break.
     pub fn age_ms(&self, now_us: u64) -> u64 {
         now_us.saturating_sub(self.since_us) / 1_000
     }
@@ -140,12 +139,12 @@ impl Outbox {
         self.pace.now(now_us) >= bytes_min
     }
 
-    /// Bytes that have still to be sent.
+    /// Returns the number of unsent bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Appends a chunk of which `sent` bytes have left; only the first may have any.
+    /// Appends a chunk with `sent` bytes that have left; only the first chunk may have any.
     pub fn push(&mut self, chunk: Chunk, sent: usize) {
         debug_assert!(sent == 0 || self.chunks.is_empty());
         self.bytes += chunk.bytes() - sent;
@@ -156,7 +155,7 @@ impl Outbox {
         self.chunks.push_back(chunk);
     }
 
-    /// The unsent parts in order.
+    /// Returns the unsent parts in order.
     pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
         self.chunks
             .iter()
@@ -164,12 +163,12 @@ impl Outbox {
             .map(|(at, chunk)| &chunk.piece.bytes[if at == 0 { self.sent } else { 0 }..])
     }
 
-    /// What has still to be sent, piece by piece, and how many messages are in each.
+    /// Returns the unsent parts, each with its number of messages.
     pub fn export(&self) -> impl Iterator<Item = (&[u8], u32)> {
         self.parts().zip(self.chunks.iter().map(|chunk| chunk.messages))
     }
 
-    /// So many bytes have left.
+    /// Drops so many bytes, which have left.
     pub fn advance(&mut self, mut sent: usize, now_us: u64) {
         self.pace.left(sent, now_us);
         self.bytes -= sent;
@@ -191,10 +190,10 @@ impl Outbox {
         self.chunks.is_empty()
     }
 
-    /// What room its connection has left.
+    /// Returns the capacity that the connection has left.
     pub fn capacity(&self, settings: &Settings, now_us: u64) -> Capacity {
-        // One answer to a request may be larger than the limits, since more is asked for only when it
-        // has come; so may a piece of what was missed, since the next is made only when it has left.
+        // One reply may exceed the limits, since the client's next request comes after it; so may a page of a
+        // catch-up, since the next is made when this has left.
         if self.is_one() || !self.is_over(settings, 1, 2) {
             return Capacity::Enough;
         }
@@ -206,24 +205,24 @@ impl Outbox {
         }
     }
 
-    /// True while its reader takes what is sent to it at a fair rate.
+    /// True while the reader takes its bytes at a fair rate.
     pub fn keeps_pace_of(&self, settings: &Settings, now_us: u64) -> bool {
         self.keeps_pace(settings.outbox_bytes_max / PACE_PART, now_us)
     }
 
-    /// True when it holds more than this part of its limits.
+    /// True when it has more than this part of its limits.
     fn is_over(&self, settings: &Settings, times: usize, part: usize) -> bool {
         let max = |max: usize| max.saturating_mul(times) / part;
         self.bytes > max(settings.outbox_bytes_max)
             || self.messages > max(settings.outbox_messages_max)
     }
 
-    /// True when it holds just what was given to it at once.
+    /// True when it has exactly one chunk.
     pub fn is_one(&self) -> bool {
         self.chunks.len() == 1
     }
 
-    /// Appends what another outbox holds; nothing of that may have left.
+    /// Appends the chunks of another outbox, of which no byte may have left.
     pub fn append(&mut self, other: Outbox) {
         debug_assert_eq!(other.sent, 0);
         other.chunks.into_iter().for_each(|chunk| self.push(chunk, 0));

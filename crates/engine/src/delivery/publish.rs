@@ -1,4 +1,4 @@
-//! What clients publish and acknowledge.
+//! Publications and acknowledgements of clients.
 
 use auth::{Consent, Hook, Permit};
 use broker::{Options, Publish, PublishError};
@@ -20,21 +20,20 @@ use crate::webhook::pending_hook::PendingHook;
 use crate::webhook::request::{HookRequest, busy, kind, send_requests};
 use crate::webhook::{Changes, Refusal, RequestDetails, WebhookResponse};
 
-/// What became of what a client sent.
+/// The outcome of a client's publication.
 pub(crate) enum Sent {
-    /// It was published, or could not be.
+    /// It was published, or publishing failed.
     Published(Result<Position, PublishError>),
-    /// The application has answered with the text of a JSON value.
+    /// The application has replied with the text of a JSON value.
     Replied(Box<str>),
-    /// The application did not want it.
+    /// The application has rejected it.
     Refused(Box<Refusal>),
-    /// The back end has not taken it; with the reason for MQTT clients.
+    /// The back end has not taken it. The reason code is for MQTT clients.
     Unforwarded(Box<Refusal>, ReasonCode),
 }
 
 impl Engine {
-    /// `POST /publish`. One that is durable waits until what it publishes is on disk, one that the
-    /// application is asked about for the answer.
+    /// `POST /publish`. The request waits until a durable message is on disk, or until the application has decided.
     pub(crate) fn publish_request(
         &mut self,
         slot: u32,
@@ -75,7 +74,7 @@ impl Engine {
         }
     }
 
-    /// By a command with an id.
+    /// Publishes for a command with an id.
     pub(crate) fn publish_by_id(
         &mut self,
         slot: u32,
@@ -87,8 +86,8 @@ impl Engine {
         self.client_publish(slot, publication, consent, ReplyTarget::Id(id), out);
     }
 
-    /// Publishes, or asks the application first. The answer goes to `out` if it is there at once; that to
-    /// a request is sent in any case.
+    /// Publishes, or requests the application's decision first. An immediate reply goes to `out`, except that to an
+    /// HTTP request, which is always sent.
     pub(crate) fn client_publish(
         &mut self,
         slot: u32,
@@ -99,7 +98,7 @@ impl Engine {
     ) {
         let core = &mut self.core;
         let topic = publication.topic.clone();
-        // A request has said whose it is.
+        // An HTTP request names its sender itself.
         let publication = match to {
             ReplyTarget::Http(_) => publication,
             ReplyTarget::Id(_)
@@ -155,7 +154,7 @@ impl Engine {
         let tags = attributes.map(|it| it.tags.clone()).unwrap_or_default();
         let key = attributes.and_then(|it| it.key.clone());
         let (topic, event) = (publication.topic.clone(), publication.event.clone());
-        // Phoenix applications know each event by its name, the usual one as well.
+        // Phoenix applications know each event by its name, the default one as well.
         let event = match &to {
             ReplyTarget::Phoenix(message) => Some(message.event.clone()),
             ReplyTarget::Http(_)
@@ -177,7 +176,7 @@ impl Engine {
         let Err(not_sent) = send_requests(core, slot, vec![requested]) else {
             return;
         };
-        // What comes later must not overtake what the application is asked about still.
+        // A later message must not overtake one that still waits for a decision.
         let allowed = core.settings.silence_allows && !not_sent.behind_others;
         for hook in not_sent.hooks {
             match hook {
@@ -198,7 +197,7 @@ impl Engine {
         }
     }
 
-    /// The application has answered a message.
+    /// The application has replied to a message.
     pub(crate) fn on_publish_reply(
         &mut self,
         slot: u32,
@@ -212,8 +211,8 @@ impl Engine {
         self.send_publication(slot, to, sent);
     }
 
-    /// The application has decided about a message, whose connection is gone where there is no slot: the
-    /// client may have sent it as its last one.
+    /// The application has decided about a message. Without a slot its connection has ended: the message may have
+    /// been the client's last one.
     pub(crate) fn on_publish_decided(
         &mut self,
         slot: Option<u32>,
@@ -248,7 +247,7 @@ impl Engine {
         }
     }
 
-    /// Publishes what the application has allowed.
+    /// Publishes a message that the application has allowed.
     fn publish_allowed(
         &mut self,
         slot: Option<u32>,
@@ -257,7 +256,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) {
         if slot.is_none() && is_exactly_once(&to) {
-            // Nothing says that it was here: the client sends it again, and it must not come twice.
+            // No acknowledgement was sent: the client sends it again, and it must not arrive twice.
             return;
         }
         let forwards = self.core.settings.forwards.clone();
@@ -267,8 +266,8 @@ impl Engine {
         }
     }
 
-    /// Publishes what somebody else has said yes to. The topic's rule may be another one than when they were
-    /// asked.
+    /// Publishes a message that the application or the back end has accepted. The topic's rule may have changed since
+    /// the request.
     pub(crate) fn publish_now(
         &mut self,
         slot: Option<u32>,
@@ -302,7 +301,7 @@ impl Engine {
         }
     }
 
-    /// What a client published is on disk, or is not.
+    /// A client's publication is on disk, or has failed.
     pub(crate) fn on_published(
         &mut self,
         slot: u32,
@@ -312,7 +311,7 @@ impl Engine {
         self.send_publication(slot, to, Sent::Published(result));
     }
 
-    /// Tells a client later what became of what it sent.
+    /// Sends a client the delayed outcome of its publication.
     fn send_publication(&mut self, slot: u32, to: ReplyTarget, sent: Sent) {
         let mut out = Vec::new();
         self.reply_published(slot, to, sent, &mut out);
@@ -321,7 +320,7 @@ impl Engine {
         }
     }
 
-    /// Tells a client what became of what it sent, in `out`; a request, which has waited, is answered.
+    /// Writes the outcome of a client's publication to `out`; for an HTTP request, which has waited, sends the reply.
     pub(crate) fn reply_published(
         &mut self,
         slot: u32,
@@ -353,7 +352,7 @@ impl Engine {
                 };
                 self.mqtt_published(slot, ack, result, out);
             }
-            // Nothing is published so.
+            // AUTH packets publish nothing.
             ReplyTarget::MqttAuth(_) => {}
             ReplyTarget::Http(respond) => {
                 let keep_alive = respond.keep_alive;
@@ -376,7 +375,8 @@ impl Engine {
     }
 }
 
-/// Whether an MQTT client sends a message again of which it has not heard, and it must come once.
+/// True for an MQTT client's message with QoS 2: the client repeats it until it is acknowledged, but it must arrive
+/// once.
 pub(crate) fn is_exactly_once(to: &ReplyTarget) -> bool {
     matches!(to, ReplyTarget::Mqtt(ack) if ack.qos == Qos::ExactlyOnce)
 }
@@ -395,7 +395,7 @@ impl Engine {
         true
     }
 
-    /// Answers a request that has waited, and goes on with what its connection sent meanwhile.
+    /// Replies to a request that has waited, and goes on with what its connection sent meanwhile.
     pub(crate) fn reply_late(
         &mut self,
         slot: u32,
@@ -430,7 +430,7 @@ impl Engine {
         protocol.reply(id, result, &mut self.core.codecs, out);
     }
 
-    /// Answers `POST /ack`.
+    /// Replies to `POST /ack`.
     pub(crate) fn respond_acknowledged(
         &mut self,
         slot: u32,
@@ -467,7 +467,7 @@ impl Engine {
 }
 
 impl Core {
-    /// A Phoenix client that publishes to all others is left out itself.
+    /// Leaves out a Phoenix client that publishes to all others.
     fn without_sender(
         &self,
         slot: u32,
@@ -490,7 +490,7 @@ impl Core {
         published
     }
 
-    /// Publishes; the answer comes when the message is on disk.
+    /// Publishes a message; the reply is sent when the message is on disk.
     pub(crate) fn publish_durable(
         &mut self,
         slot: u32,
@@ -522,8 +522,8 @@ impl Core {
         self.broker.submit(Publish { publication, options }, None, done);
     }
 
-    /// True for a request that is answered soon: when what it publishes is on disk, or when a list
-    /// of presence is there.
+    /// True for a request whose reply comes soon: when its message is on disk, or when a snapshot of presence is
+    /// complete.
     pub(crate) fn has_reply_soon(&self, slot: u32) -> bool {
         self.table.get(slot).is_some_and(|connection| {
             let cold = self.table.cold(slot);

@@ -10,7 +10,7 @@ use protocol::websocket::frame::{Opcode, encode_masked};
 use crate::core::handle::{Handle, Shared};
 use crate::testing::{self, ClientEnd, Driver};
 
-/// An engine with its driver. Its clients may do everything.
+/// An engine with its driver. Its clients have all permissions.
 pub(super) struct World {
     pub driver: Driver,
     pub handle: Handle,
@@ -53,7 +53,7 @@ impl World {
         World { driver: drivers.into_iter().next().unwrap(), handle }
     }
 
-    /// Connects, sends a request, and reads what the beginning is answered.
+    /// Connects, sends a request, and reads the beginning of the response.
     pub fn open(&mut self, request: &str) -> ClientEnd {
         let (client, server) = testing::pair();
         self.driver.connect(server);

@@ -1,4 +1,4 @@
-//! What a connection's peer sends: its protocol reads it, and what it asks for is done here.
+//! Reads the input of a connection with its protocol, and carries out the requests.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -23,12 +23,12 @@ use crate::engine::Engine;
 use crate::limits::reject::Refused;
 use crate::recovery::ReplyTo;
 
-/// Answers that are gathered before they are sent, in bytes.
+/// The most bytes of replies that are gathered before they are sent.
 pub(crate) const OUT_BYTES: usize = 64 << 10;
 
 impl Engine {
-    /// Reads one request, frame or line and does what it asks for; gives the bytes taken, and whether
-    /// something was read that had come before. More must come where it is neither.
+    /// Reads one request, frame or line and carries it out. Returns the consumed bytes, and whether it read input
+    /// that had come before. If neither, more input must come first.
     pub(crate) fn read_input(
         &mut self,
         slot: u32,
@@ -121,7 +121,7 @@ impl Engine {
                 self.publish_by_id(slot, id, publication, consent, out);
             }
             Request::Acknowledge { acknowledgement, to, principal } => {
-                // A request says who makes it, and is in no topic.
+                // An HTTP request names its principal, and is in no topic.
                 let entered = principal.is_none().then_some(slot);
                 let principal = principal.unwrap_or_else(|| self.core.principal(slot));
                 let done = self.core.acknowledge(entered, &principal, acknowledgement);
@@ -181,8 +181,8 @@ impl Engine {
     }
 }
 
-/// Reads one request, frame or line, with the connection's decoder and the application's decisions on it. Returns the
-/// address of the client as well, where the request's head names it.
+/// Reads one request, frame or line, with the connection's decoder and the application's decisions on it. Also
+/// returns the address of the client, if the request's head names it.
 fn read_once(
     core: &mut Core,
     slot: u32,
@@ -196,11 +196,11 @@ fn read_once(
     let (serial, open) = (connection.serial, connection.phase() == Phase::Open);
     let speaker = || match open {
         true => principal(&core.hub, &core.credentials, &core.settings, slot),
-        // It has not said it yet.
+        // No user is known yet.
         false => Principal::anonymous(Vec::new()),
     };
     let mut begun = core.table.cold_mut(slot).and_then(|cold| cold.decoder.take());
-    // Most frames come whole, and need no decoder that outlives them.
+    // Most frames arrive whole, and need no decoder afterwards.
     let mut fresh = Decoder::default();
     let (id, now_ms) = (core.id(slot, serial), core.unix_ms());
     let stranger = core.table.cold(slot).is_some_and(|cold| cold.stranger_since_s.is_some());
@@ -235,8 +235,8 @@ fn read_once(
 }
 
 impl Engine {
-    /// Sends earlier answers of a pipeline, before a request that is not answered at once. False when
-    /// the connection ended with that.
+    /// Sends earlier replies of a pipeline, before a request whose reply comes later. False when this has ended the
+    /// connection.
     pub(crate) fn send_earlier(&mut self, slot: u32, out: &mut Vec<u8>) -> bool {
         if !out.is_empty() {
             let earlier = std::mem::take(out);
@@ -245,8 +245,8 @@ impl Engine {
         self.core.is_open(slot)
     }
 
-    /// Sends the answers so far when they are many: what a client asks for with few bytes may be
-    /// large, and a client that does not read it must be noticed before it asks for more.
+    /// Sends the replies so far when they are large: a short request may have a long reply, and the engine must
+    /// notice a client that does not read it before the client requests more.
     pub(crate) fn flush_if_large(&mut self, slot: u32, out: &mut Vec<u8>) {
         if out.len() > OUT_BYTES {
             self.core.send_and_wait(slot, out);
@@ -260,7 +260,7 @@ impl Engine {
         self.on_replied(slot, from, respond.keep_alive, out);
     }
 
-    /// The figures of the public status page, over all shards.
+    /// Returns the figures of the public status page, over all shards.
     fn status(&self) -> String {
         let sum = |read: &dyn Fn(&Metrics) -> u64| -> u64 {
             self.core.engines.iter().map(|shard| read(&shard.metrics)).sum()
@@ -274,7 +274,7 @@ impl Engine {
         )
     }
 
-    /// A short answer stands in `out` from there on: it is counted, and the connection rests or ends.
+    /// Counts and logs a short reply, which is in `out` from `from` on. The connection then becomes idle or ends.
     pub(crate) fn on_replied(
         &mut self,
         slot: u32,
@@ -287,7 +287,7 @@ impl Engine {
         self.rest_or_close(slot, keep_alive, out);
     }
 
-    /// After a short answer the connection rests, or ends with it.
+    /// After a short reply the connection becomes idle, or ends with it.
     pub(crate) fn rest_or_close(&mut self, slot: u32, keep_alive: bool, out: &mut Vec<u8>) {
         if keep_alive && !self.core.draining && !self.core.is_drained() {
             let now_s = self.core.now_wrapping_s();
@@ -300,14 +300,14 @@ impl Engine {
         }
     }
 
-    /// Sends what is in `out` and closes.
+    /// Sends the bytes in `out` and closes the connection.
     pub(crate) fn close_after(&mut self, slot: u32, close: CloseReason, out: &mut Vec<u8>) {
         let last = std::mem::take(out);
         self.close(slot, close, &last);
     }
 
-    /// The connection stays and enters its topics. Its greeting is in `out`, and leaves before
-    /// anything that is published from now on.
+    /// The connection stays open and enters its topics. Its greeting is in `out`, and leaves before any message that
+    /// is published from now on.
     fn open_transport(&mut self, slot: u32, open: Open, out: &mut Vec<u8>) {
         let protocol = self.core.shared.protocols.of(open.encoding);
         self.core.take_up(slot, open.encoding, Phase::Open);
@@ -320,7 +320,7 @@ impl Engine {
         } else if protocol.delivery() != Delivery::Nothing {
             self.enter_hub(slot, &open.principal, &open.topics);
             self.recovery.catchups.choose(&mut self.core, slot, None, &open.tags);
-            // Where clients join, they catch up with what they join.
+            // Clients with joins catch up with the topics that they join.
             let catches_up = self.core.history().retains_any() || !open.resume.is_empty();
             if catches_up && !protocol.capabilities().joins {
                 let topics: Vec<Name> = self.core.hub.topics_of(slot).cloned().collect();
@@ -333,16 +333,16 @@ impl Engine {
         let now_s = self.core.now_wrapping_s();
         if let Some(connection) = self.core.table.get_mut(slot) {
             connection.last_received_s = now_s;
-            // The greeting breaks the silence: no heartbeat follows on its heels.
+            // The greeting counts as a heartbeat, so none follows at once.
             connection.set(Flag::WroteRecently, true);
         }
     }
 
-    /// For an answer to a request that did not come in time.
+    /// Replies to a request that did not come in time.
     pub(crate) fn request_timeout(&mut self, slot: u32) {
         let mut out = Vec::new();
         if self.core.table.cold(slot).is_some_and(|cold| cold.reserved) {
-            // It is no health check: it gets the answer that it would have had at once.
+            // It is no health check: it gets the reply that it would have had at once.
             self.refuse_beyond(slot);
             return;
         }
@@ -358,11 +358,11 @@ impl Engine {
 }
 
 impl Core {
-    /// The class of an answer's status, from its own first line (`HTTP/1.1 200 …`).
+    /// Counts a reply by the class of its status, which is in its first line (`HTTP/1.1 200 …`).
     pub(crate) fn count_reply(&mut self, reply: &[u8]) {
         if let Some(class @ b'1'..=b'5') = reply.get(9) {
             self.metrics.replies[usize::from(class - b'0')].add(1);
-            // What is over a limit of its user is counted for that.
+            // A rejection by a limit of the user also counts for that limit.
             if *class == b'4'
                 && reply.get(9..12) != Some(b"429")
                 && let Some(limited) =
@@ -375,17 +375,17 @@ impl Core {
     }
 }
 
-/// Whose a connection's bytes are.
+/// The protocol that reads a connection's bytes.
 enum Owner {
-    /// They are to be read by this one.
+    /// This one.
     Protocol(ProtocolRef),
-    /// Too few have come to say it.
+    /// Too few bytes have come to recognise it.
     Unknown,
     /// No protocol of this listener reads them.
     None,
 }
 
-/// Whose a connection's bytes are. The first bytes of a request decide.
+/// Returns the protocol that reads a connection's bytes. The first bytes of a request decide.
 fn recognised(core: &mut Core, slot: u32, bytes: &[u8]) -> Owner {
     let protocols = core.shared.protocols;
     let Some(connection) = core.table.get(slot) else {
@@ -408,7 +408,7 @@ fn recognised(core: &mut Core, slot: u32, bytes: &[u8]) -> Owner {
     Owner::Protocol(recognised)
 }
 
-/// More of a request must come. Whoever waits for a word to send it gets that, once.
+/// Waits for more of a request. A client that expects `100 Continue` before it sends the rest gets that, once.
 fn await_rest(core: &mut Core, slot: u32, bytes: usize, interim: &[u8], out: &mut Vec<u8>) {
     if let Some(cold) = core.table.cold_or_new(slot) {
         cold.needs = count(bytes);

@@ -1,4 +1,4 @@
-//! Closes connections for an operator who drains the node, or has it give some to other nodes.
+//! Closes connections for an operator that drains the node, or moves some to other nodes.
 
 use model::CloseReason;
 use random::Random;
@@ -6,12 +6,13 @@ use random::Random;
 use crate::core::Core;
 use crate::engine::Engine;
 
-/// Slots that are drawn for each connection before the table is passed over: enough where one slot in four is taken.
+/// Random draws of a slot for each connection before all slots are scanned: enough where one slot in four is taken.
 const DRAWS: u32 = 4;
 
 impl Engine {
-    /// Closes so many connections, each as likely as another, and tells their clients to use another server. Returns
-    /// how many it has closed: fewer where the others are about to end, or wait for a reply that comes soon.
+    /// Closes so many connections, each with the same probability, and tells their clients to use another server.
+    /// Returns the number of closed connections: it is smaller if the others are about to end, or wait for a reply
+    /// that comes soon.
     pub(crate) fn evict(&mut self, connections: u32, seed: u64) -> u32 {
         let mut random = Random::of(seed, u64::from(self.core.number));
         let end = self.core.table.end();
@@ -22,7 +23,7 @@ impl Engine {
             }
             closed += self.evict_one(random.below(end));
         }
-        // Where few slots are taken: some of those.
+        // If few slots are taken, draws among those.
         let mut left: Vec<u32> = (0..end).filter(|slot| self.core.may_go(*slot)).collect();
         while closed < connections && !left.is_empty() {
             let slot = left.swap_remove(random.below(left.len()));
@@ -41,8 +42,8 @@ impl Engine {
 }
 
 impl Core {
-    /// Whether a connection is there and can be told to go. One that gets a reply soon ends later, and so does one whose
-    /// CONNECT of MQTT is under way.
+    /// True when a connection exists and may be closed now. A connection that gets a reply soon ends later, and so
+    /// does one whose MQTT CONNECT is pending.
     pub(crate) fn may_go(&self, slot: u32) -> bool {
         self.table.get(slot).is_some_and(|connection| !connection.is_closing())
             && !self.has_reply_soon(slot)

@@ -1,5 +1,5 @@
-//! All inputs of an engine that come from sockets: what the driver saw of a connection. What is to be done then is in
-//! [`Engine::poll_outputs`]. An input for a slot without a connection does nothing.
+//! All inputs of an engine that come from sockets: what the driver saw of a connection. [`Engine::poll_outputs`] says
+//! what to do then. An input for a slot without a connection does nothing.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::trace::event::TraceKind;
 
 impl Engine {
-    /// Bytes have come. They may be changed: a WebSocket's are unmasked in place.
+    /// Bytes have come. The engine may change them: it unmasks WebSocket frames in place.
     pub fn on_received(&mut self, slot: u32, bytes: &mut [u8]) {
         let now_s = self.core.now_wrapping_s();
         let Engine { core, rates, .. } = self;
@@ -28,7 +28,7 @@ impl Engine {
         };
         match connection.phase() {
             Phase::Closing | Phase::HalfClosed => return,
-            // A request has its own time, from its first byte on.
+            // The time-out of a request begins with its first byte.
             Phase::Idle if !is_paused => {
                 connection.enter(Phase::Request);
                 connection.last_received_s = now_s;
@@ -42,7 +42,7 @@ impl Engine {
             return self.core.buffer_input(slot, bytes);
         }
         let buffered = match self.core.table.cold_mut(slot) {
-            // Nothing of it means anything before it is whole.
+            // None of it can be read before it is complete.
             Some(cold) if (cold.needs as usize) > cold.input.len() + bytes.len() => {
                 return self.core.buffer_input(slot, bytes);
             }
@@ -63,7 +63,7 @@ impl Engine {
         let Some(connection) = self.core.table.get(slot) else {
             return;
         };
-        // Half-closed peers (`printf … | nc`) still want the answers that are under way.
+        // Half-closed peers (`printf … | nc`) still want their pending replies.
         let (backlogged, closing) = (connection.is_backlogged(), connection.is_closing());
         let between = matches!(connection.phase(), Phase::Request | Phase::Idle);
         if backlogged && between {
@@ -84,7 +84,8 @@ impl Engine {
         }
     }
 
-    /// The driver replies to [`Output::Address`](crate::Output::Address): the peer of a request that opens a Phoenix session.
+    /// The driver replies to [`Output::Address`](crate::Output::Address): the address of the peer whose request opens
+    /// a Phoenix session.
     pub fn on_address(&mut self, slot: u32, address: Option<IpAddr>) {
         let known = self.core.peers.address(slot);
         let address = known.or(address);
@@ -100,7 +101,7 @@ impl Engine {
         }
     }
 
-    /// The driver holds bytes for the connection that its peer doesn't take.
+    /// The driver has bytes for the connection that its peer doesn't take.
     pub fn on_blocked(&mut self, slot: u32) {
         self.core.set(slot, Flag::Blocked, true);
         self.core.trace(slot, || TraceKind::Blocked);
@@ -113,12 +114,12 @@ impl Engine {
         if let Some(connection) = table.get_mut(slot)
             && shared.protocols.delivery(connection.encoding) == Delivery::Nothing
         {
-            // It reads: that counts as a sign of life while an answer is long.
+            // A client that reads counts as alive while a reply is long.
             connection.last_received_s = now_s;
         }
     }
 
-    /// All bytes have left: the connection gets what waits for that.
+    /// All bytes have left: the connection gets what has waited for that.
     pub fn on_drained(&mut self, slot: u32) {
         if self.core.traces.has(slot) && self.core.is(slot, Flag::Blocked) {
             self.core.trace(slot, || TraceKind::Drained);
@@ -136,18 +137,19 @@ impl Engine {
         }
     }
 
-    /// Our side is shut, after [`Output::Close`](crate::Output::Close); the peer's is not yet.
+    /// The server's side is shut, after [`Output::Close`](crate::Output::Close); the peer's is not yet.
     pub fn on_half_closed(&mut self, slot: u32) {
         self.core.enter(slot, Phase::HalfClosed);
     }
 
-    /// All bytes have left after [`Output::Close`](crate::Output::Close), and the peer has closed too or is not waited for.
-    /// It counts with the reason for which the close began, and as [`CloseReason::Internal`] if there is none.
+    /// All bytes have left after [`Output::Close`](crate::Output::Close), and the peer has closed too or the driver
+    /// does not wait for it. It counts with the reason for which the close began, and as [`CloseReason::Internal`] if
+    /// there is none.
     pub fn on_ended(&mut self, slot: u32) {
         self.end(slot, CloseReason::Internal);
     }
 
-    /// More waits for the connection than may: it is a slow consumer.
+    /// More bytes wait for the connection than its limits allow: it is a slow consumer.
     pub fn on_slow(&mut self, slot: u32) {
         self.close(slot, CloseReason::SlowConsumer, &[]);
     }

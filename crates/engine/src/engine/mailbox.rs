@@ -1,4 +1,4 @@
-//! What other threads ask for, in the order in which they asked.
+//! Carries out the commands of other threads, in the order in which they came.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,15 +22,15 @@ use crate::webhook::WebhookResponse;
 use crate::webhook::pending_hook::PendingHook;
 use crate::webhook::request;
 
-/// Messages that may wait in the shard's fan-outs. With more, the mailbox is left to fill up, and
-/// publishers are told that the server is behind.
+/// The most messages that may wait in the shard's fan-outs. With more, the mailbox fills up, and publishers get the
+/// error that the server is overloaded.
 const QUEUED_MAX: usize = if cfg!(test) { 24 } else { 8_192 };
 
-/// Commands that one turn does before sockets have theirs.
+/// The most commands that one turn carries out before sockets have theirs.
 const COMMANDS: usize = if cfg!(test) { 3 } else { 1_024 };
 
 impl Engine {
-    /// Takes what the mailbox holds. Its wake-up was cleared before.
+    /// Takes the commands of the mailbox, whose wake-up has been cleared.
     pub fn take_commands(&mut self) {
         self.recovery.catchups.takes += 1;
         if self.core.commands.is_empty() {
@@ -41,7 +41,7 @@ impl Engine {
         }
     }
 
-    /// Does what the mailbox held, up to a turn's share.
+    /// Carries out the taken commands, up to a turn's share.
     pub fn run_commands(&mut self) {
         if self.core.stands_still {
             self.core.notify_presence();
@@ -69,7 +69,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// What the engine knows of connections; its driver adds what their sockets know.
+    /// Describes connections as far as the engine knows them; its driver adds what their sockets know.
     pub fn describe(&self, slots: impl IntoIterator<Item = u32>) -> Vec<ConnectionInfo> {
         slots.into_iter().filter_map(|slot| describe(&self.core, slot, false)).collect()
     }
@@ -84,21 +84,20 @@ impl Engine {
 }
 
 impl Core {
-    /// True while as many messages wait as may.
+    /// True while the fan-outs are at their limit.
     pub(crate) fn is_behind(&self) -> bool {
-        // Who stands still makes no capacity.
+        // An engine that stands still runs no fan-out that would make capacity.
         !self.stands_still && self.hub.queued() >= QUEUED_MAX
     }
 }
 
-/// The first `limit` topics by members, then by name; of those with one member whichever come
-/// first. Most topics are personal, with a member or two: they are passed over by their count, for
-/// a name may lie elsewhere in memory.
+/// Returns the first `limit` topics by members, then by name; of those with one member, the first found. Most topics
+/// are personal, with a member or two: their count is checked first, since a name may lie elsewhere in memory.
 fn biggest<'a, I: Iterator<Item = (&'a Name, u32)>>(
     topics: impl Fn() -> I,
     limit: usize,
 ) -> Vec<(&'a Name, u32)> {
-    // Its top is the one to go first.
+    // Its top is the first to be dropped.
     let mut top: BinaryHeap<(Reverse<u32>, &Name)> = BinaryHeap::new();
     let mut members_min = 2;
     for (name, members) in topics() {
@@ -122,7 +121,7 @@ fn biggest<'a, I: Iterator<Item = (&'a Name, u32)>>(
     top.into_sorted_vec().into_iter().map(|(Reverse(members), name)| (name, members)).collect()
 }
 
-/// True while the connection in the slot is the one that is meant, and not about to end.
+/// True while the slot has the connection with this serial, and it is not about to end.
 fn is_same(core: &Core, slot: u32, serial: u32) -> bool {
     core.table
         .get(slot)
@@ -147,7 +146,7 @@ fn deliver(engine: &mut Engine, delivery: broker::Delivery) {
         members = core.hub.broadcast(message.clone());
         lists = u32::from(members > 0);
     } else if passed.is_none() {
-        // Who is there is for the members of the topic itself.
+        // Presence notices go to the members of the topic itself only.
         let by_filter = message.filters.iter().flatten().filter(|_| !is_reserved(message.event()));
         let by_filter = by_filter.map(|key| (key.hash, &key.name));
         let topic = (message.topic_hash, &message.publication.topic);
@@ -159,9 +158,9 @@ fn deliver(engine: &mut Engine, delivery: broker::Delivery) {
     }
     let waiting = &core.handle.inbox.waiting;
     match lists {
-        // Nobody here waits for it.
+        // The message has no list of members here.
         0 => waiting.leave(&message),
-        // Each list counts it when all have it.
+        // Each list counts it until all of its members have it.
         lists => (1..lists).for_each(|_| waiting.enter(&message)),
     }
     for key in &groups {
@@ -180,7 +179,7 @@ fn deliver(engine: &mut Engine, delivery: broker::Delivery) {
     }
 }
 
-/// The slots of the connections that are meant and open.
+/// Returns the slots of the target's open connections.
 fn targeted(core: &Core, target: &Target) -> Vec<u32> {
     match target {
         Target::User(user) => slots_of(core, user),
@@ -192,7 +191,7 @@ fn targeted(core: &Core, target: &Target) -> Vec<u32> {
     }
 }
 
-/// The first topics in byte order, without sorting all of them.
+/// Returns the first topics in byte order, without sorting all of them.
 fn topics(core: &Core, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicInfo> {
     let personal = TopicKind::of(prefix).is_personal();
     let mut first: BinaryHeap<(&Name, u32)> = BinaryHeap::new();
@@ -212,14 +211,14 @@ fn topics(core: &Core, prefix: &str, after: Option<&str>, limit: usize) -> Vec<T
     sorted.map(|(topic, members)| TopicInfo { topic: topic.clone(), members }).collect()
 }
 
-/// The topics with the most members, without sorting all of them.
+/// Returns the topics with the most members, without sorting all of them.
 fn biggest_topics(core: &Core, limit: usize) -> Vec<TopicInfo> {
     let all = || core.hub.all_topics().map(|(name, members, _)| (name, members));
     let sorted = biggest(all, limit).into_iter();
     sorted.map(|(topic, members)| TopicInfo { topic: topic.clone(), members }).collect()
 }
 
-/// What the engine knows of a connection; its driver adds what the socket knows.
+/// Describes a connection as far as the engine knows it; its driver adds what the socket knows.
 fn describe(core: &Core, slot: u32, with_filters: bool) -> Option<ConnectionInfo> {
     let connection = core.table.get(slot)?;
     let (mut users, mut topics) = (Vec::new(), Vec::new());
@@ -245,7 +244,7 @@ fn describe(core: &Core, slot: u32, with_filters: bool) -> Option<ConnectionInfo
     })
 }
 
-/// Answers with what is known of MQTT clients.
+/// Replies with the descriptions of MQTT clients.
 fn describe_mqtt(
     core: &mut Core,
     slots: &[u32],
@@ -442,7 +441,7 @@ fn on_webhook_reply(
     }
 }
 
-/// A message has come for members of this shard.
+/// A message for members of this shard has come.
 fn on_message(engine: &mut Engine, delivery: broker::Delivery) {
     if delivery.message.is_retained() {
         let offset = delivery.message.id.offset;
@@ -453,7 +452,7 @@ fn on_message(engine: &mut Engine, delivery: broker::Delivery) {
     deliver(engine, delivery);
 }
 
-/// Subscribes all connections of a user to a topic, as far as they may be in one more. Gives how many are in it then.
+/// Subscribes all connections of a user to a topic, if their limit allows one more. Returns how many are in it then.
 fn subscribe_user(engine: &mut Engine, user: &str, topic: &Name) -> u32 {
     let max = engine.core.settings.session.topics_per_connection_max;
     let presence = engine.core.settings.session.policy.topic(topic).presence();
@@ -475,7 +474,7 @@ fn subscribe_user(engine: &mut Engine, user: &str, topic: &Name) -> u32 {
     count
 }
 
-/// Unsubscribes all connections of a user from a topic. Gives how many were in it.
+/// Unsubscribes all connections of a user from a topic. Returns how many were in it.
 fn unsubscribe_user(engine: &mut Engine, user: &str, topic: &Name) -> u32 {
     let mut count = 0;
     for slot in slots_of(&engine.core, user) {
@@ -503,7 +502,7 @@ fn describe_members(
     core.outputs.push(Output::Describe(describe.into()));
 }
 
-/// The history says where a recovery or a poll starts.
+/// The history reports where a recovery or a poll starts.
 fn on_started(engine: &mut Engine, slot: u32, query: u32, start: Option<history::Start>) {
     match start {
         Some(start) if is_poll(&engine.core, slot) => engine.poll_started(slot, query, start),
@@ -512,7 +511,7 @@ fn on_started(engine: &mut Engine, slot: u32, query: u32, start: Option<history:
     }
 }
 
-/// The history has read what a connection missed.
+/// The history has read the messages that a connection missed.
 fn on_pulled(engine: &mut Engine, slot: u32, numbers: &[u32], piece: Option<history::Piece>) {
     let Some(query) = numbers.first().copied() else {
         return;
@@ -526,8 +525,8 @@ fn on_pulled(engine: &mut Engine, slot: u32, numbers: &[u32], piece: Option<hist
     }
 }
 
-/// The history could not answer a query. A connection that waits for the reply comes back later; others have one
-/// already, or left the topic.
+/// The history could not carry out a query. A connection that waits for the reply ends, and its client recovers again
+/// later; others have the reply already, or have left the topic.
 fn query_failed(engine: &mut Engine, slot: u32, query: u32) {
     let awaited = engine.poll_awaits(slot, query);
     if awaited || engine.recovery.failed(slot, query) {

@@ -1,5 +1,5 @@
-//! The engine of one shard: its connections, their topics, and what is published to them. It has no socket,
-//! clock, thread or descriptor; a driver (crate `shard`) has these and calls it.
+//! The engine of one shard: its connections, their topics, and the messages to them. It has no socket, clock, thread
+//! or descriptor; a driver (crate `shard`) has these and calls it.
 //!
 //! There are four kinds of methods:
 //! - *getters* (`number`, `metrics`, `is_draining`, …) change nothing;
@@ -15,7 +15,7 @@
 //! 5. `open` for each accepted connection: last, so that no event of this turn meets it in an old slot;
 //! 6. `sweep`, when it is due.
 //!
-//! After each of them it takes [`Engine::poll_outputs`] and does what stands there, in order: all outputs are in
+//! After each of them it takes [`Engine::poll_outputs`] and carries them out in order: all outputs are in
 //! `core/output.rs`.
 
 pub(crate) mod dispatch;
@@ -51,50 +51,50 @@ use sweep::Sweep;
 
 /// See the crate's documentation.
 pub struct Engine {
-    /// What every part uses.
+    /// The state that every part uses.
     pub(crate) core: Core,
     /// How connections catch up with topics that have history.
     pub(crate) recovery: Recovery,
-    /// How much connections ask of others.
+    /// The rates at which connections load others, and their limits.
     pub(crate) rates: Rates,
-    /// Topics that clients entered themselves: a logout leaves them alone.
+    /// Topics that clients entered themselves: a logout does not leave them.
     pub(crate) explicit: ExplicitTopics,
     /// The pages of history that connections wait for.
     pub(crate) pages: Pages,
-    /// How many connections were opened, as a number that wraps around.
+    /// The number of connections so far. It wraps around.
     pub(crate) serial: u32,
     /// Connections beyond the limit of their address. They are open, since they may be health checks.
     pub(crate) reserved: u32,
-    /// Connections that came from another engine, and have not gone on yet.
+    /// Connections from another engine that have not gone on yet.
     pub(crate) restarts: Restarts,
-    /// By encoding.
+    /// The heartbeat of each encoding.
     pub(crate) heartbeats: [Arc<[u8]>; Encoding::MAX],
-    /// Replies to the input that is processed. The buffer is used again.
+    /// Replies to the present input. The buffer is reused.
     pub(crate) out: Vec<u8>,
     /// Slots by encoding, while a slice or a stripe is gathered.
     pub(crate) groups: Vec<Vec<u32>>,
     pub(crate) sweep: sweep::Sweep,
     /// The drain, once it has begun.
     pub(crate) drain: Option<sweep::Drain>,
-    /// When the work of each second is due next, in microseconds of the node's clock.
+    /// The time of the next run of the work of each second, in microseconds of the node's clock.
     pub(crate) second_due_us: u64,
 }
 
-/// What an engine is made from.
+/// The arguments of `Engine::new`.
 pub struct Config {
     /// The engine's number among those of the process.
     pub number: u16,
     /// Handles to all engines of the process, this one included, by number.
     pub engines: Arc<[Handle]>,
-    /// What they share.
+    /// The state that all engines share.
     pub shared: Arc<Shared>,
     /// Settings that may change.
     pub settings: Arc<Settings>,
-    /// Where messages are published.
+    /// Publishes messages.
     pub broker: Arc<dyn Broker>,
     /// The topics with history.
     pub history: Arc<dyn History>,
-    /// Who asks the application, if anybody does.
+    /// Sends requests to the application, if one is configured.
     pub webhook: Option<Arc<dyn Webhook>>,
     /// The codecs of this engine's connections.
     pub codecs: Codecs,
@@ -103,10 +103,10 @@ pub struct Config {
 }
 
 impl Engine {
-    /// An engine without connections.
+    /// Creates an engine without connections.
     ///
     /// # Panics
-    /// Unless there is a handle for its number.
+    /// Unless `engines` has a handle for its number.
     pub fn new(config: Config) -> Self {
         let Config { number, engines, shared, settings, broker, history, webhook, .. } = config;
         let heartbeats = Encoding::ALL.map(|encoding| {
@@ -173,53 +173,53 @@ impl Engine {
         }
     }
 
-    /// The engine's number.
+    /// Returns the engine's number.
     pub fn number(&self) -> u16 {
         self.core.number
     }
 
-    /// What it counts.
+    /// Returns its metrics.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.core.metrics
     }
 
-    /// What all engines of the process share.
+    /// Returns the state that all engines of the process share.
     pub fn shared(&self) -> &Shared {
         &self.core.shared
     }
 
-    /// The settings in force.
+    /// Returns the settings in force.
     pub fn settings(&self) -> &Arc<Settings> {
         &self.core.settings
     }
 
-    /// Where messages are published.
+    /// Returns the broker, which publishes messages.
     pub fn broker(&self) -> &Arc<dyn Broker> {
         &self.core.broker
     }
 
-    /// Its handle.
+    /// Returns its handle.
     pub fn handle(&self) -> &Handle {
         &self.core.handle
     }
 
-    /// The time of the last input, in microseconds of the node's clock.
+    /// Returns the time of the last input, in microseconds of the node's clock.
     pub fn now_us(&self) -> u64 {
         self.core.now_us
     }
 
-    /// It is now so late, in microseconds of the node's clock, until this is called again.
+    /// Sets the time, in microseconds of the node's clock, until the next call.
     pub fn set_now(&mut self, now_us: u64) {
         self.core.now_us = now_us;
     }
 
-    /// Exchanges the outputs that wait for `empty` ones, whose room is used again.
+    /// Exchanges the pending outputs for `empty` ones, whose memory is reused.
     pub fn poll_outputs(&mut self, empty: Outputs) -> Outputs {
         notify(self);
         std::mem::replace(&mut self.core.outputs, empty)
     }
 
-    /// True while outputs wait.
+    /// True while outputs are pending.
     pub fn has_outputs(&self) -> bool {
         !self.core.outputs.is_empty()
     }
@@ -234,29 +234,29 @@ impl Engine {
         self.core.is_paused(slot)
     }
 
-    /// How much of a connection's input may be read now, in bytes, at most `whole`.
+    /// Returns how many bytes of a connection's input may be read now, at most `whole`.
     pub fn input_capacity(&self, slot: u32, whole: usize) -> usize {
         self.core.input_capacity(slot, whole)
     }
 
-    /// True when all engines together hold more than they may, and this one more than its share: so
-    /// an engine asks the others only when it holds much itself.
+    /// True when all engines together use more than `max`, and this one more than its share: so an engine reads the
+    /// metrics of the others only when it uses much itself.
     pub fn is_beyond(&self, max: usize, used: impl Fn(&Metrics) -> u64) -> bool {
         self.core.is_beyond(max, used)
     }
 
-    /// Sessions for which something waits, and how many bytes.
+    /// Returns the sessions with waiting bytes, and how many.
     pub fn session_backlogs(&self) -> impl Iterator<Item = (u32, usize)> {
         self.core.session_backlogs()
     }
 
-    /// Ends the holds behind which nothing is under way any more. To be called once a turn, when
-    /// commands have been done.
+    /// Lets connections that have caught up get live messages again, once no deferred message can come any more.
+    /// Called once a turn, after the commands.
     pub fn release_pending(&mut self) {
         self.recovery.release_pending(&mut self.core);
     }
 
-    /// Goes on with connections that have waited for their rate, or for members to catch up.
+    /// Resumes connections that have waited for their rate, or for members to catch up.
     pub fn resume_waiters(&mut self) {
         for slot in self.rates.take_waiters(&mut self.core) {
             if self.rates.has_waited(&mut self.core, slot) {
@@ -266,7 +266,7 @@ impl Engine {
         }
     }
 
-    /// Serves the connections for which something came. To be called when a batch has left.
+    /// Serves the connections that have become due. Called when a batch has left.
     pub fn serve_due(&mut self) {
         notify(self);
         self.mqtt_serve_due();
@@ -278,7 +278,7 @@ impl Engine {
         self.reserved
     }
 
-    /// True while a fan-out over a long list is under way or waits.
+    /// True while a fan-out over a long list runs or waits.
     pub fn has_bulk(&self) -> bool {
         self.core.hub.bulk_fanouts() > 0
     }
@@ -298,8 +298,8 @@ impl Engine {
         notify(self);
     }
 
-    /// What a connection that is in no topic is sent is its own doing, and may be far larger than any
-    /// message: nothing limits it.
+    /// True when no limit applies: a connection that is in no topic gets only what it requests, which may be far
+    /// larger than any message.
     pub fn is_unlimited(&self, slot: u32) -> bool {
         let core = &self.core;
         core.table.get(slot).is_some_and(|connection| {
@@ -307,13 +307,13 @@ impl Engine {
         })
     }
 
-    /// Short answers since this was last asked, for the time that they took.
+    /// Returns the short replies since the last call, to measure their time.
     pub fn poll_replies(&mut self) -> u64 {
         std::mem::take(&mut self.core.replies)
     }
 
-    /// Does what is still to be done because of an input, and goes on with what connections sent
-    /// while a request of theirs waited for its answer.
+    /// Performs the remaining effects of an input, and resumes connections that sent more input while a request of
+    /// theirs waited for its reply.
     pub(crate) fn resume_inputs(&mut self) {
         self.perform_effects();
         while let Some(slot) = self.core.resumed.pop() {
@@ -321,17 +321,17 @@ impl Engine {
         }
     }
 
-    /// Lets a connection go whose outbox is too much for all together.
+    /// Closes a connection whose outbox is too much for all together.
     pub fn relieve(&mut self, slot: u32) {
         match self.core.table.get(slot) {
-            // It was about to end with what waits for it.
+            // It was about to end when its bytes had left.
             Some(found) if found.is_closing() => self.end(slot, CloseReason::SlowConsumer),
             _ => self.close(slot, CloseReason::SlowConsumer, &[]),
         }
     }
 }
 
-/// Hands on what the application is to hear.
+/// Passes the pending events on to the application.
 fn notify(engine: &mut Engine) {
     let core = &mut engine.core;
     if !core.hook_events.is_empty() {

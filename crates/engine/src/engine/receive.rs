@@ -1,4 +1,4 @@
-//! What connections sent, a request, frame or line at a time.
+//! Processes the input of connections, a request, frame or line at a time.
 
 use crate::connection::Phase;
 use crate::connection::input::is_paused;
@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::engine::dispatch::OUT_BYTES;
 
 impl Engine {
-    /// What held the connection up is over: what it asked for meanwhile has its turn.
+    /// Resumes a connection that had to wait: processes its input of the meantime.
     pub(crate) fn resume_input(&mut self, slot: u32) {
         if !self.core.is_open(slot) || is_paused(&self.core.table, slot) {
             return;
@@ -17,7 +17,7 @@ impl Engine {
         }
     }
 
-    /// Does what whole requests and frames say, sends the answers, and keeps what is not whole.
+    /// Carries out whole requests and frames, sends the replies, and buffers an incomplete rest.
     pub(crate) fn process_input(&mut self, slot: u32, bytes: &mut [u8]) {
         let mut at = 0;
         let mut out = std::mem::take(&mut self.out);
@@ -32,7 +32,7 @@ impl Engine {
             if is_paused(&self.core.table, slot) {
                 break;
             }
-            // One request, frame or line at a time: after each it may have to wait.
+            // One request, frame or line at a time: after each, the connection may have to wait.
             let (consumed, again) = self.read_input(slot, &mut bytes[at..], &mut out);
             self.flush_if_large(slot, &mut out);
             at += consumed;
@@ -60,7 +60,7 @@ impl Engine {
                 cold.input = bytes[at..].to_vec();
             }
         }
-        // Most connections have taken everything, and hold nothing that needs any of this.
+        // Most connections have no cold state after all is consumed, and need none of this.
         if self.core.table.cold(slot).is_some() {
             self.core.count_input(slot);
             self.core.resume(slot);

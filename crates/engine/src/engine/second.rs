@@ -15,8 +15,8 @@ pub(super) fn each_second(engine: &mut Engine) {
     shrink(engine);
 }
 
-/// Shrinks all tables that connections have left. That is never much: the large tables are in pages that are freed by
-/// themselves.
+/// Shrinks all tables that connections have left. That is never much: the large tables consist of pages, which are
+/// freed at once.
 fn shrink(engine: &mut Engine) {
     engine.core.table.shrink();
     engine.core.hub.shrink();

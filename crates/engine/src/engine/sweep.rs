@@ -1,5 +1,4 @@
-//! What time brings: heartbeats, time-outs and the drain, by passing over the table in stripes.
-//! No connection has a timer.
+//! Heartbeats, time-outs and the drain. The sweep passes over the table in stripes: no connection has a timer.
 
 use model::{CloseReason, Encoding};
 use protocol::{Delivery, Liveness};
@@ -16,30 +15,30 @@ pub(crate) const STRIPES: u32 = 16;
 
 const STRIPE_US: u64 = 1_000_000 / STRIPES as u64;
 
-/// Slots that are passed over at once at the least. Heartbeats of many connections in one go cost
-/// far less than the same in many small batches: the other ends are woken once for several.
+/// The least number of slots passed over at once. Heartbeats of many connections in one go cost far less than in many
+/// small batches: a client's process then wakes up once for several.
 const STRIPE_SLOTS_MIN: u64 = 32 * 1024;
 
 /// How long a connection whose last bytes are sent may keep its side open, in seconds.
 const LINGER_SECONDS: u32 = 2;
 
-/// How long a connection that is about to end may take to read its last bytes, in seconds.
+/// How long a closing connection may take to read its last bytes, in seconds.
 const CLOSING_SECONDS: u32 = 10;
 
-/// How long somebody beyond the limit of its address has for its request, in seconds.
+/// How long a client beyond the limit of its address has for its request, in seconds.
 const RESERVED_SECONDS: u32 = 2;
 
-/// Where the sweep is.
+/// The position of the sweep.
 #[derive(Default)]
 pub(crate) struct Sweep {
     /// Stripes passed since the node's start: the clock of the sweep.
     passed: u64,
-    /// The second that is being swept, and the table's end and the stripes' size in it: they stay
-    /// for a second, so that no slot is left out or met twice while the table grows.
+    /// The second that is being swept, and the table's end and the stripes' size in it: they stay for a second, so
+    /// that the sweep meets each slot exactly once while the table grows.
     second: u64,
     end: u64,
     together: u64,
-    /// In which second each stripe was last passed over.
+    /// The second in which each stripe was last passed over.
     last: [u64; STRIPES as usize],
 }
 
@@ -51,14 +50,14 @@ impl Sweep {
         Sweep { passed, second, end: 0, together: 1, last: [second; STRIPES as usize] }
     }
 
-    /// Where another engine goes on: the stripes passed, in which second each was last, and what stays
-    /// for a second.
+    /// Exports the position for another engine: the stripes passed, the second of each one's last pass, and what
+    /// stays for a second.
     pub fn export(&self) -> (u64, [u64; STRIPES as usize], (u64, u64, u64)) {
         let Sweep { passed, second, end, together, last } = self;
         (*passed, *last, (*second, *end, *together))
     }
 
-    /// Goes on where another engine was.
+    /// Resumes at the position of another engine.
     pub fn import(
         &mut self,
         passed: u64,
@@ -67,7 +66,7 @@ impl Sweep {
         now_us: u64,
     ) {
         let passed = passed.min(now_us / STRIPE_US);
-        // Anew with the next stripe, where what another engine says can't be.
+        // Begins anew with the next stripe if the other engine's values are invalid.
         let (second, end, together) = swept
             .filter(|(_, end, together)| {
                 let fits = (1..=u64::from(STRIPES)).contains(together);
@@ -78,8 +77,8 @@ impl Sweep {
     }
 }
 
-/// The seconds that a pass over a slot makes up for: the one that it is, and those before in which
-/// there was none, because the shard was held up.
+/// The seconds that a pass over a slot covers: the present one, and earlier ones without a pass, because the shard
+/// was delayed.
 #[derive(Clone, Copy)]
 struct Seconds {
     now: u64,
@@ -87,16 +86,16 @@ struct Seconds {
 }
 
 impl Seconds {
-    /// True when one of them is this place in the slot's interval. Each slot has its own second of
-    /// the interval, so that what is done is spread evenly.
+    /// True when one of them is at this position of the slot's interval. Each slot has its own second of the
+    /// interval, so that the work is spread evenly.
     fn hit(self, slot: u32, interval: u64, place: u64) -> bool {
         let at = (self.now + u64::from(slot) + interval - place) % interval;
         at < self.span
     }
 }
 
-/// How many stripes of a second are passed over together in a table of so many slots, and which of
-/// them are: shards take turns, so that not all of them work at the same moment.
+/// Returns how many stripes of a second are passed over together in a table of so many slots, and which: shards take
+/// turns, so that they do not all work at the same moment.
 fn together(slots: u64, shard: u16) -> (u64, u64) {
     let apart = (slots / STRIPE_SLOTS_MIN).clamp(1, u64::from(STRIPES)).next_power_of_two();
     let together = u64::from(STRIPES) / apart.min(u64::from(STRIPES));
@@ -108,18 +107,18 @@ fn slot_at(part: u64) -> u32 {
     u32::try_from(part).unwrap_or(u32::MAX)
 }
 
-/// A drain that is under way.
+/// A running drain.
 pub(crate) struct Drain {
     deadline_us: u64,
     started_us: u64,
-    /// When the last connection gets its notice to go.
+    /// The time at which the last connection gets its notice to leave.
     last_due_us: u64,
     next: u32,
 }
 
 impl Drain {
-    /// Begins to drain: ends the connections over half of the time, so that their clients don't all
-    /// come back at once; few connections end at once.
+    /// Begins to drain: ends the connections over half of the time, so that their clients don't all reconnect at
+    /// once; few connections end at once.
     pub fn begin(engine: &mut Engine, seconds: u32) -> Self {
         let core = &mut engine.core;
         core.draining = true;
@@ -135,7 +134,7 @@ impl Drain {
         drain
     }
 
-    /// Ends the connections whose turn has come.
+    /// Ends the connections that are due.
     fn end_some(&mut self, engine: &mut Engine) {
         let now_us = engine.core.now_us;
         let span_us = (self.last_due_us - self.started_us).max(1);
@@ -144,7 +143,7 @@ impl Drain {
         let is_last = now_us + STRIPE_US >= self.last_due_us;
         let to = slot_at(if is_last { end } else { end * passed_us / span_us });
         for slot in self.next..to {
-            // A request that is answered soon ends with its answer, and so does CONNECT of MQTT that is under way.
+            // A request whose reply comes soon ends with its reply, and so does a pending MQTT CONNECT.
             let core = &engine.core;
             if !core.has_reply_soon(slot) && !core.mqtt_awaits_connect(slot) {
                 engine.say_goodbye(slot, CloseReason::Drain);
@@ -159,11 +158,11 @@ impl Drain {
     }
 }
 
-/// What a connection is due.
+/// What is due for a connection.
 enum Due {
     Nothing,
     Heartbeat,
-    /// Something was sent since the last pass: whoever is between knows that it is alive.
+    /// Bytes were sent since the last pass: proxies on the way know that the connection is alive.
     NoHeartbeat,
     PollOver,
     /// A long-poll session is checked.
@@ -175,8 +174,8 @@ enum Due {
 }
 
 impl Engine {
-    /// Passes over the stripes that are due. A shard that was held up makes up for it with one pass:
-    /// nobody needs two heartbeats at once.
+    /// Passes over the stripes that are due. A delayed shard makes up for it with one pass: no client needs two
+    /// heartbeats at once.
     pub fn sweep(&mut self) {
         if self.core.now_us < self.sweep_due_us() {
             return;
@@ -200,10 +199,10 @@ impl Engine {
         }
     }
 
-    /// When something is to be done next, in microseconds of the node's clock.
+    /// Returns when the next pass is due, in microseconds of the node's clock.
     pub fn sweep_due_us(&self) -> u64 {
         let (together, turn) = match self.drain {
-            // The first shard also keeps the balance of new connections, always.
+            // The first shard also balances new connections, always.
             None if self.core.number > 0 => {
                 together(u64::from(self.core.table.end()), self.core.number)
             }
@@ -213,18 +212,18 @@ impl Engine {
         (next + (turn + together - next % together) % together) * STRIPE_US
     }
 
-    /// When something is to be done next, in microseconds of the node's clock.
+    /// Returns when the next work is due, in microseconds of the node's clock.
     pub fn poll_due_us(&self) -> u64 {
         self.sweep_due_us().min(self.rates.waiters_due_us())
     }
 
-    /// True while there is something to do now; fan-outs over long lists count only with `bulk`.
+    /// True while work is due now; fan-outs over long lists count only with `bulk`.
     pub fn is_busy(&self, bulk: bool) -> bool {
         let fanouts = match bulk {
             true => self.core.hub.fanouts(),
             false => self.core.hub.fanouts() - self.core.hub.bulk_fanouts(),
         };
-        // Commands that wait for room in the fan-outs can go on only when these do.
+        // Commands that wait for capacity in the fan-outs can go on only after these.
         let commands = !self.core.commands.is_empty() && !self.core.is_behind();
         fanouts > 0
             || commands
@@ -239,7 +238,7 @@ impl Engine {
     }
 }
 
-/// Topics that ended leave their bit in the filter; when they are many it is made anew.
+/// Topics that ended leave their bit in the interest set; when they are many, it is rebuilt.
 fn forget_topics(core: &mut Core) {
     let filter = &core.handle.inbox.filter;
     if core.topics_ended > filter.slack() {
@@ -251,21 +250,21 @@ fn forget_topics(core: &mut Core) {
 /// A pass over some slots.
 struct Pass {
     seconds: Seconds,
-    /// Who has to say something, by encoding: to ask each connection's protocol would take longer than
-    /// all else.
+    /// By encoding, the side that must show that it is alive. A call of each connection's protocol would take longer
+    /// than all else.
     liveness: [Liveness; Encoding::MAX],
-    /// Some connections have tokens.
+    /// True when some connections have tokens.
     tokens: bool,
 }
 
-/// What a connection is due in a pass.
+/// Returns what is due for a connection in a pass.
 fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
     let Some(connection) = core.table.get(slot) else {
         return Due::Nothing;
     };
     let silence_s = connection.silence_s(core.now_s());
     let cold = core.table.cold(slot);
-    // It is not read, so that nothing can be heard from it; but its time goes on.
+    // Nothing is read from it, so it can't show that it is alive; but its time goes on.
     let is_unread = cold.is_some_and(|cold| cold.waits) && !connection.is_closing();
     if let Some(cold) = cold.filter(|_| !connection.is_closing()) {
         if cold.reserved && silence_s > RESERVED_SECONDS && !is_unread {
@@ -284,7 +283,7 @@ fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
         let by_hook = core.credentials.is_by_hook(slot);
         match (due, by_hook && core.delivery(connection) == Delivery::Woken) {
             (due, false) => return Due::Token(due),
-            // The application is asked about the next poll anyway.
+            // The next poll is a new request to the application anyway.
             (TokenDue::Expired, true) => return Due::PollOver,
             (TokenDue::Refresh(expires_s), true) if u64::from(expires_s) <= core.unix_s() => {
                 return Due::PollOver;
@@ -310,7 +309,7 @@ fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
     }
 }
 
-/// The same of one whose request is being read.
+/// The same for a connection whose request is being read.
 fn request_due(
     core: &Core,
     connection: &Connection,
@@ -319,9 +318,9 @@ fn request_due(
 ) -> Due {
     match (silence_s <= core.settings.head_seconds, connection.is(Flag::Blocked)) {
         (true, _) => Due::Nothing,
-        // It may still be reading the answer before.
+        // It may still be reading the reply before.
         (false, true) => idle_due(core, silence_s),
-        // Nothing was asked: there is nothing to answer.
+        // It sent no request, so it gets no reply.
         (false, false) if cold.is_none() => Due::Close(CloseReason::RequestTimeout),
         (false, false) => Due::RequestTimeout,
     }
@@ -332,20 +331,20 @@ fn idle_due(core: &Core, silence_s: u32) -> Due {
     if idle { Due::Close(CloseReason::Idle) } else { Due::Nothing }
 }
 
-/// The same of one that waits for an answer.
+/// The same for a connection that waits for a reply.
 fn reply_due(core: &Core, cold: Option<&ColdState>, silence_s: u32) -> Due {
     match cold.and_then(|cold| cold.poll.as_ref()) {
         // The second in which it began is not counted.
         Some(poll) if poll.deadline_s < core.now_s() => Due::PollOver,
         Some(_) => Due::Nothing,
-        // The application's answers have a time of their own.
+        // Responses of the application have a time limit of their own.
         None if cold.is_some_and(|cold| cold.hooks_pending > 0) => Due::Nothing,
         None if silence_s > core.session_request_seconds_max() => Due::Close(CloseReason::Internal),
         None => Due::Nothing,
     }
 }
 
-/// The same of one that has taken up a lasting protocol.
+/// The same for a connection with an open transport.
 fn open_due(
     slot: u32,
     connection: &Connection,
@@ -362,7 +361,8 @@ fn open_due(
             Due::Close(CloseReason::Silent)
         }
         Liveness::Client { .. } => Due::Nothing,
-        // It is gone when it says nothing for one and a half times as long (MQTT 5.0, section 3.1.2.10).
+        // The client counts as gone after one and a half times its keep-alive without a packet (MQTT 5.0, section
+        // 3.1.2.10).
         Liveness::ClientItself => {
             let seconds = (u32::from(keep_alive_s) * 3).div_ceil(2);
             // A longer silence can't be measured.
@@ -374,16 +374,15 @@ fn open_due(
             let due = seconds.hit(slot, u64::from(interval.max(1)), 0);
             if due && !blocked { Due::Heartbeat } else { Due::Nothing }
         }
-        // A connection is passed over twice in an interval, and gets a heartbeat if nothing was
-        // sent since the pass before. So silence is never longer than the interval, and after a
-        // broadcast nobody needs heartbeats.
+        // A connection is passed over twice in an interval, and gets a heartbeat if no bytes were sent since the pass
+        // before. So silence is never longer than the interval, and after a broadcast no connection needs heartbeats.
         Liveness::ServerInSilence { seconds: interval } => {
             let interval = u64::from(interval.max(1));
             let half = interval / 2;
             if !seconds.hit(slot, interval, 0) && !seconds.hit(slot, interval, half) || blocked {
                 return Due::Nothing;
             }
-            // After a pause of the shard as long as that it has been silent.
+            // After a pause of the shard as long as that, the connection has been silent.
             let scanned = half > 0 && seconds.span < half;
             if scanned && connection.is(Flag::WroteRecently) {
                 Due::NoHeartbeat
@@ -401,7 +400,7 @@ fn send_heartbeats(engine: &mut Engine) {
         if group.is_empty() {
             continue;
         }
-        // Somebody may have ended meanwhile.
+        // Some connections may have ended meanwhile.
         group.retain(|slot| {
             engine
                 .core
@@ -479,8 +478,8 @@ mod tests {
     fn a_late_pass_makes_up_for_the_seconds_before() {
         for interval in [1u64, 2, 3, 15, 25] {
             for slot in 0..40 {
-                // Passes after pauses of all lengths: as many hits as if there had been no pause,
-                // but for those that fall together in one pass.
+                // Passes after pauses of all lengths: as many hits as without a pause, except for hits that fall
+                // together in one pass.
                 let (mut now, mut hits, mut wanted) = (100u64, 0, 0);
                 for span in [1u64, 1, 1, 3, 1, 2, 1, 1, 7, 1, 1, 1] {
                     now += span;

@@ -1,4 +1,4 @@
-//! Connections on their way from one engine to another: what all parts hold of each.
+//! Connections on their way from one engine to another: the state that all parts have of each.
 
 use std::cell::LazyCell;
 use std::collections::HashMap;
@@ -17,14 +17,15 @@ use crate::handover::restarts::Restart;
 use crate::handover::value::{ImportError, Text, Who};
 use crate::mqtt::MqttRecord;
 
-/// What [`Engine::export_vitals`] writes of a slot, in bytes.
+/// The bytes that [`Engine::export_vitals`] writes for a slot.
 const VITALS_BYTES: usize = 3;
 
 impl Engine {
-    /// Writes out what all parts hold of a connection; nothing where there is none.
+    /// Exports the state that all parts have of a connection; `None` if the slot has none.
     pub(crate) fn export_connection(&self, slot: u32) -> Option<Record> {
         let core = &self.core;
-        // Hashes are keyed: names go in their place. Everyone's topic is joined without being entered.
+        // Hashes are keyed, so a record has names instead. A Phoenix client may join everyone's topic, which is not
+        // among the topics it has entered.
         let broadcast = Name::const_new(model::name::BROADCAST);
         let names = LazyCell::new(|| -> HashMap<u64, &Name> {
             let names = core.hub.topics_of(slot).chain(std::iter::once(&broadcast));
@@ -33,7 +34,7 @@ impl Engine {
         self.record(slot, &|hash| names.get(&hash).copied().cloned())
     }
 
-    /// A connection's record; `name` is that of a topic with this hash.
+    /// Returns a connection's record; `name` returns the name of a topic with this hash.
     fn record(&self, slot: u32, name: &dyn Fn(u64) -> Option<Name>) -> Option<Record> {
         let Engine {
             core,
@@ -54,7 +55,7 @@ impl Engine {
         let connection = core.table.get(slot)?;
         let protocol = core.shared.protocols.of(connection.encoding);
         let ((serial, encoding), (opened_s, _), (phase, flags)) = connection.export();
-        // They change all the time, and come with the engine's record.
+        // They change all the time. The engine's record has them.
         let (last_received_s, flags) = (wrapping_s(opened_s), flags & !(Flag::WroteRecently as u8));
         Some(Record {
             protocol: protocol.name().into(),
@@ -84,7 +85,7 @@ impl Engine {
         })
     }
 
-    /// Puts a connection into all parts, as it was in another engine's. Nobody outside hears of it.
+    /// Restores a connection in all parts, as another engine had it. No client and no other service is notified.
     pub(crate) fn import_connection(&mut self, mut record: Record) -> Result<(), ImportError> {
         let Engine { core, recovery, reserved, restarts, .. } = self;
         let (slot, encoding) = (record.slot, Encoding(record.encoding));
@@ -101,7 +102,7 @@ impl Engine {
         }
         let broker = core.broker.clone();
         let hash = |name: &str| broker.hash(name);
-        // What may be wrong comes first.
+        // The steps that can fail come first.
         let connection = Connection::restored(
             (record.serial, encoding),
             (record.opened_s, record.last_received_s),
@@ -139,7 +140,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The rest of an import, which cannot fail: the table has the connection.
+    /// Imports the rest, which cannot fail: the table has the connection.
     fn import_parts(&mut self, record: Record) {
         let Record {
             slot,
@@ -157,7 +158,7 @@ impl Engine {
             conflated,
             warned,
             mqtt,
-            // The import has taken these before.
+            // The import has used these before.
             protocol: _,
             encoding: _,
             opened_s: _,
@@ -208,19 +209,19 @@ impl Engine {
         self.rates.quota.settle(core, slot);
     }
 
-    /// Whether no part knows anything of a connection any more.
+    /// True when no part has any state of a connection.
     pub(crate) fn is_forgotten(&self, slot: u32) -> bool {
         // The hub may have forgotten a name before the parts forget its hash.
         let record = self.record(slot, &|_| Some(Name::default()));
-        // No record has these: an import finds filters among the topics, and counts anew.
+        // Records don't have these: an import finds filters among the topics, and counts anew.
         record.is_none_or(|record| record.is_forgotten())
             && !self.core.dedup.holds(slot)
             && !self.rates.quota.counts(slot)
             && !self.core.traces.has(slot)
     }
 
-    /// Takes back an [import](Engine::import_connection), as if it had not been. Nobody outside hears of it. False
-    /// where the slot is empty.
+    /// Undoes an [import](Engine::import_connection), as if it had never been. No client and no other service is
+    /// notified. False if the slot is empty.
     pub(crate) fn forget_imported_connection(&mut self, slot: u32) -> bool {
         let Some(connection) = self.core.table.get(slot) else {
             return false;
@@ -255,8 +256,8 @@ impl Engine {
         true
     }
 
-    /// What changes of connections without anything else, of all slots: when each was last heard, and whether
-    /// something was sent to it since the sweep passed. So their records stay the same while they rest.
+    /// Exports what changes of connections at any time, for all slots: the time of the last input, and whether the
+    /// connection was sent anything since the sweep passed. So the records of idle connections stay the same.
     pub(crate) fn export_vitals(&self) -> Vec<u8> {
         let table = &self.core.table;
         let mut vitals = vec![0; VITALS_BYTES * table.end() as usize];
@@ -269,7 +270,7 @@ impl Engine {
         vitals
     }
 
-    /// All have come: each goes on with what it was in the middle of.
+    /// All connections have come: each resumes its unfinished work.
     pub(crate) fn restart_connection(&mut self) {
         let vitals = std::mem::take(&mut self.restarts.vitals);
         let mut waiting = std::mem::take(&mut self.restarts.waiting);
@@ -307,7 +308,7 @@ impl Engine {
         self.core.notify_imported();
     }
 
-    /// Those of the messages that lists owe to a connection that are at these places.
+    /// Returns the messages with these keys among those that lists owe to a connection.
     fn find_owed(&self, slot: u32, places: &[MessageKey]) -> Vec<Arc<Envelope>> {
         if places.is_empty() {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! What fan-outs have not done yet, on its way to another engine.
+//! The unfinished part of fan-outs, on its way to another engine.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use crate::core::count::count;
 use crate::engine::Engine;
 use crate::handover::value::{ImportError, Text};
 
-/// The most members of one list. More make several.
+/// The most members of one list. More members make several lists.
 const MEMBERS_MAX: usize = if cfg!(test) { 3 } else { 1 << 17 };
 
-/// The most bytes of payload of one list, unless its only message is larger. More make several.
+/// The most bytes of payload of one list, unless its only message is larger. More bytes make several lists.
 const BYTES_MAX: usize = if cfg!(test) { 1 << 10 } else { 4 << 20 };
 
-/// Members of one list to which messages are owed that they have not been sent yet.
+/// Members of one list, and messages that have not been sent to them yet.
 #[derive(Clone, Debug)]
 pub struct Owed {
-    /// The topic or the filter whose members they are; nothing where they were everyone.
+    /// The topic or the filter of the members; `None` for a broadcast.
     pub list: Option<Name>,
     /// The messages, oldest first.
     pub messages: Vec<Arc<Envelope>>,
@@ -27,14 +27,14 @@ pub struct Owed {
     pub members: Vec<OwedMember>,
 }
 
-/// A connection to which messages of a list are owed.
+/// A connection that is owed messages of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwedMember {
     /// Its slot.
     pub slot: u32,
-    /// Which of those that had the slot.
+    /// Its serial: which of the connections that have had the slot.
     pub serial: u32,
-    /// The place of the first message that is for it: all behind that are, too.
+    /// The index of the first message that is for it: all later ones are, too.
     pub first: u32,
 }
 
@@ -43,7 +43,7 @@ pub struct OwedMember {
 struct OwedRecord {
     #[n(0)]
     list: Option<Text<Name>>,
-    /// As the crate `handover` writes them.
+    /// Encoded by the crate `handover`.
     #[n(1)]
     messages: Vec<ByteVec>,
     /// Slot, serial and first message of each, four bytes each, little endian.
@@ -51,11 +51,11 @@ struct OwedRecord {
     members: ByteVec,
 }
 
-/// What is written of a member, in bytes.
+/// The bytes of an encoded member.
 const MEMBER_BYTES: usize = 12;
 
 impl Owed {
-    /// Writes the list for another process.
+    /// Encodes the list for another process.
     pub fn encode(&self) -> Vec<u8> {
         let Owed { list, messages, members } = self;
         let member = |OwedMember { slot, serial, first }: &OwedMember| {
@@ -69,7 +69,8 @@ impl Owed {
         handover::encode(record)
     }
 
-    /// Reads what [`Owed::encode`] wrote. `hash` is the hash of a topic's or a filter's name in this process.
+    /// Decodes a list that [`Owed::encode`] wrote. `hash` returns the hash of a topic's or a filter's name in this
+    /// process.
     ///
     /// # Errors
     /// When the bytes are damaged.
@@ -96,7 +97,7 @@ impl Owed {
         })
     }
 
-    /// The same as lists that are not too large to be passed on at once.
+    /// Splits the list into lists that are small enough to be passed on at once.
     fn pieces(self) -> Vec<Owed> {
         let Owed { list, messages, members } = self;
         let (mut pieces, mut begin) = (Vec::new(), 0);
@@ -127,15 +128,15 @@ impl Owed {
 }
 
 impl Engine {
-    /// Takes out what all fan-outs have not done yet, in the order in which each connection gets it: none is
-    /// under way or waits any more. To be called when the engine [is still](Engine::is_still); what is taken
-    /// goes to the engine that takes its place, or back to this one, by [`Engine::give_owed`]. Each is small
-    /// enough to be passed on at once, but for its largest message.
+    /// Takes out the unfinished part of all fan-outs and ends them, in the order in which each connection gets the
+    /// messages. Called when the engine [is still](Engine::is_still). The lists go to the engine that replaces it, or
+    /// back to this one, by [`Engine::give_owed`]. Each is small enough to be passed on at once, unless a single
+    /// message is larger.
     pub fn take_owed(&mut self) -> Vec<Owed> {
         let Engine { core, .. } = self;
         let mut pieces = Vec::new();
         for hub::Owed { topic: list, messages, members } in core.hub.take_owed() {
-            // Here all have it, as it were.
+            // The messages don't count as on their way in this engine any more.
             messages.iter().for_each(|message| core.handle.inbox.waiting.leave(message));
             let member = |(slot, first): (u32, u32)| {
                 let serial = core.table.get(slot)?.serial;
@@ -147,13 +148,13 @@ impl Engine {
         pieces
     }
 
-    /// Takes what is owed to connections, in the order in which it was taken: all that are here still get it
-    /// before anything that is published from now on. To be called when all connections are here, and before
+    /// Takes over lists of owed messages, in the order in which they were taken: all their members that are here get
+    /// the messages before anything published from now on. Called when all connections are here, and before
     /// [`Engine::restart`] or [`Engine::go_on`].
     pub fn give_owed(&mut self, owed: Vec<Owed>) {
         let Engine { core, restarts, .. } = self;
         for Owed { list, messages, members } in owed {
-            // A message that comes by several lists is one message.
+            // A message in several lists is one message in memory.
             let messages: Vec<Arc<Envelope>> = messages
                 .into_iter()
                 .map(|message| {
@@ -177,10 +178,10 @@ impl Engine {
         }
     }
 
-    /// The same with what [`Owed::encode`] wrote.
+    /// As [`Engine::give_owed`], with the bytes that [`Owed::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are damaged. Nothing of them is taken then.
+    /// When the bytes are damaged. The engine takes none of them then.
     pub fn give_owed_record(&mut self, bytes: &[u8]) -> Result<(), ImportError> {
         let broker = self.core.broker.clone();
         let owed = Owed::decode(bytes, &|name: &str| broker.hash(name))?;

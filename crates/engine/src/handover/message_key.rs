@@ -5,7 +5,7 @@ use model::{Message, Name, Position};
 
 use crate::handover::value::Text;
 
-/// Which message it is, without its content.
+/// Identifies a message, without its content.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct MessageKey {
@@ -16,7 +16,7 @@ pub(crate) struct MessageKey {
 }
 
 impl MessageKey {
-    /// The key of a message.
+    /// Returns the key of a message.
     pub fn of(message: &Message) -> Self {
         MessageKey { topic: Text(message.publication.topic.clone()), id: Text(message.id) }
     }

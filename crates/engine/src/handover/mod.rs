@@ -1,49 +1,45 @@
-//! Connections on their way to another engine: each is written out as a record, and a new engine reads
-//! it back, so that nobody outside can tell.
+//! Connections on their way to another engine: the old one exports each as a record, and a new one imports it, so
+//! that no client notices.
 //!
 //! # The format
-//! A record is the version of the format (two bytes), the length of the rest (four bytes, both little
-//! endian), and a CBOR map. The numbers of its fields stay the same for good, and so do those of phases,
-//! flags and reasons to close. A reader passes over fields that it doesn't know. A field that is an
-//! `Option`, or has a default, may be missing; a record without another one is damaged. So a field that
-//! may be left out needs no new version. The map names the protocol and its encoding, and what a protocol
-//! itself is in the middle of is the protocol's to read: [`Protocol::import`](protocol::Protocol::import).
-//! Nothing in a record is a number of this process alone: topics go by their names, since their hashes
-//! are keyed.
+//! A record is the version of the format (two bytes), the length of the rest (four bytes, both little endian), and a
+//! CBOR map. The numbers of its fields never change, nor do those of phases, flags and reasons to close. A reader
+//! skips fields that it doesn't know. A field that is an `Option`, or has a default, may be missing; a record without
+//! any other field is damaged. So a field that may be left out needs no new version. The map names the protocol and
+//! its encoding. The protocol itself reads its own unfinished work: [`Protocol::import`](protocol::Protocol::import).
+//! A record has no number that is valid only in this process: it names topics, since their hashes are keyed.
 //!
 //! # The order
-//! 1. The new engines have the numbers and the node of the old ones. While the old ones serve, the driver
-//!    gives each new one the record of its old one ([`Engine::export_engine`]), and then connections as they
-//!    are just then, each in its old slot: slots are part of connections' ids. An export changes nothing, and
-//!    an import only takes state: nobody is sent or told anything, and no limit keeps anybody out.
-//! 2. The old engines [stand still](Engine::stand_still), and the driver reads no socket any more. When all of
-//!    them [are still](Engine::is_still), it [takes what is owed](Engine::take_owed): what fan-outs have not
-//!    done. If anything fails from here on, it gives that back, and the old engines [go on](Engine::go_on).
-//! 3. It exports all connections again. Where one's record is another one than before, or the connection is
-//!    gone, the new engine [forgets the import](Engine::forget_imported) and takes the new one, if there is one.
-//!    The engine's own record comes again as well.
-//! 4. The driver puts each socket in the connection's slot, with the outbox that it had, and counts the
-//!    peer's address where those are limited.
-//! 5. When all new engines have all of their connections, each [is given what is owed](Engine::give_owed) to these,
-//!    and then the driver calls [`Engine::restart`], which says what is to be done after it.
+//! 1. The new engines have the numbers and the node of the old ones. While the old ones serve, the driver imports
+//!    into each new one the record of its old one ([`Engine::export_engine`]), and then connections as they are at
+//!    that time, each in its old slot: slots are part of connections' ids. An export changes nothing, and an import
+//!    only takes state: it sends nothing, notifies no service, and no limit rejects it.
+//! 2. The old engines [stand still](Engine::stand_still), and the driver reads no socket any more. When all of them
+//!    [are still](Engine::is_still), it [takes the owed messages](Engine::take_owed): the unfinished part of the
+//!    fan-outs. If anything fails from here on, it gives these back, and the old engines [go on](Engine::go_on).
+//! 3. It exports all connections again. If a record has changed, or the connection has ended, the new engine [forgets
+//!    the import](Engine::forget_imported) and imports the new record, if there is one. The engine's own record is
+//!    imported again as well.
+//! 4. The driver puts each socket in the connection's slot, with its outbox, and counts the peer's address if
+//!    addresses are limited.
+//! 5. When all new engines have all of their connections, the driver [gives each the owed
+//!    messages](Engine::give_owed) of these, and then calls [`Engine::restart`], whose documentation says what
+//!    follows.
 //!
 //! # What changes all the time
-//! When a connection was last heard, and whether something was sent to it lately, stands in the engine's
-//! record for all slots, three bytes each, and not in the connections': so the records of those that rest
-//! stay the same.
+//! The time of a connection's last input, and whether it was sent anything lately, are in the engine's record for all
+//! slots, three bytes each, and not in the connections' records: so the records of idle connections stay the same.
 //!
-//! # What others hold
-//! The registry of presence and that of MQTT sessions begin empty in another process. An import enters
-//! there what the connection has, of which members know, and which others find; the rest of them comes by
-//! their parts of the crate `handover`. What all engines count of users, addresses and sessions is counted by
-//! the imports.
+//! # State outside the engine
+//! The registry of presence and that of MQTT sessions begin empty in another process. An import enters there the
+//! state of the connection that members see and other connections find; the rest comes by the registries' own parts
+//! of the crate `handover`. Imports also count again what all engines count of users, addresses and sessions.
 //!
-//! # What goes on without a record
-//! Answers that are under way come by the mailbox, with the connection's slot and serial. Those of webhooks
-//! are passed on by who asks them. Those of the disk, and of a registry of presence on other nodes, are
-//! waited for. What was asked of the history is asked again, and an answer to the old query is passed over.
-//! The node's clock goes on, for times are its times. A connection that waits for slow members of a topic
-//! goes on at once.
+//! # What continues without a record
+//! Pending replies come by the mailbox, with the connection's slot and serial. The webhook sender passes on those of
+//! webhooks. The engine waits for those of the disk, and of a registry of presence on other nodes. It repeats its
+//! queries to the history, and ignores the reply to an old query. The node's clock goes on, since times refer to it.
+//! A connection that waits for slow members of a topic goes on at once.
 
 pub(crate) mod connections;
 pub(crate) mod fanouts;
@@ -65,10 +61,10 @@ use crate::handover::record::Record;
 use crate::handover::restarts::SLOTS_MAX;
 use crate::handover::value::{ImportError, VERSION};
 
-/// The version and the length.
+/// The bytes of the version and the length.
 const HEAD_BYTES: usize = 6;
 
-/// What an engine itself goes on with.
+/// The state of the engine itself.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct EngineRecord {
@@ -76,7 +72,7 @@ struct EngineRecord {
     node: u32,
     #[n(1)]
     number: u16,
-    /// How many connections were opened.
+    /// The number of connections so far.
     #[n(2)]
     serial: u32,
     /// The last number of a query or a catch-up.
@@ -85,13 +81,13 @@ struct EngineRecord {
     /// The last number of a request to the application about a join.
     #[n(4)]
     join_request: u32,
-    /// Every message with history up to this offset has been taken.
+    /// All messages with history up to this offset have been taken.
     #[n(5)]
     taken: u64,
-    /// Where the sweep is.
+    /// The position of the sweep.
     #[n(6)]
     stripes_passed: u64,
-    /// In which second each stripe was last passed over.
+    /// The second in which each stripe was last passed over.
     #[n(7)]
     stripes_last: Vec<u64>,
     /// The second that is being swept, the table's end in it, and how many stripes go together.
@@ -100,14 +96,14 @@ struct EngineRecord {
     /// All slots are below this.
     #[n(9)]
     slots_end: u32,
-    /// What changes all the time, of each slot: when it was last heard, in seconds of the node's clock that
-    /// wrap around (two bytes, little endian), and whether something was sent since the sweep passed. It
-    /// counts in place of what is in the connections' records.
+    /// For each slot, the time of its last input, in seconds of the node's clock that wrap around (two bytes, little
+    /// endian), and whether the connection was sent anything since the sweep passed. It overrides the connections'
+    /// records.
     #[n(10)]
     vitals: Option<ByteVec>,
 }
 
-/// Puts the version and the length before a record, in place of what is in `bytes`.
+/// Writes the version, the length and a record to `bytes`, in place of their content.
 fn frame<T: Encode<()>>(record: &T, bytes: &mut Vec<u8>) {
     bytes.clear();
     bytes.extend_from_slice(&[0; HEAD_BYTES]);
@@ -132,8 +128,8 @@ fn unframe<T: for<'b> Decode<'b, ()>>(bytes: &[u8]) -> Result<T, ImportError> {
 }
 
 impl Engine {
-    /// True when nothing is under way in the engine: no command or message waits, nobody is due
-    /// anything now, and all outputs are performed. Never true while it drains.
+    /// True when the engine has nothing to do: no command or message waits, no work is due now, and all outputs are
+    /// performed. Never true while it drains.
     pub fn is_quiet(&self) -> bool {
         let core = &self.core;
         !self.has_outputs()
@@ -147,7 +143,7 @@ impl Engine {
             && core.resumed.is_empty()
     }
 
-    /// Writes out what the engine itself goes on with, at any time between two inputs. Changes nothing.
+    /// Exports the engine's own state, at any time between two inputs. Changes nothing.
     pub fn export_engine(&self) -> Vec<u8> {
         let Engine { core, recovery, serial, .. } = &self;
         let (query, taken) = recovery.catchups.export_numbers();
@@ -170,8 +166,8 @@ impl Engine {
         bytes
     }
 
-    /// Takes up what [`Engine::export_engine`] wrote: once before any connection, and again as often as it
-    /// comes; the newest counts.
+    /// Imports the state that [`Engine::export_engine`] wrote: once before any connection, and again for each newer
+    /// record; the newest counts.
     ///
     /// # Errors
     /// When the record is damaged, of another version, or of another engine or node.
@@ -201,14 +197,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes out a connection, at any time between two inputs; nothing where there is none. Changes nothing,
-    /// and what has not changed is written with the same bytes again.
+    /// Exports a connection, at any time between two inputs; `None` if the slot has none. Changes nothing, and writes
+    /// the same bytes again as long as the connection does not change.
     pub fn export(&self, slot: u32) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         self.export_into(slot, &mut bytes).then_some(bytes)
     }
 
-    /// The same in place of what is in `bytes`. False where there is no connection, and nothing is written.
+    /// As [`Engine::export`], in place of the content of `bytes`. False, with nothing written, if the slot has no
+    /// connection.
     pub fn export_into(&self, slot: u32, bytes: &mut Vec<u8>) -> bool {
         let Some(record) = self.export_connection(slot) else {
             return false;
@@ -222,17 +219,17 @@ impl Engine {
         self.core.table.end()
     }
 
-    /// The slots of all connections, for [`Engine::export`].
+    /// Returns the slots of all connections, for [`Engine::export`].
     pub fn slots(&self) -> impl Iterator<Item = u32> {
         let table = &self.core.table;
         (0..table.end()).filter(|slot| table.get(*slot).is_some())
     }
 
-    /// Takes in a connection that [`Engine::export`] wrote, and gives its slot: the same as before.
-    /// Nothing is sent, asked or told before [`Engine::restart`].
+    /// Imports a connection that [`Engine::export`] wrote, and returns its slot: the same as before. Before
+    /// [`Engine::restart`], the engine sends, requests and notifies nothing.
     ///
     /// # Errors
-    /// When the record is damaged or of another version, nobody here speaks the protocol, or the slot is
+    /// When the record is damaged or of another version, no protocol here has its name and encoding, or the slot is
     /// taken. The engine is as before then.
     pub fn import(&mut self, record: &[u8]) -> Result<u32, ImportError> {
         let record: Record = unframe(record)?;
@@ -241,27 +238,26 @@ impl Engine {
         Ok(slot)
     }
 
-    /// Whether the engine waits for the word that a connection's bytes have all left. Of a connection that was
-    /// taken over they may have, with nobody to say so.
+    /// True while the engine waits for `Engine::on_drained` of a connection. In a connection that was taken over,
+    /// all bytes may have left without that call.
     pub fn awaits_drained(&self, slot: u32) -> bool {
         self.core.table.get(slot).is_some_and(|found| found.is_backlogged())
     }
 
-    /// Takes a connection out again that [`Engine::import`] took in, as if it had never been here: it has
-    /// gone meanwhile, or its record is another one by now. Nobody is told, and nothing counts it. False where
-    /// the slot is empty. Only before [`Engine::restart`].
+    /// Undoes [`Engine::import`], as if the connection had never been here: it has ended meanwhile, or its record has
+    /// changed. No service is notified, and nothing counts it. False if the slot is empty. Only before
+    /// [`Engine::restart`].
     pub fn forget_imported(&mut self, slot: u32) -> bool {
         self.forget_imported_connection(slot)
     }
 
-    /// All engines have all of their connections, and what was owed to these: what they asked of the history is
-    /// asked again, and who was about to close is closed. The application's side hears which topics have
+    /// All engines have all of their connections, and the lists of owed messages: repeats the pending queries to the
+    /// history, and closes connections that were about to close. The application gets the events of topics with
     /// members here, as from any engine.
     ///
-    /// Afterwards the driver performs the outputs; tells the engine [`drained`](Engine::on_drained) of each
-    /// connection that [awaits that](Engine::awaits_drained) and whose bytes have all left; watches all
-    /// sockets, reading those that are not [paused](Engine::is_paused) as if something had come; and goes
-    /// on with its turns.
+    /// Afterwards the driver performs the outputs; calls [`on_drained`](Engine::on_drained) for each connection that
+    /// [awaits it](Engine::awaits_drained) and whose bytes have all left; watches all sockets, reading those that are
+    /// not [paused](Engine::is_paused) as if bytes had come; and goes on with its turns.
     pub fn restart(&mut self) {
         self.restart_connection();
         self.resume_inputs();

@@ -1,4 +1,4 @@
-//! What a record says of a connection.
+//! The content of a connection's record.
 
 use minicbor::{Decode, Encode};
 use model::Name;
@@ -15,9 +15,9 @@ use crate::presence::entries::EntryRecord;
 use crate::recovery::RecoveryRecord;
 use crate::recovery::pages::PageRecord;
 
-/// All of a connection: the one list of what the parts know of it by its slot. A part with new state adds a field.
-/// The compiler then leads to `Engine::record`, `Engine::import_parts` and [`Record::is_forgotten`], and
-/// that check fails in tests until `Engine::forget` forgets the state as well.
+/// All of a connection: the one list of the state that the parts have by its slot. A part with new state adds a
+/// field. The compiler then leads to `Engine::record`, `Engine::import_parts` and [`Record::is_forgotten`], and that
+/// check fails in tests until `Engine::forget` forgets the state as well.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct Record {
@@ -30,10 +30,10 @@ pub(crate) struct Record {
     pub slot: u32,
     #[n(3)]
     pub serial: u32,
-    /// In seconds of the node's clock.
+    /// Seconds of the node's clock.
     #[n(4)]
     pub opened_s: u32,
-    /// In seconds of the node's clock, that wrap around.
+    /// Seconds of the node's clock, wrapping around.
     #[n(5)]
     pub last_received_s: u16,
     /// The number of the phase.
@@ -44,7 +44,7 @@ pub(crate) struct Record {
     pub flags: u8,
     #[n(8)]
     pub cold: Option<ColdRecord>,
-    /// The topics that it is in, in order; nothing for one that is in none and not in the hub.
+    /// The connection's topics, in order; `None` for a connection that is not in the hub.
     #[n(9)]
     pub topics: Option<Vec<Text<Name>>>,
     #[cbor(n(10), default)]
@@ -61,29 +61,29 @@ pub(crate) struct Record {
     pub rates: Option<RatesRecord>,
     #[n(16)]
     pub pages: Option<Vec<PageRecord>>,
-    /// What its token says, without the users.
+    /// The content of its token, without the users.
     #[n(17)]
     pub credential: Option<Who>,
     #[n(18)]
     pub proxied: Option<ProxiedRecord>,
     #[n(19)]
     pub conflated: Option<Vec<WaitingRecord>>,
-    /// It was told that its token expires; nothing where it was not.
+    /// `Some(true)` when the client got the warning that its token expires, otherwise `None`.
     #[n(20)]
     pub warned: Option<bool>,
-    /// An MQTT client.
+    /// The state of an MQTT client.
     #[n(21)]
     pub mqtt: Option<MqttRecord>,
-    /// Messages that came by one of its lists, and others have still for it.
+    /// Messages that one of its lists has delivered and others still owe it.
     #[n(22)]
     pub came: Option<Vec<MessageKey>>,
-    /// The user whom its certificate names.
+    /// The user of its certificate.
     #[n(23)]
     pub certificate_user: Option<Text<Name>>,
 }
 
 impl Record {
-    /// Whether no part knows anything of the connection any more, but the table, which has the rest.
+    /// True when no part but the table has any state of the connection.
     pub fn is_forgotten(&self) -> bool {
         let Record {
             protocol: _,

@@ -1,4 +1,4 @@
-//! What connections that came from another engine have to go on with.
+//! Work that connections from another engine have to resume.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -7,40 +7,40 @@ use model::Envelope;
 
 use crate::handover::message_key::MessageKey;
 
-/// No engine has so many slots. A record that says otherwise is damaged.
+/// No engine has so many slots. A record with more is damaged.
 pub(crate) const SLOTS_MAX: u32 = 1 << 28;
 
-/// An engine may have so many slots more than when it was written out.
+/// An engine may have so many slots more than at its export.
 const MORE_SLOTS: u32 = 1 << 20;
 
-/// Connections that came from another engine, and have not gone on yet.
+/// Connections from another engine that have not gone on yet.
 #[derive(Default)]
 pub(crate) struct Restarts {
-    /// By slot, those that have something to go on with.
+    /// By slot, the connections with work to resume.
     pub waiting: BTreeMap<u32, Restart>,
-    /// All of their slots were below this.
+    /// A bound of all their slots.
     pub slots_end: u32,
-    /// The engine's record has come.
+    /// True when the engine's record has come.
     pub has_engine: bool,
-    /// What changes all the time, by slot: `Engine::export_vitals` writes it.
+    /// By slot, as `Engine::export_vitals` writes it.
     pub vitals: Vec<u8>,
-    /// The messages that are owed by several lists, so that each is there once.
+    /// Owed messages of all lists, so that a message of several lists is in memory once.
     pub owed: HashMap<OwedKey, Arc<Envelope>>,
 }
 
-/// What tells a message from all others: the topic's hash, its position, and when it was published.
+/// Identifies a message: the topic's hash, its position, and the time of publication.
 pub(crate) type OwedKey = (u64, u32, u64, u64);
 
-/// What a connection that came from another engine has to go on with.
+/// The work that a connection from another engine has to resume.
 #[derive(Default)]
 pub(crate) struct Restart {
-    /// Its poll had asked the history for a piece.
+    /// Its poll was waiting for a piece of the history.
     pub reads_poll: bool,
-    /// It had asked the history for the next piece of a catch-up.
+    /// Its catch-up was waiting for the next piece of the history.
     pub reads: bool,
-    /// Messages that one list has delivered, and others still have for it.
+    /// Messages that one list has delivered and others still owe it.
     pub came: Option<Vec<MessageKey>>,
-    /// Messages that an MQTT client's ended subscriptions have delivered, and others still have for it.
+    /// Messages that an MQTT client's ended subscriptions have delivered and other lists still owe it.
     pub already_delivered: Vec<MessageKey>,
 }
 
@@ -52,7 +52,7 @@ impl Restarts {
         }
     }
 
-    /// All slots must be below this.
+    /// Returns the bound of all slots.
     pub fn slots_max(&self) -> u32 {
         match self.has_engine {
             true => self.slots_end.saturating_add(MORE_SLOTS).min(SLOTS_MAX),

@@ -1,5 +1,4 @@
-//! An engine that stands still, so that another one can take its place: what is under way in it comes to an
-//! end, and nothing new begins.
+//! Stops an engine, so that another one can replace it: pending work comes to an end, and no new work begins.
 
 use std::sync::Arc;
 
@@ -7,8 +6,8 @@ use crate::core::Core;
 use crate::core::command::Command;
 use crate::engine::Engine;
 
-/// Whether a command waits until the engine goes on. What was asked of the history is asked again by another
-/// engine: while this one stands still no answer begins the next question.
+/// True for a command that waits until the engine goes on. Another engine repeats the queries to the history: while
+/// this one stands still, no reply begins the next query.
 pub(crate) fn waits(command: &Command) -> bool {
     matches!(
         command,
@@ -21,20 +20,19 @@ pub(crate) fn waits(command: &Command) -> bool {
 }
 
 impl Engine {
-    /// Stands still from now on, until [`Engine::go_on`]. Meanwhile the driver gives the engine nothing
-    /// that comes from sockets (no bytes, no new connection, no word that bytes have left), and calls
-    /// nothing of it but [`set_now`](Engine::set_now), [`take_commands`](Engine::take_commands),
-    /// [`run_commands`](Engine::run_commands), and what performs its outputs: no [`slice`](Engine::slice),
-    /// `sweep`, `serve_due`, `reply_woken`, `release_pending` or `resume_waiters`. Fan-outs grow longer
-    /// meanwhile, and [`Engine::take_owed`] takes what is left of them. Sockets that an output has the
-    /// driver read on are read when it goes on, and so is it said then that bytes have left. That a socket
-    /// has failed may be said.
+    /// Stands still from now on, until [`Engine::go_on`]. Meanwhile the driver passes on no input from sockets (no
+    /// bytes, no new connection, no `on_drained`), except that a socket has failed. It calls
+    /// nothing but [`set_now`](Engine::set_now), [`take_commands`](Engine::take_commands),
+    /// [`run_commands`](Engine::run_commands), and what performs the outputs: no [`slice`](Engine::slice), `sweep`,
+    /// `serve_due`, `reply_woken`, `release_pending` or `resume_waiters`. Fan-outs grow longer meanwhile, and
+    /// [`Engine::take_owed`] takes the rest of them. When the engine goes on, the driver reads the sockets that
+    /// outputs told it to resume, and reports those that are drained.
     pub fn stand_still(&mut self) {
         self.core.stands_still = true;
     }
 
-    /// Goes on where it stood, when nobody has taken its place. What [`Engine::take_owed`] has taken is to be
-    /// [given back](Engine::give_owed) before.
+    /// Goes on where it stood, when no other engine has replaced it. The driver first [gives back](Engine::give_owed)
+    /// what [`Engine::take_owed`] has taken.
     pub fn go_on(&mut self) {
         let core = &mut self.core;
         core.stands_still = false;
@@ -46,14 +44,13 @@ impl Engine {
         self.restarts.owed = Default::default();
     }
 
-    /// True when nothing is under way any more in an engine that stands still: no command waits, all
-    /// outputs are performed, what the application is to hear is with who carries it there, all changes of
-    /// who is present are said, no MQTT client waits for its session, and nothing of a connection is on its
-    /// way to the disk. A command of another engine ends that: all of them must say so, with nothing done
-    /// in between.
+    /// True when nothing is pending any more in an engine that stands still: no command waits, all outputs are
+    /// performed, the event sender has all events for the application, all presence changes are published, no MQTT
+    /// client waits for its session, and no state of a connection is on its way to the disk. A command of another
+    /// engine ends that: all engines must report it, with nothing done in between.
     ///
-    /// Not waited for are the history, which is asked again by [`Engine::restart`], and the application, whose
-    /// questions are passed on by others. An engine that drains is never still: it ends instead.
+    /// It does not wait for the history, since [`Engine::restart`] repeats the queries, nor for the application,
+    /// since its senders pass its requests on. An engine that drains is never still: it ends instead.
     pub fn is_still(&self) -> bool {
         let core = &self.core;
         core.stands_still
@@ -66,14 +63,14 @@ impl Engine {
             && core.hook_events.is_empty()
             && core.mqtt.is_settled()
             && (core.number > 0 || core.shared.presence.is_settled())
-            // Last, for whoever lets go of it has left its answer in the mailbox before.
+            // Checked last: each user of it sends its result to the mailbox before it drops it.
             && Arc::strong_count(&core.under_way) == 1
             && core.handle.inbox.queue.is_empty()
     }
 }
 
 impl Core {
-    /// Publishes all changes of who is present that have not been, for all shards: only the first one does.
+    /// Publishes all unpublished presence changes, for all shards: only the first one does.
     pub(crate) fn notify_presence(&mut self) {
         if self.number == 0 && !self.shared.presence.is_settled() {
             self.shared.presence.hasten(self.now_us);

@@ -1,4 +1,4 @@
-//! How values of other crates stand in a record.
+//! How a record encodes values of other crates.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ use crate::mqtt::MqttAck;
 /// The version of the format of records.
 pub const VERSION: u16 = 1;
 
-/// A value as its text, which has a form of its own that stays.
+/// A value as its text, whose form never changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Text<T>(pub T);
 
@@ -42,7 +42,7 @@ impl<'b, C, T: FromStr> Decode<'b, C> for Text<T> {
 }
 
 impl<T: Clone> Text<T> {
-    /// Each of them as its text.
+    /// Wraps each value.
     pub fn all<'a>(values: impl IntoIterator<Item = &'a T>) -> Vec<Self>
     where
         T: 'a,
@@ -50,13 +50,13 @@ impl<T: Clone> Text<T> {
         values.into_iter().cloned().map(Text).collect()
     }
 
-    /// The values.
+    /// Returns the values.
     pub fn values<V: FromIterator<T>>(texts: Vec<Self>) -> V {
         texts.into_iter().map(|text| text.0).collect()
     }
 }
 
-/// A Phoenix client's message that waits for its answer.
+/// A Phoenix client's message that waits for its reply.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct Message {
@@ -114,17 +114,17 @@ pub(crate) struct Who {
     /// When its token was issued, in seconds since 1970.
     #[cbor(n(5), default)]
     issued_s: u32,
-    /// A hash of its token's name.
+    /// A hash of its token's identifier.
     #[cbor(n(6), default)]
     id_hash: u32,
 }
 
-/// What somebody may do at the most.
+/// The grants of a principal.
 #[derive(Encode, Decode)]
 pub(crate) enum Granted {
     #[n(0)]
     Everything,
-    /// To enter, to publish to, to see who is in, to read what was before.
+    /// Patterns to subscribe, to publish, for presence, and for history.
     #[n(1)]
     Patterns(#[n(0)] Vec<String>, #[n(1)] Vec<String>, #[n(2)] Vec<String>, #[n(3)] Vec<String>),
 }
@@ -174,7 +174,7 @@ impl From<Granted> for Grants {
 
 impl From<&Principal> for Who {
     fn from(principal: &Principal) -> Self {
-        // MQTT clients have theirs in their rows.
+        // The row of an MQTT client has its identifier.
         let Principal { users, client: _, grants, info, expires, mark, source } = principal;
         let grants = Granted::from(&**grants);
         let source = match source {
@@ -204,7 +204,7 @@ impl From<Who> for Principal {
     }
 }
 
-/// Where an answer goes.
+/// Where a reply goes.
 #[derive(Encode, Decode)]
 pub(crate) enum ReplyTargetRecord {
     #[n(0)]
@@ -213,8 +213,8 @@ pub(crate) enum ReplyTargetRecord {
     Id(#[n(0)] String),
     #[n(2)]
     Phoenix(#[n(0)] Message),
-    /// The packet identifier, the QoS, whether what is known of it is stored with the message, and whether that is to be
-    /// retained.
+    /// The packet identifier, the QoS, whether the state of the packet is stored with the message, and whether the
+    /// message is to be retained.
     #[n(3)]
     Mqtt(#[n(0)] u16, #[n(1)] u8, #[n(2)] bool, #[n(3)] bool),
     #[n(4)]
@@ -250,7 +250,7 @@ impl From<ReplyTargetRecord> for ReplyTarget {
     }
 }
 
-/// How an answer is framed.
+/// How a reply is framed.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct RespondRecord {
@@ -258,7 +258,7 @@ pub(crate) struct RespondRecord {
     cors: String,
     #[n(1)]
     keep_alive: bool,
-    /// Left out where it is not so, as in records of earlier versions.
+    /// `None` instead of `Some(false)`, as in records of earlier versions.
     #[n(2)]
     head_only: Option<bool>,
 }
@@ -276,7 +276,7 @@ impl From<RespondRecord> for Respond {
     }
 }
 
-/// A topic with history, and how far somebody has it.
+/// A topic with history, and a position in it.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct CursorRecord {
@@ -295,14 +295,14 @@ impl From<&TopicCursor> for CursorRecord {
 }
 
 impl CursorRecord {
-    /// The cursor.
+    /// Returns the cursor.
     pub fn import(self, hash: &dyn Fn(&str) -> u64) -> TopicCursor {
         let topic = self.topic.0;
         TopicCursor { hash: hash(&topic), topic, after: self.after, whole: self.whole }
     }
 }
 
-/// The number of a gap in a record.
+/// Returns the number of a gap in a record.
 pub(crate) fn gap_number(gap: RecoveryGap) -> u8 {
     match gap {
         RecoveryGap::Epoch => 0,
@@ -311,7 +311,7 @@ pub(crate) fn gap_number(gap: RecoveryGap) -> u8 {
     }
 }
 
-/// The gap of a number.
+/// Returns the gap of a number.
 pub(crate) fn gap_of(number: u8) -> Result<RecoveryGap, ImportError> {
     match number {
         0 => Ok(RecoveryGap::Epoch),
@@ -321,10 +321,10 @@ pub(crate) fn gap_of(number: u8) -> Result<RecoveryGap, ImportError> {
     }
 }
 
-/// Why a record was not taken. Nothing of it is in the engine then.
+/// Why a record was not imported. The engine has nothing of it then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImportError {
-    /// The record is not whole, or not what an engine writes.
+    /// The record is incomplete, or no engine has written it so.
     #[error(
         "the record is cut or damaged ({0}): without a connection's, close its socket; without an engine's, begin anew"
     )]
@@ -335,7 +335,7 @@ pub enum ImportError {
          to a server that reads both, or restart instead"
     )]
     Version(u16),
-    /// Nobody here speaks its protocol.
+    /// No protocol here has its name and encoding.
     #[error("nobody here speaks {protocol} as encoding {encoding}: close the connection's socket")]
     UnknownProtocol {
         /// Its name.
@@ -346,7 +346,7 @@ pub enum ImportError {
     /// There is a connection in the slot.
     #[error("slot {0} is taken: import into an engine without connections of its own")]
     SlotTaken(u32),
-    /// The engine's record is another's.
+    /// The record is another engine's.
     #[error(
         "the record is of engine {number} of node {node}, and this is another: connections' ids name both"
     )]

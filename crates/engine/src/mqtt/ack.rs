@@ -1,16 +1,16 @@
-//! What a client is told of a message that it published.
+//! Acknowledgements of MQTT clients' messages.
 
 use model::Qos;
 
-/// How a message of a client is confirmed.
+/// How the server confirms a client's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MqttAck {
     /// The packet identifier; 0 with QoS 0.
     pub id: u16,
-    /// How surely it was sent.
+    /// The QoS of the message.
     pub qos: Qos,
-    /// What is known of it is stored with the message.
+    /// The store writes the session's progress with the message.
     pub with: bool,
-    /// It is to be its topic's retained message.
+    /// The message becomes its topic's retained message.
     pub retain: bool,
 }

@@ -1,6 +1,6 @@
-//! What waits for MQTT clients, in this order: what was under way on the connection before, what waits in
-//! memory, what a session has still to be sent, retained messages for new subscriptions, and all that the
-//! history has behind the session's position.
+//! Messages that wait for MQTT clients, in this order: those in flight on the previous connection, those in memory,
+//! those that a session still has to send, retained messages for new subscriptions, and all that the history has
+//! behind the session's position.
 
 use std::sync::Arc;
 
@@ -19,32 +19,32 @@ use crate::core::Core;
 use crate::core::command::Command;
 use crate::engine::Engine;
 
-/// Retained messages that are looked up at a time.
+/// Retained messages per lookup.
 const REPLAYED: usize = 64;
 
-/// Steps of one client in a turn: then others have theirs.
+/// Steps of one client per turn, so that others have theirs.
 const STEPS: usize = 256;
 
-/// Bytes of payload that are read of the history at a time.
+/// Bytes of payload per read of the history.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// What one step came to.
+/// The result of a step.
 enum Step {
-    /// There may be more.
+    /// More steps may follow.
     More,
-    /// Nothing goes on before something else has happened.
+    /// The client waits for something else.
     Stop,
 }
 
 impl Engine {
-    /// Goes on with the clients for which something can.
+    /// Serves the clients whose work can continue.
     pub(crate) fn mqtt_serve_due(&mut self) {
         for slot in std::mem::take(&mut self.core.mqtt.due) {
             self.mqtt_serve(slot);
         }
     }
 
-    /// Sends a client what waits for it, as far as it takes it.
+    /// Sends a client what waits for it, as far as the client takes it.
     pub(crate) fn mqtt_serve(&mut self, slot: u32) {
         if self.core.mqtt.details(slot).is_none() {
             return;
@@ -107,13 +107,13 @@ impl Engine {
         Step::Stop
     }
 
-    /// The next message that was under way on the connection before.
+    /// Sends the next message that was in flight on the previous connection.
     fn mqtt_again(&mut self, slot: u32, id: u16, out: &mut Vec<u8>) -> Step {
         let max = self.core.settings.mqtt().map_or(u16::MAX, |it| it.inflight_max);
         let Some(details) = self.core.mqtt.details_mut(slot) else { return Step::Stop };
         let flow = &details.session.flow;
         let found = flow.out().find(|outgoing| outgoing.id == id).cloned();
-        // Of what was sent on this connection no more may be unconfirmed than of new messages.
+        // Resent messages count for the window as new ones do.
         let sent = flow.in_flight().saturating_sub(details.work.again.len());
         let is_full = sent >= details.window(max);
         match found {
@@ -126,7 +126,7 @@ impl Engine {
             Some(Outgoing { source: Some(source), .. }) => {
                 self.mqtt_read_source(slot, &source, out)
             }
-            // Nobody can say any more what it was.
+            // The server no longer knows what the message was.
             Some(Outgoing { source: None, .. }) | None => {
                 details.work.again.pop_front();
                 self.core.mqtt_give_up(slot, id, out);
@@ -153,7 +153,7 @@ impl Engine {
             }),
             false => details.and_then(|it| mqtt_source(&it.session, &message)),
         };
-        // There is capacity.
+        // The client has capacity.
         let _ = self.core.mqtt_send(slot, &message, &delivery, source, out);
         Step::More
     }
@@ -198,7 +198,7 @@ impl Engine {
         Step::More
     }
 
-    /// Reads one message of which the session knows where it is.
+    /// Reads a message whose offset the session has noted.
     fn mqtt_read_source(&mut self, slot: u32, source: &Source, out: &mut Vec<u8>) -> Step {
         let Source { topic, offset, retained, group: _ } = source;
         if *retained {
@@ -211,7 +211,7 @@ impl Engine {
         self.mqtt_request(slot, Reads::Source, |core, reading| read(core, slot, reading, pull), out)
     }
 
-    /// Reads on in what was there before a subscription.
+    /// Reads more of the messages older than a subscription.
     fn mqtt_read_backlog(
         &mut self,
         slot: u32,
@@ -230,7 +230,7 @@ impl Engine {
         )
     }
 
-    /// The next messages of the first backlog.
+    /// Sends the next messages of the first backlog.
     fn mqtt_found_backlog(&mut self, slot: u32, piece: &Piece, out: &mut Vec<u8>) {
         let Some(details) = self.core.mqtt.details_mut(slot) else { return };
         let Some(backlog) = details.session.backlogs.first_mut() else { return };
@@ -247,7 +247,7 @@ impl Engine {
             if self.core.mqtt_send(slot, message, &delivery, source, out) {
                 continue;
             }
-            // A group took the capacity meanwhile.
+            // A group has used the capacity meanwhile.
             let noted = std::iter::once(message).chain(due);
             let noted = noted.map(|it| Source {
                 topic: it.publication.topic.clone(),
@@ -269,7 +269,7 @@ impl Engine {
         let Some(details) = core.mqtt.details(slot) else { return Step::Stop };
         let Some(behind) = &details.work.behind else { return Step::Stop };
         let (after, from, through) = (behind.after, behind.from, details.work.through);
-        // What was on its way when the client fell behind comes before what came later.
+        // Messages on their way when the client fell behind come before later ones.
         let is_before = |message: &Arc<Envelope>| {
             message.is_retained() && message.id.offset <= from && message.id.offset > through
         };
@@ -279,7 +279,7 @@ impl Engine {
         if let Some(topics) = &behind.topics {
             let bytes_max = PIECE_BYTES.min(core.settings.outbox_bytes_max / 4);
             let topics = topics.iter().map(|(cursor, _)| cursor.clone()).collect();
-            // What finds no capacity then is noted: each look at many topics is dear.
+            // The session notes messages beyond its capacity: each query of many topics is expensive.
             let pull = Pull { topics, messages_max: capacity.max(NOTED_MAX), bytes_max };
             let query = |core: &mut Core, reading: &Reading| read(core, slot, reading, pull);
             return self.mqtt_request(slot, Reads::Piece, query, out);
@@ -302,7 +302,7 @@ impl Engine {
         self.mqtt_request(slot, Reads::Topics(topics), query, out)
     }
 
-    /// Asks the history for something.
+    /// Queries the history.
     fn mqtt_request(
         &mut self,
         slot: u32,
@@ -323,7 +323,7 @@ impl Engine {
                 details.work.reading = Some(reading);
                 Step::Stop
             }
-            // A client that is closed for it would be closed again each time it returns.
+            // A client closed for this would be closed again each time it returns.
             Err(error) if matches!(reading.reads, Reads::Source) && error.is_lasting() => {
                 self.mqtt_found(slot, reading.reads, Found::Gone, out);
                 Step::More
@@ -336,14 +336,14 @@ impl Engine {
         }
     }
 
-    /// The history has answered later; nothing where it can't.
+    /// Takes a later reply of the history; `None` if the history can't read.
     pub(crate) fn mqtt_was_read(&mut self, slot: u32, number: u32, found: Option<Found>) {
         let Some(details) = self.core.mqtt.details_mut(slot) else { return };
         let Some(reading) = details.work.reading.take_if(|reading| reading.number == number) else {
             return;
         };
         let Some(found) = found else {
-            // Nothing is skipped: the client comes back.
+            // The client loses nothing: it comes back.
             return self.say_goodbye(slot, CloseReason::Overloaded);
         };
         let mut out = Vec::new();
@@ -362,7 +362,7 @@ impl Engine {
             (Reads::Backlog, Found::Piece(piece)) => self.mqtt_found_backlog(slot, &piece, out),
             (Reads::Topics(mut topics), Found::Topics(more, top)) => {
                 topics.extend(more);
-                // Of two the one whose end is not known comes first, and stays.
+                // Of two, the one with an unknown end comes first, and stays.
                 topics.sort_by(|(a, a_last), (b, b_last)| {
                     a.topic.cmp(&b.topic).then(b_last.cmp(a_last))
                 });
@@ -379,7 +379,7 @@ impl Engine {
         }
     }
 
-    /// What was found where a message should be: it is sent, if it is there still.
+    /// Sends the message that a read has found, if the history still had it.
     fn mqtt_found_source(&mut self, slot: u32, found: Option<Arc<Envelope>>, out: &mut Vec<u8>) {
         let Some(details) = self.core.mqtt.details_mut(slot) else { return };
         let session = &mut details.session;
@@ -393,11 +393,11 @@ impl Engine {
         };
         let Some(source) = source else { return };
         let now_ms = self.core.unix_ms();
-        // What was sent once is completed (MQTT 5.0, section 4.3.3).
+        // The server completes what it has sent once (MQTT 5.0, section 4.3.3).
         let is_due = |it: &Arc<Envelope>| id.is_some() || !it.is_expired(now_ms);
         let found = found.filter(|it| it.id.offset == source.offset && is_due(it) && is_topic(it));
         let Some(message) = found else {
-            // The limits of the history have dropped it, or its time is over.
+            // The history's limits have dropped it, or it has expired.
             if let Some(id) = id {
                 self.core.mqtt_give_up(slot, id, out);
             }
@@ -419,7 +419,7 @@ impl Engine {
                     details.session.refs.insert(0, source);
                 }
             }
-            // The client has left the group since, or may not have it any more.
+            // The client has left the group since, or may not have the message any more.
             (None, None) if source.group.is_some() => {
                 if let Some(details) = self.core.mqtt.details_mut(slot) {
                     details.session.refs.insert(0, source.clone());
@@ -435,11 +435,11 @@ impl Engine {
         }
     }
 
-    /// The next messages behind the session's position.
+    /// Sends the next messages behind the session's position.
     fn mqtt_found_piece(&mut self, slot: u32, piece: Piece, out: &mut Vec<u8>) {
         let Some(details) = self.core.mqtt.details_mut(slot) else { return };
         let Some(behind) = &mut details.work.behind else { return };
-        // Topics that came later are not among those that were read.
+        // The read did not include later topics.
         let through = piece.through.min(behind.top);
         let is_known_to_end = piece.caught_up || piece.through >= behind.top;
         behind.after = behind.after.max(through);
@@ -453,7 +453,7 @@ impl Engine {
                     details.work.through = behind.after;
                     details.work.behind = None;
                 }
-                // More has come since.
+                // More messages have come since.
                 false => behind.topics = None,
             }
         }
@@ -475,12 +475,12 @@ impl Engine {
     }
 }
 
-/// Whether a message's topic is one in MQTT: a store may hold others.
+/// Checks whether a message's topic is valid in MQTT: a store may have others.
 fn is_topic(message: &Arc<Envelope>) -> bool {
     check_name(&message.publication.topic).is_ok()
 }
 
-/// Reads messages of the history.
+/// Reads messages from the history.
 fn read(
     core: &mut Core,
     slot: u32,
@@ -505,7 +505,7 @@ fn read(
     })
 }
 
-/// Finds the topics of the history that filters match.
+/// Finds the topics of the history that match filters.
 fn find(
     core: &mut Core,
     slot: u32,
@@ -532,7 +532,7 @@ fn find(
 }
 
 impl Core {
-    /// A message that was under way on the connection before does not come again.
+    /// Gives up a message that was in flight on the previous connection.
     pub(super) fn mqtt_give_up(&mut self, slot: u32, id: u16, out: &mut Vec<u8>) {
         let details = self.mqtt.details_mut(slot);
         if details.is_some_and(|details| details.session.flow.give_up(id)) {
@@ -540,14 +540,14 @@ impl Core {
         }
     }
 
-    /// Appends PUBREL. The client forgets the identifier with that, so that the message must not come again, also
-    /// after a crash.
+    /// Appends PUBREL. The client then forgets the identifier, so the message must not come again, even after a
+    /// crash.
     pub(super) fn mqtt_send_pubrel(&mut self, slot: u32, id: u16, out: &mut Vec<u8>) {
         let Some(mqtt) = self.mqtt_protocol(slot) else { return };
         mqtt.release(id, self.mqtt_deferred(slot).unwrap_or(out));
     }
 
-    /// Where a topic is read that was read up to there.
+    /// Returns the cursor of a topic that has been read up to an offset.
     pub(super) fn mqtt_cursor(&self, topic: Name, after: u64) -> TopicCursor {
         TopicCursor { hash: self.broker.hash(&topic), topic, after, whole: false }
     }

@@ -1,4 +1,4 @@
-//! MQTT clients that come, go, and take over each other's sessions.
+//! MQTT clients that connect, disconnect, and take over each other's sessions.
 
 use auth::{Action, Principal, Source, TokenMark};
 use broker::PublishError;
@@ -19,14 +19,14 @@ use crate::core::metrics::Limited;
 use crate::engine::Engine;
 
 impl Core {
-    /// A client's details, made where there are none.
+    /// Returns a client's details, new ones if needed.
     pub(super) fn mqtt_details(&mut self, slot: u32) -> Option<&mut Details> {
         self.mqtt.details_or_new(slot, self.hub.topics_of(slot))
     }
 }
 
 impl Engine {
-    /// A client may come in: its session is taken up, or a new one begins.
+    /// Resumes the session of an authenticated client, or begins a new one.
     pub(crate) fn mqtt_connect(&mut self, slot: u32, connect: Box<Connect>, out: &mut Vec<u8>) {
         let Some(connection) = self.core.table.get(slot) else { return };
         let by = self.core.id(slot, connection.serial);
@@ -52,7 +52,7 @@ impl Engine {
                 self.mqtt_accept(slot, key, *connect, Some(*session), out);
             }
             ClaimOutcome::Wait(old) => {
-                // Even if this client has gone meanwhile: who comes next waits for the old one as well.
+                // Even if the new client has left: the next one also waits for the old connection.
                 if let Some(old) = old
                     && let Some(engine) = self.core.engines.get(usize::from(old.shard))
                 {
@@ -61,7 +61,8 @@ impl Engine {
                 }
                 match self.wait_for_reply(slot, out) {
                     true => {
-                        // Until it has the session: then its connect gets a number that is later than those of all before.
+                        // This number serves until the client has the session. Its connect then gets one later than
+                        // all before.
                         let number = self.mqtt_connect_number(&connect).unwrap_or_default();
                         self.core.mqtt.waiters.insert(slot, Waiter { key, connect, number });
                     }
@@ -71,7 +72,7 @@ impl Engine {
         }
     }
 
-    /// Appends CONNACK with why a client can't be let in, if it can't.
+    /// If the server can't accept a client, appends a CONNACK with the reason, and returns it.
     fn mqtt_turned_away(&self, connect: &Connect, out: &mut Vec<u8>) -> Option<CloseReason> {
         let (mqtt, own) = (Mqtt::of(connect.encoding)?, self.core.settings.mqtt()?);
         let leaves = match (self.core.draining, self.core.is_drained()) {
@@ -85,7 +86,7 @@ impl Engine {
             return Some(close);
         }
         let checked = self.check_will(connect, mqtt).and_then(|()| {
-            // Nearly all take what comes.
+            // Most clients accept any size.
             if connect.limits.packet_bytes_max == u32::MAX {
                 return Ok(());
             }
@@ -101,8 +102,8 @@ impl Engine {
         Some(if is_large { CloseReason::TooBig } else { CloseReason::Unauthorized })
     }
 
-    /// What would be published because a client is gone must be allowed as anything that it publishes. The
-    /// application can't be asked then.
+    /// Checks that the client may publish its will, as any message. At the time of the publication, the application
+    /// can't decide.
     fn check_will(&self, connect: &Connect, mqtt: Mqtt) -> Result<(), (ReasonCode, &'static str)> {
         const REFUSED: &str = "the will may not be published to its topic";
         let Some(will) = &connect.will else { return Ok(()) };
@@ -112,7 +113,7 @@ impl Engine {
             self.core.metrics.limited[Limited::MessageBytes as usize].add(1);
             return Err((ReasonCode::PacketTooLarge, "the will is larger than a message may be"));
         }
-        // MQTT 3 has no word for it: its messages are not retained.
+        // MQTT 3 has no code for this: the server does not retain the message.
         let retains = settings.mqtt().is_none_or(|own| own.retained_messages_max > 0);
         if *retain && !retains && mqtt.reports_limits() {
             return Err((ReasonCode::RetainNotSupported, "this server retains no messages"));
@@ -123,11 +124,11 @@ impl Engine {
         decision.without_webhook().map(|_| ()).map_err(|_| (ReasonCode::NotAuthorized, REFUSED))
     }
 
-    /// A connection of this engine has to let go of its session, or of waiting for it.
+    /// Makes a connection of this engine release its session, or stop waiting for it.
     pub(crate) fn mqtt_taken_over(&mut self, slot: u32, key: &Name) {
         let no_connection = self.core.id(slot, 0);
         if !self.core.shared.mqtt_sessions.awaits_release(key, no_connection) {
-            // It has ended meanwhile, and let go with that.
+            // The connection has ended meanwhile, and released it.
             return;
         }
         if Leaving::is(slot) {
@@ -141,16 +142,16 @@ impl Engine {
         self.core.mqtt_release(key, no_connection, Ended::default());
     }
 
-    /// The session that a client has waited for is free.
+    /// Gives a free session to the client that waits for it.
     pub(crate) fn mqtt_may_take(&mut self, slot: u32) {
         let Some(waiter) = self.core.mqtt.waiters.remove(&slot) else { return };
         let Waiter { key, connect, number } = waiter;
         let Some(connection) = self.core.table.get(slot) else { return };
         let by = self.core.id(slot, connection.serial);
         let mut out = Vec::new();
-        // Much may have changed meanwhile.
+        // Much may have changed while the client waited.
         if let Some(close) = self.mqtt_turned_away(&connect, &mut out) {
-            // The session is let go of with the connection.
+            // The end of the connection releases the session.
             self.core.mqtt.waiters.insert(slot, Waiter { key, connect, number });
             return self.close_after(slot, close, &mut out);
         }
@@ -162,7 +163,7 @@ impl Engine {
             }
             WaitOutcome::Resumed(session) => Some(*session),
             WaitOutcome::Elsewhere => {
-                // It is about to be told so.
+                // The take-over of this client is on its way.
                 self.core.mqtt.waiters.insert(slot, Waiter { key, connect, number });
                 return;
             }
@@ -172,7 +173,7 @@ impl Engine {
         self.core.resumed.push(slot);
     }
 
-    /// Lets a client in.
+    /// Accepts a client.
     fn mqtt_accept(
         &mut self,
         slot: u32,
@@ -186,7 +187,7 @@ impl Engine {
         let is_present = session.is_some();
         let accepted = self.core.mqtt_accepted(&connect, own, is_present);
         let keep_alive_s = accepted.keep_alive_s.unwrap_or(connect.keep_alive_s);
-        // That it takes this is known.
+        // `mqtt_turned_away` has checked the size.
         let _ = mqtt.accept(&accepted, &connect.limits, out);
         let seconds = self.core.shared.mqtt_sessions.seconds(connect.seconds);
         let (number, is_clean) = (self.mqtt_connect_number(&connect), connect.clean);
@@ -209,7 +210,7 @@ impl Engine {
         });
         session.seconds = seconds;
         session.connect_number = number.unwrap_or_default();
-        // Its user's stored topics.
+        // The user's stored topics.
         let is_pinned = self.core.hub.topics_of(slot).any(|it| TopicKind::of(it).is_ordinary())
             || principal.users.len() > 1;
         let restored = std::mem::take(&mut session.subscriptions);
@@ -225,18 +226,18 @@ impl Engine {
         let restored: Vec<Subscription> =
             restored.into_iter().filter(|it| self.mqtt_restore(slot, &principal, it)).collect();
         if let Some(details) = self.core.mqtt.details_mut(slot) {
-            // What was to come of a subscription comes of it alone, which may be gone.
+            // Retained messages come for one subscription alone, which the client may have lost.
             let is_there = |reach: &Name| {
                 restored.iter().any(|it| it.group.is_none() && *it.reach() == **reach)
             };
             details.session.replays.retain(|replay| is_there(&replay.reach));
             details.session.subscriptions = restored;
             if is_present {
-                // What comes live from before that was for the connection before this one.
+                // Live messages up to this position were for the previous connection.
                 let behind = Some(Behind::new(position));
                 details.work = Work { again, behind, through: position, reading: None };
             }
-            // One that was taken up ends with this connection where that says so, also if that is a crash.
+            // A resumed session may end with this connection: the store must know, in case of a crash.
             if seconds > 0 || is_present {
                 let (session, will) = (&details.session, details.will.as_ref());
                 self.core.shared.mqtt_sessions.keep(&key, session, will, None);
@@ -245,13 +246,14 @@ impl Engine {
         self.core.mqtt.wake(slot);
     }
 
-    /// The number of a connect now, in a cluster. No other node gives an identifier that this one has assigned.
+    /// Returns the number of a connect in a cluster; `None` if this node assigned the client identifier, which no
+    /// other node does.
     fn mqtt_connect_number(&self, connect: &Connect) -> Option<u64> {
         let unix_us = self.core.shared.unix_us(self.core.now_us);
         (!connect.is_assigned).then(|| self.core.broker.connect_number(unix_us)).flatten()
     }
 
-    /// The connection speaks MQTT from now on, and lasts.
+    /// Switches the connection to MQTT, and ends its time to authenticate.
     fn mqtt_enter(&mut self, slot: u32, encoding: model::Encoding) {
         let is_open = self.core.table.get(slot).is_some_and(|it| it.phase() == Phase::Open);
         if is_open {
@@ -270,8 +272,8 @@ impl Engine {
         }
     }
 
-    /// Puts a client back where a subscription of its session puts it; false where it may not be there any
-    /// more. What the application has let it enter it may enter again.
+    /// Restores a session's subscription. Returns false if the policy denies it now. What the application once
+    /// allowed, the client may enter again.
     fn mqtt_restore(
         &mut self,
         slot: u32,
@@ -281,7 +283,7 @@ impl Engine {
         let settings = self.core.settings.clone();
         let policy = &settings.session.policy;
         let name = subscription.hub_name();
-        // A group that shares one topic is let in by that topic's rule.
+        // For a group that shares one topic, that topic's rule decides.
         let decided = if subscription.is_exact() { &subscription.filter } else { name };
         let topic = policy.topic(decided);
         let Ok(_) = policy.decide(principal, Action::Subscribe, &topic).undenied() else {
@@ -295,7 +297,7 @@ impl Engine {
         true
     }
 
-    /// A client goes: its session is let go, and its will is published unless it has said goodbye.
+    /// Releases the session of a client that leaves, and publishes its will unless DISCONNECT dropped it.
     pub(crate) fn mqtt_ended(&mut self, slot: u32) {
         if let Some(Waiter { key, .. }) = self.core.mqtt.waiters.remove(&slot) {
             let from = self.core.mqtt_id(slot);
@@ -316,7 +318,7 @@ impl Engine {
             Some(details) if session.outlives() => (session, details.will, details.writing),
             Some(mut details) => {
                 self.core.mqtt_leave_shared(&mut details);
-                // What the session has noted. All else is with other members.
+                // The session has only its own notes: other members have the rest.
                 (details.session, details.will, details.writing)
             }
         };
@@ -325,7 +327,7 @@ impl Engine {
     }
 }
 
-/// Who leaves a will.
+/// Returns the author of a will.
 pub(crate) fn author(principal: &Principal) -> Author {
     let Principal { users, mark: TokenMark { issued_s, id_hash }, .. } = principal;
     let token = match principal.source {
@@ -335,8 +337,8 @@ pub(crate) fn author(principal: &Principal) -> Author {
     Author { users: users.clone(), token }
 }
 
-/// The key of a client's session. Where users are proved, nobody has the session of somebody else by
-/// naming its client identifier.
+/// Returns the key of a client's session. It has the authenticated user, so that no other user gets the session by
+/// its client identifier.
 fn session_key(connect: &Connect) -> Name {
     let Connect { principal, is_proved, client, .. } = connect;
     let owner = principal.users.first().filter(|_| *is_proved).map(Name::as_str);
@@ -344,7 +346,7 @@ fn session_key(connect: &Connect) -> Name {
 }
 
 impl Core {
-    /// What a client is told that is let in.
+    /// Returns the values of an accepting CONNACK.
     fn mqtt_accepted<'c>(
         &self,
         connect: &'c Connect,
@@ -371,7 +373,7 @@ impl Core {
         }
     }
 
-    /// A topic to which an MQTT client wants to publish.
+    /// Returns the topic that an MQTT client publishes to.
     pub(crate) fn mqtt_topic<'n>(&self, name: &'n str) -> Topic<'n, '_> {
         let topic = self.settings.session.policy.topic(name);
         if self.settings.mqtt().is_some_and(|mqtt| mqtt.open) { topic.open() } else { topic }
@@ -382,12 +384,12 @@ impl Core {
         self.id(slot, serial)
     }
 
-    /// What the clocks say.
+    /// Returns the time of day and the time of ages.
     pub(super) fn mqtt_now(&self) -> Now {
         Now { unix_s: self.unix_s(), age_s: self.age_ms() / 1_000 }
     }
 
-    /// Lets go of a session, and does what follows.
+    /// Releases a session, notifies its next connection, and publishes due wills.
     pub(super) fn mqtt_release(&mut self, key: &str, from: model::ConnectionId, ended: Ended) {
         let now = self.mqtt_now();
         let Released { notify, publish } = self.shared.mqtt_sessions.release(key, from, ended, now);
@@ -399,13 +401,13 @@ impl Core {
         self.publish_wills(publish);
     }
 
-    /// Publishes what clients left to be published when they are gone.
+    /// Publishes the wills of clients that have left.
     pub(crate) fn publish_wills(&mut self, wills: impl IntoIterator<Item = Will>) {
         for will in wills {
             let publication = will.publication(self.unix_ms());
             let publish = broker::Publish { publication, options: broker::Options::default() };
             let metrics = self.metrics.clone();
-            // That comes at once, in this thread.
+            // The broker calls this at once, in this thread.
             let done = move |result: Result<broker::Published, PublishError>| {
                 if result.is_err_and(|error| error == PublishError::Overloaded) {
                     metrics.limited[Limited::Mailbox as usize].add(1);

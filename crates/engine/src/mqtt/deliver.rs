@@ -1,9 +1,9 @@
-//! Messages to MQTT clients: how each wants them, and when.
+//! Messages to MQTT clients: how each client gets them, and when.
 //!
-//! What needs no confirmation is sent as it comes. What does has a packet identifier, and only so many may
-//! be under way. A client whose session ends with its connection has what is too much wait in memory, up to
-//! a limit. Of a session that goes on, the history has it: the client is *behind*, what comes live is
-//! passed over, and it reads on from its position when it has capacity (`catchup.rs`).
+//! A message with QoS 0 leaves at once. Any other has a packet identifier, and only so many may be in flight. If the
+//! session ends with its connection, excess messages wait in memory, up to a limit. If the session outlives it, the
+//! history has them: the client is *behind*. The engine then skips live messages, and the client reads on from its
+//! position when it has capacity (`catchup.rs`).
 
 use std::cell::LazyCell;
 use std::collections::HashSet;
@@ -23,22 +23,22 @@ use crate::core::metrics::Limited;
 use crate::engine::Engine;
 use crate::trace::event::NotDelivered;
 
-/// What becomes of a message that is to be confirmed.
+/// What the engine does with a message that needs a confirmation.
 enum Turn {
     Send,
-    /// It waits in memory.
+    /// The message waits in memory.
     Wait,
-    /// It is read later, from its place.
+    /// The session reads it later, by its offset.
     Read,
-    /// Nothing: it was read, or will be.
+    /// Nothing: the session has read it, or will.
     Pass,
-    /// There is no capacity, and it can't be read later.
+    /// The client has no capacity, and can't read it later.
     Full,
 }
 
 impl Core {
-    /// How the client gets a message that is sent to the members of a list; nothing where it gets none. Of several
-    /// subscriptions that match, the first one delivers it: a client with a later one has the first one as well.
+    /// Returns how the client gets a message for a list's members, or `None` if it does not. Of several matching
+    /// subscriptions the first one delivers it: a client with a later one has the first one as well.
     fn mqtt_delivery(&self, slot: u32, list: Option<&str>, message: &Envelope) -> Option<Delivery> {
         let publication = &message.publication;
         let topic = publication.topic.as_str();
@@ -63,8 +63,8 @@ impl Core {
         let subscriptions = &details.session.subscriptions;
         match bringing(subscriptions, message) {
             Some(first) if *first.hub_name() != *list => None,
-            // Those count as well that were made, or taken up, since it was published: the session may read it
-            // of the history as all of them want it.
+            // Subscriptions made or resumed since the message was published also count: the session may read it from
+            // the history for all of them.
             Some(_) => {
                 let mut matching = self.mqtt_reaching(slot, subscriptions, publication).peekable();
                 // Every matching subscription is No Local, and the message is the client's own.
@@ -75,8 +75,8 @@ impl Core {
         }
     }
 
-    /// How the client gets a message that was read from the history; nothing where none of its subscriptions has a
-    /// QoS above 0.
+    /// Returns how the client gets a message from the history, or `None` if none of its subscriptions has a QoS above
+    /// 0.
     pub(super) fn mqtt_delivery_of_read(&self, slot: u32, message: &Message) -> Option<Delivery> {
         let subscriptions = &self.mqtt.details(slot)?.session.subscriptions;
         if !self.mqtt_may_have(slot, message) {
@@ -90,7 +90,7 @@ impl Core {
         delivery.qos.is_confirmed().then_some(delivery)
     }
 
-    /// How the client gets a message for which a group has chosen it; nothing where the client is no member any more.
+    /// Returns how the client gets a message for which a group chose it, or `None` if it has left the group.
     pub(super) fn mqtt_delivery_in_group(
         &self,
         slot: u32,
@@ -107,8 +107,9 @@ impl Core {
         delivery.qos.is_confirmed().then_some(delivery)
     }
 
-    /// The client's subscriptions that get a message. A wildcard reaches only topics that are open to all, as when a
-    /// message is published ([`broker::Router::routes`]). A No Local subscription gets no message of the client's own.
+    /// Returns the client's subscriptions that get a message. A wildcard reaches only topics that are open to all, as
+    /// when a message is published ([`broker::Router::routes`]). A No Local subscription gets no message of the
+    /// client's own.
     fn mqtt_reaching<'a>(
         &self,
         slot: u32,
@@ -123,25 +124,25 @@ impl Core {
         })
     }
 
-    /// Whether a message says that this client's session has published it.
+    /// Checks whether this client's session published a message.
     fn mqtt_is_own(&self, slot: u32, publication: &Publication) -> bool {
         publication.by_session().is_some_and(|by| Some(by) == self.mqtt_session_mark(slot))
     }
 
-    /// What messages say of this client's session.
+    /// Returns the mark of this client's session in messages.
     pub(super) fn mqtt_session_mark(&self, slot: u32) -> Option<u64> {
         self.mqtt.row(slot).map(|row| session_mark(&row.key))
     }
 
-    /// Whether wildcards reach a topic.
+    /// Checks whether wildcards reach a topic.
     pub(super) fn mqtt_is_open(&self, topic: &str) -> bool {
         self.settings.session.policy.rules().is_open_to_wildcards(topic)
     }
 
-    /// Whether a message may go to this client at all.
+    /// Checks whether this client may get a message at all.
     pub(super) fn mqtt_may_have(&self, slot: u32, message: &Message) -> bool {
         let publication = &message.publication;
-        // Reserved events mean nothing without Throng's own clients, and not every name is one in MQTT.
+        // Only Throng's own clients understand reserved events, and not every name is valid in MQTT.
         if is_reserved(message.event()) || check_name(&publication.topic).is_err() {
             return false;
         }
@@ -151,8 +152,8 @@ impl Core {
             && (publication.except_session().is_none() || publication.except_session() != mark())
     }
 
-    /// The messages that the hub still has for a client, by all lists or by a topic's. A message that one list has
-    /// delivered may still wait in another.
+    /// Returns the messages that the hub still has for a client, by all lists or by a topic's. A message that one
+    /// list has delivered may still wait in another.
     pub(super) fn mqtt_owed(&self, slot: u32, topic: Option<(u64, &str)>) -> Vec<Arc<Envelope>> {
         let mut owed: Vec<Arc<Envelope>> =
             self.hub.owed(slot, topic).into_iter().cloned().collect();
@@ -174,8 +175,8 @@ impl Core {
         owed
     }
 
-    /// The messages that this subscription has delivered and others still have for the client. When the subscription
-    /// ends, this list keeps them from coming twice.
+    /// Returns the messages that this subscription has delivered and other lists still have for the client. When the
+    /// subscription ends, they must not come twice.
     pub(super) fn mqtt_already_delivered(&self, slot: u32, name: &str) -> Vec<Arc<Envelope>> {
         let Some(details) = self.mqtt.details(slot) else { return Vec::new() };
         let is_delivered = |message: &&Arc<Envelope>| {
@@ -185,8 +186,8 @@ impl Core {
         self.hub.owed(slot, None).into_iter().filter(is_delivered).cloned().collect()
     }
 
-    /// Appends what a client is owed, by all lists or by a topic's, for it is about to leave. What its
-    /// session can read later, it reads later.
+    /// Appends what the hub still has for a leaving client, by all lists or by a topic's, except what its session can
+    /// read later.
     pub(crate) fn mqtt_flush_owed(
         &mut self,
         slot: u32,
@@ -217,16 +218,15 @@ impl Core {
         }
     }
 
-    /// How many more messages may be sent that are to be confirmed.
+    /// Returns how many more messages with a QoS above 0 may leave.
     pub(super) fn mqtt_capacity(&self, slot: u32) -> usize {
         let Some(details) = self.mqtt.details(slot) else { return 0 };
         let max = self.settings.mqtt().map_or(u16::MAX, |it| it.inflight_max);
         details.window(max).saturating_sub(details.session.flow.in_flight())
     }
 
-    /// Appends a message to a client, as it wants it. `source` is where it can be read again. One that is
-    /// larger than the client takes, or that has expired, goes nowhere. False where it could not be sent for
-    /// as many are under way as may be.
+    /// Appends a message to a client. `source` is where the session can read it again. Drops a message that has
+    /// expired or is larger than the client accepts. Returns false if too many messages are in flight.
     #[must_use]
     pub(super) fn mqtt_send(
         &mut self,
@@ -267,8 +267,7 @@ impl Core {
         self.metrics.delivered.add(1);
         self.trace_delivered(slot, [message]);
         match self.mqtt.details_mut(slot).filter(|_| is_deferred) {
-            // Its packet identifier must be known after a crash, or the client would take it for another
-            // message.
+            // A crash must not lose the packet identifier, or the client would take the message for another.
             Some(details) => {
                 details.unsent.push(stamp.id);
                 mqtt.message(message, &stamp, &mut details.deferred);
@@ -283,25 +282,25 @@ impl Core {
         true
     }
 
-    /// Whether a message is sent only when the session that knows it is stored.
+    /// Checks whether a message leaves only when the session that knows it is stored.
     fn mqtt_is_deferred(&self, slot: u32, delivery: &Delivery) -> bool {
         delivery.qos == Qos::ExactlyOnce && self.mqtt_survives(slot)
     }
 
-    /// Whether a client's session is stored, and outlives its connection.
+    /// Checks whether a client's session is stored and outlives its connection.
     pub(super) fn mqtt_survives(&self, slot: u32) -> bool {
         self.shared.mqtt_sessions.is_stored()
             && self.mqtt.details(slot).is_some_and(|it| it.session.outlives())
     }
 
-    /// How a message goes to a client now, without its packet identifier.
+    /// Returns how a message leaves now, without its packet identifier.
     pub(super) fn mqtt_stamp<'w>(
         &self,
         slot: u32,
         message: &Message,
         delivery: &'w Delivery,
     ) -> Stamp<'w> {
-        // What is held leaves after what comes later, which must not count on an alias that is told in it.
+        // A deferred message leaves after later ones, which must not use an alias that it introduces.
         let details = self.mqtt.details(slot);
         let alias = details.and_then(|it| it.alias(&message.publication.topic));
         Stamp {
@@ -316,14 +315,14 @@ impl Core {
         }
     }
 
-    /// Whether a client does not take a message, which it then does without (MQTT 5.0, section 3.1.2.11.4).
+    /// Checks whether a message is too large for a client, which then does not get it (MQTT 5.0, section 3.1.2.11.4).
     pub(super) fn mqtt_is_too_large(
         &self,
         slot: u32,
         message: &Message,
         stamp: &Stamp<'_>,
     ) -> bool {
-        // Nearly all take what comes.
+        // Most clients accept any size.
         let max = self.mqtt_limits(slot).packet_bytes_max;
         let is = max < u32::MAX
             && self
@@ -335,7 +334,7 @@ impl Core {
         is
     }
 
-    /// How a retained message comes to a client: nothing where none of its subscriptions matches.
+    /// Returns how a client gets a retained message, or `None` if no subscription matches.
     pub(super) fn mqtt_delivery_of_retained(
         &self,
         slot: u32,
@@ -349,7 +348,7 @@ impl Core {
         Some(Delivery { retain: true, ..merged(matching, publication.qos, true) })
     }
 
-    /// Appends a message again that was sent on the connection before, under its packet identifier.
+    /// Appends a message of the previous connection again, under its packet identifier.
     pub(super) fn mqtt_send_again(
         &mut self,
         slot: u32,
@@ -376,7 +375,7 @@ impl Core {
         if self.mqtt_is_too_large(slot, message, &stamp) {
             return self.mqtt_give_up(slot, id, out);
         }
-        // The connection before may have ended before it was on disk what was sent there.
+        // The previous connection may have ended before the disk had what it sent.
         let out = match qos {
             Qos::ExactlyOnce => self.mqtt_deferred(slot).unwrap_or(out),
             Qos::AtMostOnce | Qos::AtLeastOnce => out,
@@ -385,19 +384,19 @@ impl Core {
         self.metrics.mqtt_repeated.add(1);
     }
 
-    /// Where packets are gathered that must be known after a crash before they leave; nothing where the session
-    /// does not outlive one.
+    /// Returns the buffer of packets that leave only once the store knows of them, or `None` if the session does not
+    /// outlive a crash.
     pub(super) fn mqtt_deferred(&mut self, slot: u32) -> Option<&mut Vec<u8>> {
         let survives = self.mqtt_survives(slot);
         self.mqtt.details_mut(slot).filter(|_| survives).map(|details| &mut details.deferred)
     }
 
-    /// What an MQTT client speaks.
+    /// Returns the protocol of an MQTT client.
     pub(crate) fn mqtt_protocol(&self, slot: u32) -> Option<Mqtt> {
         self.table.get(slot).and_then(|connection| Mqtt::of(connection.encoding))
     }
 
-    /// Has bytes sent to a client when something of its is stored: how far its session is, or something else.
+    /// Returns a completion that sends packets when the client's progress, or something else of it, is stored.
     pub(super) fn mqtt_done(
         &self,
         slot: u32,
@@ -412,7 +411,7 @@ impl Core {
         }))
     }
 
-    /// Stores how far a client's session is. False where the store doesn't take it.
+    /// Stores the progress of a client's session. Returns false if the store rejects it.
     pub(super) fn mqtt_save(&mut self, slot: u32, done: Option<sessions::Done>) -> bool {
         let session = self.mqtt_session(slot);
         let (Some(session), Some(row)) = (session, self.mqtt.row(slot)) else { return true };
@@ -423,7 +422,7 @@ impl Core {
         is_taken
     }
 
-    /// A client's session as another connection would take it up now.
+    /// Returns a client's session as another connection would resume it now.
     pub(crate) fn mqtt_session(&self, slot: u32) -> Option<Session> {
         let Some(details) = self.mqtt.details(slot) else {
             let subscriptions = self.mqtt.subscriptions(slot, self.hub.topics_of(slot));
@@ -436,7 +435,7 @@ impl Core {
             Some(behind) => (behind.after, behind.from),
             None => (live, live),
         };
-        // What the hub has still for it was published before, and nobody else will bring it.
+        // The next connection starts at the position: the session notes earlier messages that the hub still has.
         for message in &self.mqtt_owed(slot, None) {
             let is_due = message.is_retained()
                 && message.id.offset <= live
@@ -465,7 +464,7 @@ impl Core {
 }
 
 impl Details {
-    /// The alias under which a topic goes to the client, and whether the client knows it already.
+    /// Returns the alias of a topic for the client, and whether the client knows it already.
     fn alias(&self, topic: &Name) -> Option<(u16, bool)> {
         if let Some(alias) = self.given.get(topic) {
             return Some((*alias, true));
@@ -475,7 +474,7 @@ impl Details {
     }
 }
 
-/// Where a message can be read again for a session that goes on.
+/// Returns where a session that outlives its connection can read a message again.
 pub(super) fn mqtt_source(session: &Session, message: &Message) -> Option<Source> {
     let is_in_history = message.is_retained();
     (session.outlives() && is_in_history).then(|| Source {
@@ -486,10 +485,10 @@ pub(super) fn mqtt_source(session: &Session, message: &Message) -> Option<Source
     })
 }
 
-/// Aliases of topics that a client is given at the most.
+/// The most topic aliases that a client gets.
 const ALIASES_MAX: u16 = 64;
 
-/// The subscription that brings a message: of all whose lists it goes to, the one that was made first.
+/// Returns the subscription that delivers a message: the first one made of all whose lists it goes to.
 fn bringing<'a>(subscriptions: &'a [Subscription], message: &Envelope) -> Option<&'a Subscription> {
     let topic = &message.publication.topic;
     subscriptions.iter().find(|it| {
@@ -501,7 +500,7 @@ fn bringing<'a>(subscriptions: &'a [Subscription], message: &Envelope) -> Option
     })
 }
 
-/// How a client gets a message that all of these subscriptions match.
+/// Returns how a client gets a message that all of these subscriptions match.
 pub(super) fn merged<'a>(
     subscriptions: impl Iterator<Item = &'a Subscription>,
     qos: Qos,
@@ -519,8 +518,7 @@ pub(super) fn merged<'a>(
 }
 
 impl Engine {
-    /// Gives messages to an MQTT client that come to it by a list of members: a topic's, a filter's, or
-    /// that of everyone.
+    /// Gives an MQTT client the messages of a list of members: a topic's, a filter's, or everyone's.
     pub(crate) fn mqtt_deliver(
         &mut self,
         slot: u32,
@@ -541,12 +539,12 @@ impl Engine {
             details.already_delivered.retain(|known| owed.iter().any(|it| Arc::ptr_eq(it, known)));
         }
         if details.work.behind.is_some() {
-            // It may have waited for this, which was no message for it.
+            // The client may have waited for these, even if they were not for it.
             core.mqtt.wake(slot);
         }
     }
 
-    /// Sends what was gathered for a client; what has to be stored first when it is.
+    /// Sends packets to a client. Deferred ones leave when its session is stored.
     pub(super) fn mqtt_flush(&mut self, slot: u32, out: &mut Vec<u8>) {
         if !out.is_empty() {
             self.core.set(slot, Flag::WroteRecently, true);
@@ -554,7 +552,7 @@ impl Engine {
             out.clear();
         }
         let Some(details) = self.core.mqtt.details_mut(slot) else { return };
-        // What comes while the session is on its way to the store goes with the next time.
+        // While the store writes the session, new packets wait for the next write.
         if !(details.deferred.is_empty() || details.is_saving) {
             let packets = details.begin_saving();
             let done = self.core.mqtt_done(slot, packets, true);
@@ -562,7 +560,7 @@ impl Engine {
         }
     }
 
-    /// A message is for a client: it is sent, or waits for its turn.
+    /// Sends a message to a client, or lets it wait for its turn.
     fn mqtt_offer(
         &mut self,
         slot: u32,
@@ -576,7 +574,7 @@ impl Engine {
         if message.publication.retain
             && let Some(details) = self.core.mqtt.details_mut(slot)
         {
-            // What was retained before it would come after it, and be taken for the newer one.
+            // An older retained message would come later, and the client would take it for the newer one.
             details.waiting.retain(|it| !(it.retained && it.is_older(message)));
         }
         if !delivery.qos.is_confirmed() {
@@ -585,7 +583,7 @@ impl Engine {
         }
         let settings = self.core.settings.clone();
         let queue_max = settings.mqtt().map_or(0, |it| it.queue_messages_max);
-        // Who has no details has capacity, which is counted in them.
+        // The details count messages in flight, so the client needs them.
         if self.core.mqtt_details(slot).is_none() {
             return;
         }
@@ -625,11 +623,11 @@ impl Engine {
     }
 }
 
-/// Messages that a session notes before it is behind.
+/// Messages that a session notes before it falls behind.
 pub(super) const NOTED_MAX: usize = 128;
 
-/// What becomes of a message that has come live and is to be confirmed. `taken` is the last offset of the
-/// log that has come from the mailbox.
+/// Decides about a live message that needs a confirmation. `taken` is the last offset of the log that has come from
+/// the mailbox.
 fn live_turn(
     details: &mut Details,
     message: &Message,
@@ -642,14 +640,14 @@ fn live_turn(
         && details.session.refs.is_empty()
         && details.session.backlogs.is_empty();
     let offset = message.id.offset;
-    // A session that ends with its connection may have been one that went on, until it was taken up.
+    // A session that ends with this connection may have outlived earlier ones.
     let is_read = details.session.outlives() || is_reading_on || offset <= work.through;
     if !(is_read && message.is_retained()) {
         let is_idle = work.again.is_empty() && work.reading.is_none();
         return match details.waiting.len() {
             _ if is_in_order && is_idle && capacity > 0 => Turn::Send,
             waiting if waiting < queue_max => Turn::Wait,
-            // Who comes back for it finds it nowhere.
+            // A client that came back would not find it in the history.
             _ => Turn::Full,
         };
     }
@@ -658,7 +656,7 @@ fn live_turn(
     }
     if let Some(behind) = &mut work.behind {
         if offset <= behind.from {
-            // It was on its way when the client fell behind.
+            // The message was on its way when the client fell behind.
             return Turn::Read;
         }
         behind.deferred_offset = behind.deferred_offset.max(offset);
@@ -667,7 +665,7 @@ fn live_turn(
     if is_in_order && work.is_idle() && capacity > 0 {
         return Turn::Send;
     }
-    // To find the topics that have more is dear: a few messages are noted one by one.
+    // It is expensive to find the topics that have more: the session notes a few messages one by one.
     if details.session.refs.len() >= NOTED_MAX {
         work.behind = Some(Behind::new(taken));
     }

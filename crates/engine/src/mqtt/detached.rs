@@ -1,7 +1,7 @@
-//! Sessions whose connections ended while messages with QoS 2 of theirs were on their way to the disk.
+//! Sessions whose connections ended while the disk was writing QoS 2 messages of their clients.
 //!
-//! Until these are there, or can't be, nobody takes a session up: PUBREC for a message that is not on disk would
-//! let its client forget it.
+//! No client resumes such a session before the disk has written these messages, or failed: after a PUBREC for a
+//! message that is not on disk, the client would forget the message.
 
 use std::collections::HashMap;
 
@@ -12,34 +12,34 @@ use super::ack::MqttAck;
 use crate::core::Core;
 use crate::engine::Engine;
 
-/// No connection has such a slot, or a later one.
+/// No connection has this slot or a higher one.
 const FIRST: u32 = 1 << 28;
 
-/// The sessions that are let go later, by the slots and serials that their connections had.
+/// The sessions to release later, by the slots and serials of their former connections.
 #[derive(Default)]
 pub(crate) struct Leaving {
     all: HashMap<(u32, u32), Left>,
-    /// How many there were.
+    /// The number of sessions so far, modulo `FIRST`.
     count: u32,
 }
 
 struct Left {
-    /// Who has the session meanwhile. The connection's slot may be another one's.
+    /// The id that has the session meanwhile. Another connection may have the old slot.
     by: ConnectionId,
     key: Name,
     ended: Ended,
-    /// The packet identifiers of the messages.
+    /// Packet identifiers of the messages.
     writing: Vec<u16>,
 }
 
 impl Leaving {
-    /// True while none is there.
+    /// Returns true if no session waits for its release.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// The client of such a session has connected to another node. `is_later` says of the number of a connect here that it is the
-    /// later one.
+    /// Handles the connect of such a session's client to another node. `is_later` says whether the connect here with
+    /// a number is later.
     pub fn on_connected_to_node(
         &mut self,
         slot: u32,
@@ -54,24 +54,24 @@ impl Leaving {
         }
     }
 
-    /// Whether it is one of these that goes by this slot: it lets go by itself.
+    /// Checks whether a slot stands for such a session, which releases itself.
     pub fn is(slot: u32) -> bool {
         slot >= FIRST
     }
 }
 
-/// What becomes of the session and the will of a client that has connected to another node.
+/// Updates session and will of a client that has connected to another node.
 pub(super) fn on_left(session: &mut Session, will: &mut Option<Will>, is_clean: bool) {
     if is_clean {
         session.seconds = 0;
     } else if session.outlives() {
-        // The client is there again before its will is due (MQTT 5.0, section 3.1.3.2.2).
+        // The client is back before its will is due (MQTT 5.0, section 3.1.3.2.2).
         will.take_if(|will| will.delay_s > 0);
     }
 }
 
 impl Core {
-    /// A connection lets go of its session, when these messages are on disk.
+    /// Releases the session of a connection once these messages are on disk.
     pub(super) fn mqtt_leave(
         &mut self,
         key: &Name,
@@ -79,7 +79,7 @@ impl Core {
         ended: Ended,
         writing: Vec<u16>,
     ) {
-        // A server that ends waits for its store, and then for nobody.
+        // A server that shuts down waits for its store, and for nothing after that.
         let goes_on = ended.session.as_ref().is_some_and(Session::outlives);
         if writing.is_empty() || !goes_on || self.draining {
             return self.mqtt_release(key, from, ended);
@@ -94,7 +94,7 @@ impl Core {
 }
 
 impl Engine {
-    /// A message is on disk, or can't be. Its connection is gone, or about to be.
+    /// Notes that a message is on disk, or can't be. Its connection has ended, or is about to.
     pub(crate) fn mqtt_written(&mut self, slot: u32, serial: u32, ack: MqttAck, is_written: bool) {
         if ack.qos != Qos::ExactlyOnce {
             return;

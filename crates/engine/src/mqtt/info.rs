@@ -1,4 +1,4 @@
-//! MQTT clients as an operator sees them, and the end of their sessions by the operator's hand.
+//! MQTT clients as an operator sees them, and the end of their sessions at an operator's request.
 
 use std::collections::BinaryHeap;
 
@@ -9,29 +9,29 @@ use sessions::{Listing, SessionKey, Subscription};
 use crate::core::Core;
 use crate::engine::Engine;
 
-/// What is known of an MQTT client that is connected.
+/// A connected MQTT client, as an operator sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MqttInfo {
     /// The key of its session: [`SessionKey::parse`].
     pub key: Name,
     /// The version of MQTT. 3.1 counts as 3.1.1.
     pub version: &'static str,
-    /// For how many seconds its session outlives the connection; [`sessions::WITHOUT_END`].
+    /// Seconds that the session outlives the connection, or [`sessions::WITHOUT_END`].
     pub seconds: u32,
-    /// How often it speaks at the least, in seconds; 0 is never.
+    /// Keep-alive interval, in seconds; 0 is none.
     pub keep_alive_s: u16,
-    /// How many subscriptions it has.
+    /// The number of subscriptions.
     pub subscriptions: usize,
-    /// These, where they were asked for.
+    /// The subscriptions, if the operator requested them.
     pub filters: Vec<Subscription>,
-    /// Messages that were sent and not confirmed.
+    /// Messages that the client has not confirmed yet.
     pub in_flight: usize,
-    /// Messages that wait for others to be confirmed.
+    /// Messages that wait until the client has confirmed others.
     pub waiting: usize,
 }
 
 impl Core {
-    /// An MQTT client; nothing for other connections.
+    /// Returns an MQTT client, or `None` for other connections.
     pub(crate) fn mqtt_info(&self, slot: u32, with_filters: bool) -> Option<MqttInfo> {
         let row = self.mqtt.row(slot)?;
         let mqtt = Mqtt::of(self.table.get(slot)?.encoding)?;
@@ -61,7 +61,7 @@ impl Core {
         })
     }
 
-    /// The first MQTT clients of a list. It looks at all of them.
+    /// Returns the first MQTT clients of a list. Scans all clients.
     pub(crate) fn mqtt_listed(&self, listing: &Listing) -> Vec<u32> {
         let mut first: BinaryHeap<(SessionKey<'_>, u32)> = BinaryHeap::new();
         for (slot, row) in self.mqtt.all() {
@@ -78,14 +78,14 @@ impl Core {
         first.into_sorted_vec().into_iter().map(|(_, slot)| slot).collect()
     }
 
-    /// True where the connection in the slot has the session of this key.
+    /// Returns true if the open connection in the slot has the session with this key.
     pub(crate) fn mqtt_has(&self, slot: u32, key: &str) -> bool {
         self.mqtt.row(slot).is_some_and(|row| row.key == *key) && self.is_open(slot)
     }
 }
 
 impl Engine {
-    /// Ends a session together with the connection that has it. False where the connection has another one.
+    /// Ends a session and the connection that has it. Returns false if the connection has another session.
     pub(crate) fn mqtt_end(&mut self, slot: u32, key: &str) -> bool {
         let has = self.core.mqtt_has(slot, key);
         if has {

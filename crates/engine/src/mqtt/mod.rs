@@ -1,9 +1,9 @@
-//! MQTT clients: their sessions, what they publish and subscribe to, and what is under way to them.
+//! MQTT clients: their sessions, publications, subscriptions and messages in flight.
 //!
-//! A client that is connected has a row of 32 bytes ([`state`]); its topics are in the hub as those of any
-//! connection. What few clients need (a will, messages under way, a session that outlives the connection,
-//! several subscriptions) is in its details. Sessions of clients that are away are in the registry
-//! (crate `sessions`), which also says who has which.
+//! A connected client has a row of 32 bytes ([`state`]); the hub has its topics, as those of any connection. The
+//! client's details hold what few clients need: a will, messages in flight, a session that outlives the connection,
+//! several subscriptions. The registry (crate `sessions`) holds the sessions of clients that are away, and says which
+//! connection has which session.
 
 mod ack;
 mod catchup;

@@ -1,4 +1,4 @@
-//! What MQTT clients send.
+//! Packets from MQTT clients.
 
 use auth::{Action, Consent, Permit};
 use model::name::check_topic;
@@ -15,14 +15,14 @@ use crate::core::reply_target::ReplyTarget;
 use crate::engine::Engine;
 
 impl Engine {
-    /// Does what a client asks for.
+    /// Dispatches a client's packet.
     pub(crate) fn on_mqtt_packet(&mut self, slot: u32, incoming: Incoming, out: &mut Vec<u8>) {
         self.core.mqtt_received(slot);
         match incoming {
             Incoming::Connect(connect) => {
                 let is_known = self.core.mqtt.has(slot);
                 if is_known {
-                    // A second CONNECT (MQTT 5.0, section 3.1).
+                    // A second CONNECT is an error (MQTT 5.0, section 3.1).
                     return self.mqtt_break_off(slot, ReasonCode::ProtocolError, out);
                 }
                 self.rates.has_joined(&mut self.core, slot);
@@ -32,7 +32,7 @@ impl Engine {
             Incoming::Confirm(confirm) => self.mqtt_confirm(slot, confirm, out),
             Incoming::Subscribe(subscribe) => {
                 self.mqtt_subscribe(slot, *subscribe, out);
-                // Retained messages are looked up at once: what is published from here on comes live.
+                // The lookup of retained messages follows at once: later ones come live.
                 self.mqtt_flush(slot, out);
                 self.mqtt_serve(slot);
             }
@@ -62,7 +62,7 @@ impl Engine {
         let sessions = self.core.shared.mqtt_sessions.clone();
         if let Some(details) = self.core.mqtt.details_mut(slot) {
             match seconds {
-                // A session that was to end with its connection does (MQTT 5.0, section 3.14.2.2.2).
+                // A client can't prolong a session that ends with its connection (MQTT 5.0, section 3.14.2.2.2).
                 Some(1..) if details.session.seconds == 0 => {
                     return self.mqtt_break_off(slot, ReasonCode::ProtocolError, out);
                 }
@@ -78,7 +78,7 @@ impl Engine {
         self.close_after(slot, CloseReason::ByClient, out);
     }
 
-    /// The client wants to go on with a new token.
+    /// Authenticates the client again, with a new token.
     fn mqtt_authenticate(&mut self, slot: u32, method: &str, token: Box<str>, out: &mut Vec<u8>) {
         let details = self.core.mqtt.details(slot);
         if details.and_then(|details| details.method.as_deref()) != Some(method) {
@@ -96,7 +96,7 @@ impl Engine {
         }
         let core = &self.core;
         let settings = core.settings.clone();
-        // MQTT 3 has no word for it: its messages are not retained.
+        // MQTT 3 has no code for this: the server does not retain the message.
         let reports_limits = core.mqtt_protocol(slot).is_some_and(Mqtt::reports_limits);
         let retains = settings.mqtt().is_some_and(|own| own.retained_messages_max > 0);
         if publication.retain && !retains && reports_limits {
@@ -108,7 +108,7 @@ impl Engine {
         }
         let qos = publication.qos;
         if !qos.is_confirmed() && publication.properties().is_some_and(|it| it.check().is_err()) {
-            // Nobody could say why it was not published.
+            // QoS 0 has no reply that says why.
             core.metrics.limited[Limited::MessageBytes as usize].add(1);
             return self.mqtt_break_off(slot, ReasonCode::PacketTooLarge, out);
         }
@@ -118,7 +118,7 @@ impl Engine {
         let mut ack = MqttAck { id, qos, with: false, retain: publication.retain };
         let consent = match self.mqtt_decide_publish(slot, &publication) {
             Ok(consent) => consent,
-            // Nothing else can say so.
+            // With QoS 0 the server can only disconnect.
             Err(reason) if qos == Qos::AtMostOnce => {
                 return self.mqtt_break_off(slot, reason, out);
             }
@@ -130,7 +130,7 @@ impl Engine {
             && (is_requested || settings.forwards.of(&publication.topic).is_some())
             && let Some(details) = core.mqtt.details_mut(slot)
         {
-            // If the connection ends before somebody else has said yes, it must come again.
+            // If the connection ends before the application or a back end accepts it, the client must send it again.
             details.session.flow.release(id);
             details.forwarding.push(id);
         }
@@ -147,7 +147,7 @@ impl Engine {
         self.client_publish(slot, publication, consent, to, out);
     }
 
-    /// Notes the topic to which a client gives an alias, or puts it where the client names its alias alone.
+    /// Notes the topic of an alias, or fills in the topic if the client sent its alias alone.
     fn mqtt_resolve_alias(
         &mut self,
         slot: u32,
@@ -166,15 +166,15 @@ impl Engine {
             let known = details.aliases.get(&alias).ok_or(ReasonCode::ProtocolError)?;
             topic.clone_from(known);
         } else {
-            // One that nobody may publish to is refused each time, and takes no capacity.
+            // A topic that no client may publish to is refused each time, and takes no capacity.
             let known = if check_topic(topic).is_ok() { topic.clone() } else { Name::default() };
             details.aliases.insert(alias, known);
         }
         Ok(())
     }
 
-    /// Notes a message that is to be confirmed; false where it goes no further: it was there before, or is
-    /// one too many.
+    /// Notes a message that needs a confirmation. Returns false if the message goes no further: it arrived before, or
+    /// exceeds the limit.
     fn mqtt_take_in(&mut self, slot: u32, id: u16, qos: Qos, out: &mut Vec<u8>) -> bool {
         let core = &mut self.core;
         let max = core.settings.mqtt().map_or(0, |own| usize::from(own.receive_max));
@@ -182,7 +182,7 @@ impl Engine {
         if qos == Qos::ExactlyOnce && details.is_publishing(id) {
             return false;
         }
-        // What is under way elsewhere takes of the same room.
+        // Messages under way elsewhere count for the same limit.
         let others = usize::from(details.publishing) + details.forwarding.len();
         let (flow, capacity) = (&mut details.session.flow, max.saturating_sub(others));
         let arrival = match qos {
@@ -208,15 +208,15 @@ impl Engine {
         }
     }
 
-    /// What a client is told that publishes faster than it may; nothing where that is told later. What was there
-    /// before is confirmed again, or it would be taken for refused.
+    /// Returns the reason code for a client that publishes too fast; `None` if the reply comes later. A message that
+    /// arrived before is confirmed again, or the client would take it for rejected.
     pub(super) fn mqtt_publish_rejected(
         &mut self,
         slot: u32,
         publish: &Publish,
     ) -> Option<ReasonCode> {
         let mut topic = publish.publication.topic.clone();
-        // The alias counts, whatever becomes of the message.
+        // The alias is valid even if the message is rejected.
         let _ = self.mqtt_resolve_alias(slot, publish.alias, &mut topic);
         let details = self.core.mqtt.details(slot);
         let known = details.filter(|_| publish.publication.qos == Qos::ExactlyOnce);
@@ -229,7 +229,7 @@ impl Engine {
         }
     }
 
-    /// Whether a client may publish a message.
+    /// Decides whether a client may publish a message.
     fn mqtt_decide_publish(
         &self,
         slot: u32,
@@ -267,7 +267,7 @@ impl Engine {
             ConfirmKind::Complete => flow.completed(id),
             ConfirmKind::Release if !flow.release(id) => Confirmed::Unknown,
             ConfirmKind::Release => {
-                // A later message under this identifier is a new one: that must be known after a crash.
+                // The next message under this identifier is a new one: a crash must not lose that.
                 mqtt.confirm(ConfirmKind::Complete, id, core.mqtt_deferred(slot).unwrap_or(out));
                 return self.mqtt_flush(slot, &mut Vec::new());
             }
@@ -296,7 +296,7 @@ impl Engine {
                 self.mqtt_flush(slot, &mut Vec::new());
             }
             Confirmed::Again => {
-                // Until it is stored the first one waits.
+                // The first PUBREL still waits for the store.
                 if !details.is_saving {
                     mqtt.release(id, out);
                 }
@@ -307,7 +307,7 @@ impl Engine {
         }
     }
 
-    /// Nothing that a client speaks of is under way.
+    /// Replies to a confirmation of nothing in flight.
     fn mqtt_unknown(&mut self, slot: u32, confirm: Confirm, out: &mut Vec<u8>) {
         let core = &self.core;
         let (Some(mqtt), limits) = (core.mqtt_protocol(slot), core.mqtt_limits(slot)) else {
@@ -327,8 +327,8 @@ impl Engine {
 }
 
 impl Core {
-    /// A client has a topic's messages up to an offset: where users acknowledge them, its user does so by that,
-    /// if the client had all of them from where its user is.
+    /// Notes that a client has a topic's messages up to an offset. If users acknowledge the topic, the client's user
+    /// does so by this, if the client had all of them from the user's cursor on.
     fn mqtt_acknowledged(&mut self, slot: u32, topic: Name, offset: u64) {
         let rule = self.history().rule(&topic);
         if rule.is_none_or(|rule| rule.acknowledge.is_none()) {
@@ -344,7 +344,7 @@ impl Core {
         let id = Position { epoch: self.history().epoch(), offset };
         let acknowledged = Acknowledgement { user: None, topic: Some(topic), id };
         let principal = self.principal(slot);
-        // Nobody asked, so nobody is told why not.
+        // The client did not request this, so it gets no error.
         let _ = self.acknowledge(Some(slot), &principal, acknowledged);
     }
 }

@@ -1,4 +1,4 @@
-//! What MQTT clients are told of what they published.
+//! Replies to what MQTT clients publish.
 
 use std::collections::HashSet;
 
@@ -12,12 +12,12 @@ use crate::core::Core;
 use crate::core::command::Command;
 use crate::engine::Engine;
 
-/// How often progress is stored that nobody waits for, in seconds. After a crash messages with QoS 1 come
-/// again that were confirmed since.
+/// How often the engine stores progress that no client waits for, in seconds. After a crash, QoS 1 messages confirmed
+/// since come again.
 const STORED_SECONDS: u64 = 5;
 
 impl Engine {
-    /// A message of a client was published, or was not.
+    /// Replies to a client's message that was published or rejected.
     pub(crate) fn mqtt_published(
         &mut self,
         slot: u32,
@@ -51,17 +51,17 @@ impl Engine {
             Err(reason) if mqtt.reports_reasons() => {
                 mqtt.confirm_error(kind, id, reason, &details.limits, &mut packet);
             }
-            // MQTT 3 has no word for it, and the client must not take it for done.
+            // MQTT 3 has no code for this, and the client must not take the message for published.
             Err(reason) => return self.mqtt_break_off(slot, reason, out),
         }
         if !stored || result.is_err() {
             out.extend_from_slice(&packet);
         } else if qos == Qos::ExactlyOnce && outlives && !with {
-            // After a crash the client repeats it, and it must be known that it was there.
+            // After a crash the client sends the message again, and the session must know it.
             details.deferred.extend_from_slice(&packet);
             self.mqtt_flush(slot, &mut Vec::new());
         } else if retain {
-            // As what was published before it, it is on disk when it is confirmed.
+            // A retained message is on disk when it is confirmed, as is all before it.
             let done = self.core.mqtt_done(slot, packet, false);
             done.into_iter().for_each(|done| self.core.shared.mqtt_sessions.settle(done));
         } else {
@@ -73,7 +73,7 @@ impl Engine {
         self.core.mqtt.trim(slot);
     }
 
-    /// A client asks for more than it may.
+    /// Rejects a packet above a rate.
     pub(crate) fn mqtt_over(&mut self, slot: u32, incoming: &Incoming, out: &mut Vec<u8>) {
         self.core.mqtt_received(slot);
         let reason = ReasonCode::QuotaExceeded;
@@ -111,7 +111,7 @@ impl Engine {
             }
             Incoming::Ping => mqtt.pong(out),
             Incoming::Broken(error) => self.mqtt_broken(slot, *error, out),
-            // What can't be refused is the end.
+            // The server can't reject these, so the connection ends.
             Incoming::Publish(_)
             | Incoming::Confirm(_)
             | Incoming::Unsubscribe { .. }
@@ -123,7 +123,7 @@ impl Engine {
         }
     }
 
-    /// Ends a connection whose client did what it may not, or can't be told otherwise.
+    /// Closes the connection of a client that broke a rule, or that can get no other rejection.
     pub(crate) fn mqtt_break_off(&mut self, slot: u32, reason: ReasonCode, out: &mut Vec<u8>) {
         if let Some(mqtt) = self.core.mqtt_protocol(slot) {
             mqtt.disconnect(reason, &self.core.mqtt_limits(slot), out);
@@ -131,9 +131,9 @@ impl Engine {
         self.close_after(slot, close_reason(reason), out);
     }
 
-    /// Stores progress that has changed, once a second. The first engine also ends sessions whose time is over, has the
-    /// sessions stored that the store did not take, and gives the messages that sessions have left to other members of
-    /// their groups.
+    /// Stores progress that has changed, once a second. The first engine also ends expired sessions, stores those
+    /// that the store has rejected before, and gives messages that sessions have left to other members of their
+    /// groups.
     pub(crate) fn mqtt_second(&mut self) {
         let now_s = self.core.unix_s();
         self.core.mqtt_save_some(now_s);
@@ -153,7 +153,7 @@ impl Engine {
         }
     }
 
-    /// Something was stored on which packets have waited, or could not be.
+    /// Sends packets that have waited for the store. Closes the connection if the store failed.
     pub(crate) fn mqtt_stored(
         &mut self,
         slot: u32,
@@ -162,7 +162,7 @@ impl Engine {
         is_progress: bool,
     ) {
         if !stored {
-            // What is not confirmed comes again.
+            // Unconfirmed messages come again.
             return self.say_goodbye(slot, CloseReason::Overloaded);
         }
         self.send(slot, packets, 0);
@@ -175,13 +175,13 @@ impl Engine {
 }
 
 impl Core {
-    /// Stores the progress of those whose second it is, as long as the store has capacity for it: what clients wait for
-    /// goes first. All others have their turns later.
+    /// Stores the progress of clients whose second it is, while the store has capacity: what clients wait for goes
+    /// first. The others have their turns later.
     fn mqtt_save_some(&mut self, now_s: u64) {
-        // No second is left out, also where this is called less often.
+        // No second is left out, even if calls come less often.
         let passed_s = now_s.saturating_sub(std::mem::replace(&mut self.mqtt.saved_s, now_s));
         let mut unsaved = std::mem::take(&mut self.mqtt.unsaved);
-        // Who was stored in between is there twice.
+        // A client stored in between is in the list twice.
         let mut known = HashSet::new();
         unsaved.retain(|slot| {
             let is_unsaved = self.mqtt.details(*slot).is_some_and(|details| details.is_unsaved);
@@ -206,7 +206,7 @@ impl Core {
         }
     }
 
-    /// A client has sent a packet: half of one says nothing (MQTT 5.0, section 3.1.2.10).
+    /// Notes that a client has sent a packet. Half of one does not count (MQTT 5.0, section 3.1.2.10).
     pub(super) fn mqtt_received(&mut self, slot: u32) {
         let now_s = self.now_wrapping_s();
         if let Some(connection) = self.table.get_mut(slot) {
@@ -214,7 +214,7 @@ impl Core {
         }
     }
 
-    /// What is stored together with a message of a client, so that a crash can't part them.
+    /// Returns the record to store together with a client's message, so that a crash can't part them.
     pub(crate) fn mqtt_stored_with(&self, slot: u32, ack: MqttAck) -> Option<Box<StoredRecord>> {
         if !ack.with {
             return None;
@@ -225,20 +225,21 @@ impl Core {
         Some(Box::new(StoredRecord { part: Part::Progress.name(), key, value: Some(value) }))
     }
 
-    /// Whether a client's message is on disk when it is confirmed. Nobody waits for one that is not confirmed.
+    /// Checks whether a client's message is on disk when it is confirmed. No client waits for an unconfirmed one.
     pub(super) fn mqtt_is_durable(&self, publication: &Publication) -> bool {
-        // A log that nodes share gives a message its position later, also one that is not confirmed.
+        // A log that nodes share gives a message its position later, even with QoS 0.
         (publication.qos.is_confirmed() || self.history.is_shared())
             && self.history.rule(&publication.topic).is_some_and(|rule| rule.durable)
     }
 
-    /// Whether what is known of a client's message is stored with it, where that is on disk when it is confirmed.
+    /// Checks whether the session's progress is stored with a client's message, if that is on disk when it is
+    /// confirmed.
     pub(super) fn mqtt_stores_with(&self, slot: u32, qos: Qos) -> bool {
         qos == Qos::ExactlyOnce && self.mqtt_survives(slot)
     }
 
-    /// A message is published for which somebody else has been waited: how it is confirmed, and whether
-    /// it is on disk then.
+    /// Returns how to confirm a message that the application or a back end has accepted, and whether it is on disk
+    /// then.
     pub(crate) fn mqtt_arrived(
         &mut self,
         slot: u32,
@@ -289,7 +290,7 @@ impl Core {
     }
 }
 
-/// Why a connection ends that is broken off with this reason.
+/// Returns the close reason for a reason code.
 fn close_reason(reason: ReasonCode) -> CloseReason {
     if reason == ReasonCode::PacketTooLarge {
         CloseReason::TooBig

@@ -1,4 +1,4 @@
-//! MQTT clients on their way to another engine.
+//! Records of MQTT clients on their way to another engine.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(crate) struct MqttRecord {
     key: String,
     #[n(1)]
     keep_alive_s: u16,
-    /// How it wants its only subscription, and what that is to; nothing where it has details.
+    /// The options and the target of the only subscription; `None` with details.
     #[n(2)]
     only: Option<(u8, Target)>,
     #[n(3)]
@@ -39,7 +39,7 @@ struct DetailsRecord {
     session: SessionRecord,
     #[n(1)]
     progress: ProgressRecord,
-    /// Messages under way, bytes of a packet, aliases, and whether it is told why something is refused.
+    /// The limits of messages in flight, packet bytes and aliases, and whether the client gets reasons of rejections.
     #[n(2)]
     limits: (u16, u32, u16, bool),
     #[n(3)]
@@ -52,7 +52,7 @@ struct DetailsRecord {
     waiting: Vec<WaitingRecord>,
     #[n(7)]
     again: Vec<u16>,
-    /// Where it fell behind, the offset from which it reads, and the last one that was passed over.
+    /// Where the session fell behind, the offset from which it reads, and the last one that it skipped.
     #[n(8)]
     behind: Option<(u64, u64, u64)>,
     #[n(9)]
@@ -65,22 +65,22 @@ struct DetailsRecord {
     deferred: ByteVec,
     #[n(13)]
     pinned: bool,
-    /// The history was asked for something: it is asked again.
+    /// A query to the history was pending: the new engine repeats it.
     #[n(14)]
     reads: bool,
     /// Packet identifiers of messages that a back end has to take.
     #[n(15)]
     forwarding: Option<Vec<u16>>,
-    /// What groups have chosen it for, by packet identifier.
+    /// Messages for which groups chose the client, by packet identifier.
     #[n(16)]
     shared: Option<Vec<(u16, WaitingRecord)>>,
     /// Packet identifiers of messages that are on their way to the disk.
     #[n(17)]
     writing: Option<Vec<u16>>,
-    /// Messages that an ended subscription has delivered, and that others still have for the client.
+    /// Messages that an ended subscription has delivered, and that other lists still have for the client.
     #[n(18)]
     already_delivered: Option<Vec<MessageKey>>,
-    /// Packet identifiers of messages among the held packets.
+    /// Packet identifiers of the messages in `deferred`.
     #[n(19)]
     unsent: Option<Vec<u16>>,
 }
@@ -106,14 +106,14 @@ struct WaitingRecord {
     retained: bool,
     #[n(7)]
     ids: Vec<u32>,
-    /// The name of the group that has chosen the client for it.
+    /// The name of the group that chose the client for it.
     #[n(8)]
     group: Option<Text<Name>>,
     #[n(9)]
     retain: bool,
 }
 
-/// SUBSCRIBE that waits for the application.
+/// A SUBSCRIBE that waits for the application.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct PendingSubscribeRecord {
@@ -125,7 +125,7 @@ struct PendingSubscribeRecord {
     subscription: u32,
     #[n(3)]
     wants: Vec<WantRecord>,
-    /// For each filter the QoS that was granted, or the reason code; nothing where it is not known.
+    /// For each filter the granted QoS or the reason code; `None` while it is not known.
     #[n(4)]
     results: Vec<Option<u8>>,
 }
@@ -144,12 +144,12 @@ struct WantRecord {
 }
 
 impl MqttRecord {
-    /// The key of its session.
+    /// Returns the key of the session.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// Takes the messages that ended subscriptions have delivered: the importer finds them later.
+    /// Takes the messages that ended subscriptions have delivered: the importer looks them up later.
     pub fn take_already_delivered(&mut self) -> Vec<MessageKey> {
         let already_delivered =
             self.details.as_mut().and_then(|details| details.already_delivered.take());
@@ -158,7 +158,7 @@ impl MqttRecord {
 }
 
 impl Clients {
-    /// Writes out a client; nothing where there is none.
+    /// Exports a client; `None` if the slot has none.
     pub fn export(&self, slot: u32) -> Option<MqttRecord> {
         let row = self.row(slot)?;
         let Row { key, keep_alive_s, .. } = row;
@@ -169,7 +169,7 @@ impl Clients {
         Some(MqttRecord { key, keep_alive_s, only, details, connect_number })
     }
 
-    /// Takes a client in.
+    /// Imports a client.
     pub fn import(&mut self, slot: u32, record: MqttRecord, hash: impl Fn(&str) -> u64) {
         let MqttRecord { key, keep_alive_s, only, details, connect_number } = record;
         let mut row = Row::new(key.into(), keep_alive_s);
@@ -177,13 +177,13 @@ impl Clients {
         self.insert(slot, row, details.map(|details| details.import(hash)));
         if connect_number > 0 {
             self.set_connect_number(slot, connect_number);
-            // The process before may not have ended what other nodes had taken over.
+            // The previous process may not have ended connections that other nodes had taken over.
             self.repeat.begin();
         }
         self.changed(slot);
     }
 
-    /// All clients have been taken in: this one goes on with what waits for it.
+    /// Continues the work of a client, once all clients are imported.
     pub fn restart(&mut self, slot: u32) {
         if self.details(slot).is_some_and(Details::has_work) {
             self.wake(slot);
@@ -192,7 +192,7 @@ impl Clients {
 }
 
 impl Details {
-    /// Whether something may go on for the client.
+    /// Checks whether the client has work to continue.
     fn has_work(&self) -> bool {
         let Session { refs, replays, backlogs, .. } = &self.session;
         let is_idle = refs.is_empty()
@@ -222,7 +222,7 @@ impl Details {
             pending_subscribes,
             deferred,
             unsent,
-            // They are stored again.
+            // The new engine stores them again.
             unsent_saving: _,
             is_saving: _,
             is_unsaved: _,
@@ -271,7 +271,7 @@ impl Details {
 impl DetailsRecord {
     fn import(self, hash: impl Fn(&str) -> u64) -> Details {
         let (mut session, will, _): (Session, _, _) = self.session.import();
-        // They were written together.
+        // Both records come from one export.
         let _ = self.progress.import(&mut session);
         let (receive_max, packet_bytes_max, topic_alias_max, problem_information) = self.limits;
         let behind =
@@ -313,7 +313,7 @@ impl DetailsRecord {
             is_unsaved: false,
             has_unsaved_subscriptions: true,
             is_pinned: self.pinned,
-            // They are looked for when what lists owe has come, too.
+            // The importer looks them up once it has the lists' pending messages.
             already_delivered: Vec::new(),
         }
     }

@@ -1,13 +1,13 @@
 //! Groups that share a filter (MQTT 5.0, section 4.8.2): each message goes to one member.
 //!
-//! The broker draws the shard, by its number of members; the shard draws the member, of those that take the
-//! message at once. A shard that has none passes it on to the others of the group. When all were asked, they
-//! are asked for a member for which it can wait, as what is published to one client does, and at last one
-//! member has to go for it.
+//! The broker draws a shard, by its number of members; the shard draws a member that takes the message at once. A
+//! shard without one passes the message on to the group's other shards. When all have tried, the message goes round
+//! again, for a member that can queue it like its other messages. At last one member has to lose its connection for
+//! it.
 //!
-//! A member's session that ends leaves its messages to the others: those with QoS 1 that it has not acknowledged, and
-//! those that were never sent. No other member may have what was sent with QoS 2 ([MQTT-4.8.2-5]). Where no member can take
-//! one now, it waits with the sessions, if the history has it.
+//! When a member's session ends, the other members get its messages: those with QoS 1 that it has not acknowledged,
+//! and those that were never sent. No other member may get a message that was sent with QoS 2 ([MQTT-4.8.2-5]). A
+//! message that no member can take now waits with the sessions, if the history has it.
 
 use std::sync::Arc;
 
@@ -22,19 +22,19 @@ use crate::core::Core;
 use crate::core::command::Command;
 use crate::engine::Engine;
 
-/// Members of a group that a shard asks for each message, until one takes it at once.
+/// Members that a shard tries for each message, until one takes it at once.
 const TRIED: u32 = 1_000;
 
-/// Messages of sessions that have ended, given to other members at a time.
+/// Messages of ended sessions given to other members at a time.
 const REDISPATCHED: u32 = 10_000;
 
-/// When a member can take a message: the sooner the less.
+/// When a member can take a message. Sooner is less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum When {
     Now,
-    /// It has to wait for so many others.
+    /// The message has to wait for so many others.
     Later(usize),
-    /// There is no capacity for it to wait.
+    /// The member has no capacity to queue the message.
     Never,
 }
 
@@ -46,7 +46,7 @@ struct Member {
 }
 
 impl Engine {
-    /// Gives a message to a member of a group. False where none gets it.
+    /// Gives a message to a member of a group. Returns false if none gets it.
     pub(crate) fn mqtt_share(
         &mut self,
         key: &Arc<FilterKey>,
@@ -75,7 +75,7 @@ impl Engine {
         }
     }
 
-    /// Gives a message to the member that was chosen for it, now or later. False where there is no capacity.
+    /// Gives a message to the chosen member, now or later. Returns false if the member has no capacity.
     fn mqtt_give(
         &mut self,
         Member { slot, when, delivery }: Member,
@@ -85,7 +85,7 @@ impl Engine {
     ) -> bool {
         let Delivery { qos, retain, ids } = delivery;
         if when == When::Never {
-            // Or all members would have to go for what one after the other leaves.
+            // Otherwise the message could close the connections of all members, one after the other.
             if is_left {
                 self.core.mqtt_on_untaken(message, key, redispatch);
             } else {
@@ -121,7 +121,7 @@ impl Engine {
 }
 
 impl Core {
-    /// The member here that takes a message first; of several the one whose turn it is.
+    /// Returns the member here that can take a message first; of several, the one whose turn it is.
     fn mqtt_member(&mut self, key: &FilterKey, message: &Envelope) -> Option<Member> {
         let members = self.hub.members(key.hash, &key.name);
         let turn = self.mqtt.turns.get(&key.hash).copied().unwrap_or(0);
@@ -144,7 +144,7 @@ impl Core {
         best
     }
 
-    /// When a member can take a message; nothing where it may not have it, or takes none so large.
+    /// Returns when a member can take a message; `None` if it may not have it, or accepts none so large.
     fn mqtt_choose_member(&self, slot: u32, key: &FilterKey, message: &Envelope) -> Option<Member> {
         if !self.is_open(slot) || !self.mqtt_may_have(slot, message) {
             return None;
@@ -179,20 +179,20 @@ impl Core {
         let Waiting { message, qos, retain, ids, .. } = &shared;
         let in_flight = details.session.flow.in_flight();
         let delivery = Delivery { qos: *qos, retain: *retain, ids: ids.to_vec() };
-        // There is capacity.
+        // The member has capacity.
         let _ = self.mqtt_send(slot, message, &delivery, source, out);
         let Some(details) = self.mqtt.details_mut(slot) else { return };
         let flow = &details.session.flow;
-        // It may have expired, or be larger than the client takes.
+        // The message may have expired, or be larger than the client accepts.
         let sent = flow.out().last().filter(|_| flow.in_flight() > in_flight).map(|it| it.id);
         if let Some(id) = sent.filter(|_| *qos == Qos::AtLeastOnce && !details.session.outlives()) {
             details.shared.push((id, shared));
         }
     }
 
-    /// A member is gone with its session: what it has not confirmed is for others of its groups.
+    /// Gives the unconfirmed messages of a member whose session ends to others of its groups.
     pub(super) fn mqtt_leave_shared(&mut self, details: &mut Details) {
-        // All others go as well, but those of other nodes.
+        // All other members leave as well, except those of other nodes.
         if self.draining && !self.broker.has_nodes() {
             return;
         }
@@ -203,8 +203,7 @@ impl Core {
         }
     }
 
-    /// Gives a message to another member of a group than the one that had it. `redispatch` is its number where the
-    /// sessions know it.
+    /// Gives a message that a member has left to another one. `redispatch` is its number, if the sessions know it.
     fn mqtt_pass_on(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>, redispatch: Option<u64>) {
         let passed = Passed { is_left: true, redispatch, ..Passed::default() };
         if !self.mqtt_pass(message, key, passed) {
@@ -212,10 +211,11 @@ impl Core {
         }
     }
 
-    /// Gives a message to another shard with members of its group, or to another node. False where there is none.
+    /// Passes a message to another shard with members of its group, or to another node. Returns false if none has
+    /// any.
     fn mqtt_pass(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>, passed: Passed) -> bool {
         let (redispatch, nodes) = (passed.redispatch, passed.nodes.clone());
-        // While this node drains, its other members go as well.
+        // While this node drains, its other members leave as well.
         let is_for_nodes = self.draining && passed.is_left;
         if !is_for_nodes && self.broker.pass_to_group(message, key, passed) {
             return true;
@@ -228,7 +228,7 @@ impl Core {
         is_passed
     }
 
-    /// No member of a group can take a message that another one has left. It waits, where the history has it.
+    /// Handles a message that a member has left and no other can take. It waits, if the history has it.
     fn mqtt_on_untaken(
         &self,
         message: &Arc<Envelope>,
@@ -250,7 +250,7 @@ impl Core {
         self.metrics.mqtt_gone.add(u64::from(!waits));
     }
 
-    /// The topics of messages that wait for a client, of groups that it has left.
+    /// Returns the topics of messages that wait for a client, from groups that it has left.
     pub(super) fn mqtt_left_topics(&self, slot: u32) -> Vec<Name> {
         let Some(details) = self.mqtt.details(slot) else { return Vec::new() };
         let session = &details.session;
@@ -258,8 +258,8 @@ impl Core {
         left.map(|source| source.topic.clone()).collect()
     }
 
-    /// A client that stays leaves messages that wait for it to other members of its groups. False where the store does
-    /// not take that.
+    /// Gives waiting messages of a client that stays to other members of its groups. Returns false if the store
+    /// rejects that.
     #[must_use]
     pub(super) fn mqtt_leave_refs(
         &mut self,
@@ -274,10 +274,10 @@ impl Core {
             return true;
         }
         let before = std::mem::replace(&mut details.session.refs, refs);
-        // What is read may be one that is left.
+        // The history may be reading one of these.
         details.work.reading.take_if(|it| matches!(it.reads, Reads::Source));
         self.mqtt.wake(slot);
-        // A crash must not bring the session back with what another member has.
+        // A crash must not bring the session back with messages that another member has.
         if self.mqtt_survives(slot) && !self.mqtt_save(slot, None) {
             if let Some(details) = self.mqtt.details_mut(slot) {
                 details.session.refs = before;
@@ -290,7 +290,7 @@ impl Core {
         true
     }
 
-    /// Gives messages that sessions have left to other members, in order. To be called about once a second.
+    /// Gives messages that sessions have left to other members, in order. Called about once a second.
     pub(super) fn mqtt_redispatch(&self) {
         let sessions = &self.shared.mqtt_sessions;
         self.metrics.mqtt_gone.add(sessions.take_redispatch_dropped());
@@ -315,7 +315,7 @@ impl Core {
         }
     }
 
-    /// The history has answered later where a message is that a session has left.
+    /// Takes a later reply of the history for a message that a session has left.
     pub(crate) fn mqtt_was_redispatched(
         &self,
         message: (u64, Source),
@@ -326,8 +326,8 @@ impl Core {
         }
     }
 
-    /// Gives another member what was found where a message is that a session has left. False where the history is to
-    /// be asked again, later.
+    /// Gives another member a message that a session has left, if the history has found it. Returns false if the
+    /// history has to read it again later.
     fn mqtt_redispatch_found(
         &self,
         (number, source): (u64, Source),
@@ -359,13 +359,13 @@ impl Core {
     }
 }
 
-/// Where a message that a group has chosen a member for can be read again for its session, where that goes on.
+/// Returns where a session that outlives its connection can read a message of a group again.
 fn shared_source(session: &Session, Waiting { message, group, .. }: &Waiting) -> Option<Source> {
     let source = mqtt_source(session, message)?;
     Some(Source { group: group.as_ref().map(|key| key.name.as_str().into()), ..source })
 }
 
-/// Whether a session is no member any more of the group that has chosen it for a message.
+/// Checks whether a session has left the group that chose it for a message.
 pub(super) fn has_left(session: &Session, source: &Source) -> bool {
     let is_of =
         |group: &str| session.subscriptions.iter().any(|it| it.hub_name().as_str() == group);

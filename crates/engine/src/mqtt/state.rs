@@ -1,4 +1,4 @@
-//! What the engine holds of MQTT clients that are connected.
+//! State of an engine's connected MQTT clients.
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU64;
@@ -19,26 +19,26 @@ use super::take_over::Repeat;
 #[derive(Default)]
 pub(crate) struct Clients {
     rows: PageTable<Row>,
-    /// The numbers of their connects, in a cluster. Other nodes don't know of those without.
+    /// The numbers of their connects in a cluster. Other nodes don't know of a client without one.
     connect_numbers: PageTable<NonZeroU64>,
-    /// How far the engine is in telling other nodes of all clients again.
+    /// Progress of announcing all clients to other nodes again.
     pub repeat: Repeat,
     details: Slab<Box<Details>>,
-    /// Whose turn it is in the groups that share filters, by the hash of the group's name.
+    /// The index of the next member of each group that shares a filter, by the hash of the group's name.
     pub turns: HashMap<u64, u32>,
     /// Clients whose progress has changed since it was stored.
     pub unsaved: Vec<u32>,
-    /// Up to this second since 1970 all had their turn to be stored that had one.
+    /// All clients due up to this second since 1970 had their turn to be stored.
     pub saved_s: u64,
-    /// Clients for which something can go on.
+    /// Clients whose work can continue.
     pub due: Vec<u32>,
     /// Clients that wait for their sessions.
     pub waiters: HashMap<u32, Waiter>,
-    /// Sessions that are let go when messages of theirs are on disk.
+    /// Sessions to release when their clients' messages are on disk.
     pub leaving: Leaving,
 }
 
-/// A client that waits for its session, which another connection has still.
+/// A client that waits for its session, which another connection still has.
 pub(crate) struct Waiter {
     pub key: Name,
     pub connect: Box<Connect>,
@@ -46,15 +46,15 @@ pub(crate) struct Waiter {
     pub number: u64,
 }
 
-/// A client. Its topics are in the hub; what few clients need is in its [`Details`].
+/// A client. The hub has its topics; its [`Details`] have what few clients need.
 pub(crate) struct Row {
     /// The key of its session.
     pub key: Name,
-    /// How often it speaks at the least, in seconds; 0 is never.
+    /// Keep-alive interval, in seconds; 0 is none.
     pub keep_alive_s: u16,
-    /// How it wants the messages of its only subscription. With [`NONE`] there is none.
+    /// The options of the only subscription, or [`NONE`].
     only: u8,
-    /// What that is to.
+    /// The target of that subscription.
     target: Target,
     /// The number of its details, or [`NO_DETAILS`].
     details: u32,
@@ -62,7 +62,7 @@ pub(crate) struct Row {
 
 const _: () = assert!(size_of::<Option<Row>>() <= 32);
 
-/// What the only subscription of a row is to: its client is in no other topic of this kind.
+/// The target of a row's only subscription: the client is in no other topic of this kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(index_only)]
 pub(crate) enum Target {
@@ -78,8 +78,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// The kind of a topic's name, or of a filter's in the hub; nothing for everyone's topic, and for what a
-    /// group shares.
+    /// Returns the kind of a topic, or of a filter in the hub; `None` for everyone's topic and for a shared filter.
     fn of(name: &str) -> Option<Self> {
         match TopicKind::of(name) {
             TopicKind::Ordinary => Some(Target::Topic),
@@ -103,58 +102,58 @@ pub(super) const OPTIONS_OF_ADDED: SubscriptionOptions = SubscriptionOptions {
     below_only: false,
 };
 
-/// It has no subscription.
+/// The client has no subscription.
 const NONE: u8 = u8::MAX;
 
-/// What few clients need.
+/// State that few clients need.
 #[derive(Default)]
 pub(crate) struct Details {
-    /// Its session. Its subscriptions are all there are.
+    /// The session, with all subscriptions of the client.
     pub session: Session,
-    /// What is published when it is gone.
+    /// The message to publish when the client is gone.
     pub will: Option<Will>,
-    /// What it takes.
+    /// The client's limits.
     pub limits: ClientLimits,
-    /// How it authenticates again.
+    /// The method by which the client authenticates again.
     pub method: Option<Box<str>>,
-    /// Topics by the aliases that it gave them.
+    /// Topics by the aliases that the client gave them.
     pub aliases: HashMap<u16, Name>,
-    /// The aliases that it was given.
+    /// The aliases that the server gave to topics.
     pub given: HashMap<Name, u16>,
-    /// Messages that wait until it has confirmed others. They were published before those that come.
+    /// Messages that wait until the client has confirmed others. They are older than live ones.
     pub waiting: VecDeque<Waiting>,
-    /// What groups have chosen it for and it has not confirmed yet, by packet identifier: somebody else gets
-    /// it if its session ends before.
+    /// Unconfirmed messages for which groups chose the client, by packet identifier: another member gets them if the
+    /// session ends.
     pub shared: Vec<(u16, Waiting)>,
-    /// What is read of the history for it.
+    /// What the session reads from the history.
     pub work: Work,
-    /// Messages that an ended subscription has delivered, and that others still have for the client.
+    /// Messages that an ended subscription has delivered, and that other lists still have for the client.
     pub already_delivered: Vec<Arc<Envelope>>,
-    /// Messages with QoS 1 of its own that are not confirmed yet.
+    /// The number of the client's QoS 1 messages that are not confirmed yet.
     pub publishing: u16,
-    /// Packet identifiers of messages with QoS 2 of its own that a back end has to take. The session does
-    /// not know of them: they come again on another connection.
+    /// Packet identifiers of the client's QoS 2 messages that a back end has to take. The session does not know of
+    /// them: the client sends them again on another connection.
     pub forwarding: Vec<u16>,
-    /// Packet identifiers of messages with QoS 2 of its own that are on their way to the disk. The session knows
-    /// of them: if one does not come there, it must forget it.
+    /// Packet identifiers of the client's QoS 2 messages on their way to the disk. The session knows of them, and
+    /// must forget a message that does not get there.
     pub writing: Vec<u16>,
     /// Subscriptions that wait for decisions of the application.
     pub pending_subscribes: Vec<PendingSubscribe>,
-    /// Packets that leave when its progress is stored.
+    /// Packets that leave when the progress is stored.
     pub deferred: Vec<u8>,
-    /// Packet identifiers of the messages among these packets, after those of messages that leave when the progress
-    /// under way is stored.
+    /// Packet identifiers of messages not sent yet: first those that leave with the progress under way, then those in
+    /// `deferred`.
     pub unsent: Vec<u16>,
-    /// How many of them are of that progress.
+    /// How many of these leave with the progress under way.
     pub unsent_saving: usize,
-    /// Its progress is on its way to the store, and packets leave then.
+    /// The store is writing the progress, and packets wait for that.
     pub is_saving: bool,
-    /// Its progress is to be stored.
+    /// The store does not have the progress yet.
     pub is_unsaved: bool,
-    /// Its subscriptions are others than those that are stored.
+    /// The subscriptions differ from the stored ones.
     pub has_unsaved_subscriptions: bool,
-    /// It is in topics that it has not subscribed to, or has several users: a row can't say which of them
-    /// its subscription is to.
+    /// The client is in topics that it has not subscribed to, or has several users: a row can't say which topic its
+    /// subscription is to.
     pub is_pinned: bool,
 }
 
@@ -162,18 +161,18 @@ pub(crate) struct Details {
 pub(crate) struct Waiting {
     pub message: Arc<Envelope>,
     pub qos: Qos,
-    /// It is a retained message, sent because of a new subscription.
+    /// A retained message, sent because of a new subscription.
     pub retained: bool,
-    /// It says that it was published to be retained.
+    /// The RETAIN flag that the client gets.
     pub retain: bool,
-    /// The identifiers of the subscriptions that it comes for.
+    /// The identifiers of the subscriptions that deliver it.
     pub ids: Box<[u32]>,
     /// The group that has chosen the client for it.
     pub group: Option<Arc<FilterKey>>,
 }
 
 impl Waiting {
-    /// Whether it was published to the topic of a message before that.
+    /// Checks whether this message was published to the other one's topic before it.
     pub fn is_older(&self, message: &Envelope) -> bool {
         self.message.publication.topic == message.publication.topic
             && self.message.published_us <= message.published_us
@@ -181,77 +180,77 @@ impl Waiting {
     }
 }
 
-/// What a session reads of the history, in this order.
+/// What a session reads from the history, in this order.
 #[derive(Default)]
 pub(crate) struct Work {
-    /// Messages that were under way on the connection before, by packet identifier: they are sent again.
+    /// Packet identifiers of messages that were in flight on the previous connection, to be sent again.
     pub again: VecDeque<u16>,
-    /// All of its messages after this offset are to be read; nothing while they come live.
+    /// The session has to read all its messages after an offset; `None` while they come live.
     pub behind: Option<Behind>,
-    /// Everything up to this offset was read: what comes live of it is passed over.
+    /// The session has read everything up to this offset, and skips it when it comes live.
     pub through: u64,
-    /// The history reads for it.
+    /// The pending query to the history.
     pub reading: Option<Reading>,
 }
 
 impl Behind {
-    /// Everything after this offset is to be read.
+    /// A session that has to read everything after this offset.
     pub fn new(offset: u64) -> Self {
         Behind { from: offset, after: offset, deferred_offset: 0, topics: None, top: 0 }
     }
 }
 
-/// How far a session is that does not keep up.
+/// Progress of a session that does not keep up.
 pub(crate) struct Behind {
-    /// Where it fell behind: what was published before comes live still, after what the work has read
+    /// Where the session fell behind: older messages still come live, after what the work has read
     /// [through](Work::through).
     pub from: u64,
-    /// Everything behind that was read up to here.
+    /// The session has read everything from there up to here.
     pub after: u64,
-    /// The offset of the last live message that was not sent.
+    /// The offset of the last live message that was skipped.
     pub deferred_offset: u64,
-    /// What there is to read, once that is known: topics with the offset of the last message of each.
+    /// Topics to read, once known, with the offset of the last message of each.
     pub topics: Option<Vec<(TopicCursor, u64)>>,
-    /// These are all topics that have messages up to this offset.
+    /// `topics` has all topics with messages up to this offset.
     pub top: u64,
 }
 
-/// A query that the history answers later.
+/// A query whose reply is pending.
 pub(crate) struct Reading {
     pub number: u32,
-    /// Goes with what waits for the answer.
+    /// The drop of this cancels the completion.
     pub requester: Requester,
-    /// What it is about.
+    /// What the query reads.
     pub reads: Reads,
 }
 
-/// What the history is asked for.
+/// What a query reads from the history.
 pub(crate) enum Reads {
     /// One message.
     Source,
-    /// The topics to read, beside these.
+    /// The topics that match filters, to be read with these.
     Topics(Vec<(TopicCursor, u64)>),
-    /// Their messages.
+    /// Messages of these topics.
     Piece,
-    /// What is first of the session's backlogs.
+    /// Messages of the session's first backlog.
     Backlog,
 }
 
-/// What was read of the history for a client.
+/// The reply of the history for a client.
 pub enum Found {
     /// Messages.
     Piece(Piece),
-    /// The topics that its filters match: all that have messages up to this offset.
+    /// The topics that the client's filters match: all that have messages up to this offset.
     Topics(Vec<(TopicCursor, u64)>, u64),
-    /// The message that it was to be sent can't be read, now or later.
+    /// The requested message can't be read, now or later.
     Gone,
 }
 
-/// SUBSCRIBE whose answer waits for the application.
+/// A SUBSCRIBE that waits for the application.
 pub(crate) struct PendingSubscribe {
     pub number: u32,
     pub subscribe: protocol::mqtt::Subscribe,
-    /// The answers so far, one for each filter.
+    /// The results so far, one for each filter.
     pub results: Vec<Option<Result<Qos, protocol::mqtt::ReasonCode>>>,
 }
 
@@ -271,24 +270,24 @@ impl Row {
 }
 
 impl Row {
-    /// How it wants its only subscription, and what that is to; nothing without one.
+    /// Returns the options and the target of the only subscription, if there is one.
     pub fn only_bits(&self) -> Option<(u8, Target)> {
         (self.only != NONE).then_some((self.only, self.target))
     }
 
-    /// The client identifier.
+    /// Returns the client identifier.
     pub fn client(&self) -> Name {
         SessionKey::parse(&self.key).client.into()
     }
 
-    /// Sets what [`Row::only_bits`] gave.
+    /// Sets what [`Row::only_bits`] returned.
     pub fn set_only_bits(&mut self, only: Option<(u8, Target)>) {
         (self.only, self.target) = only.unwrap_or((NONE, Target::Topic));
     }
 }
 
 impl Clients {
-    /// A client has come. With details, those hold all of its subscriptions.
+    /// Adds a client. Its details, if any, have all of its subscriptions.
     pub fn insert(&mut self, slot: u32, mut row: Row, details: Option<Details>) {
         if let Some(details) = details {
             row.details = self.details.insert(Box::new(details));
@@ -304,7 +303,7 @@ impl Clients {
         self.rows.get(slot).is_some()
     }
 
-    /// The number of a client's connect in a cluster; 0 where other nodes don't know of it.
+    /// Returns the number of a client's connect in a cluster; 0 if other nodes don't know of it.
     pub fn connect_number(&self, slot: u32) -> u64 {
         self.connect_numbers.get(slot).map_or(0, |number| number.get())
     }
@@ -316,7 +315,8 @@ impl Clients {
         }
     }
 
-    /// The clients of which other nodes know, from a slot on: the slot, the key of the session, and the number of the connect.
+    /// Returns the clients that other nodes know, from a slot on: slot, key of the session, and number of the
+    /// connect.
     pub fn connects(&self, first: u32) -> impl Iterator<Item = (u32, &Name, u64)> {
         (first..self.connect_numbers.end()).filter_map(|slot| {
             let number = self.connect_numbers.get(slot)?;
@@ -324,7 +324,7 @@ impl Clients {
         })
     }
 
-    /// All clients, by slot.
+    /// Returns all clients, by slot.
     pub fn all(&self) -> impl Iterator<Item = (u32, &Row)> {
         (0..self.rows.end()).filter_map(|slot| Some((slot, self.rows.get(slot)?)))
     }
@@ -339,7 +339,7 @@ impl Clients {
         self.details.get_mut(at).map(|details| &mut **details)
     }
 
-    /// The same, made where there are none: `topics` are those in which the client is.
+    /// Returns the details, new ones if needed. `topics` are the client's topics.
     pub(super) fn details_or_new<'a>(
         &mut self,
         slot: u32,
@@ -348,7 +348,7 @@ impl Clients {
         let row = self.rows.get_mut(slot)?;
         if row.details == NO_DETAILS {
             let mut details = Details::default();
-            // Most have one, and a vector that grows begins with room for four.
+            // Most clients have one, and a vector that grows begins with capacity for four.
             details.session.subscriptions = only(row, topics).into_iter().collect();
             row.only = NONE;
             row.details = self.details.insert(Box::new(details));
@@ -356,8 +356,7 @@ impl Clients {
         self.details.get_mut(row.details).map(|details| &mut **details)
     }
 
-    /// The application has taken a client out of a topic: it is not subscribed to it any more. True where it
-    /// was.
+    /// Ends a client's subscription to a topic that the application took it out of. Returns true if it had one.
     pub fn leave(&mut self, slot: u32, topic: &str) -> bool {
         if let Some(details) = self.details_mut(slot) {
             let subscriptions = &mut details.session.subscriptions;
@@ -372,7 +371,7 @@ impl Clients {
         is_only
     }
 
-    /// Gives the details back where nothing is in them that a row can't hold.
+    /// Drops the details if a row can hold all that is in them.
     pub fn trim(&mut self, slot: u32) {
         let Some(row) = self.rows.get_mut(slot) else { return };
         let Some(details) = self.details.get(row.details) else { return };
@@ -381,7 +380,7 @@ impl Clients {
         self.details.remove(std::mem::replace(&mut row.details, NO_DETAILS));
     }
 
-    /// The subscriptions of a client that is in these topics.
+    /// Returns the subscriptions of a client that is in these topics.
     pub fn subscriptions<'a>(
         &self,
         slot: u32,
@@ -394,16 +393,15 @@ impl Clients {
         }
     }
 
-    /// How the only subscription of a client that has no details wants what comes by this list, a topic's or
-    /// a filter's; nothing where it has none to it.
+    /// Returns the options of a client without details for the messages of a list, a topic's or a filter's; `None` if
+    /// its only subscription is not to it.
     pub fn only_options(&self, slot: u32, list: &str) -> Option<SubscriptionOptions> {
         let (bits, target) = self.rows.get(slot)?.only_bits()?;
         (Target::of(list) == Some(target)).then(|| SubscriptionOptions::from_bits(bits))
     }
 
-    /// True for a client that gets these messages as all others of its encoding do: without confirmation,
-    /// and with nothing of its own in them. `list` is the topic or the filter whose members they go to; nothing
-    /// where they go to everyone.
+    /// Returns true if a client gets these messages as all others of its encoding: without confirmation, and with no
+    /// bytes of its own. `list` is the topic or the filter of the members; `None` for everyone.
     pub fn shares<'a>(
         &self,
         slot: u32,
@@ -417,7 +415,7 @@ impl Clients {
         }
         let options = match (self.only_options(slot, list), target) {
             (Some(options), _) => options,
-            // The application has put it there.
+            // The application has put the client there.
             (None, Target::Topic) => OPTIONS_OF_ADDED,
             (None, Target::Filter | Target::Personal) => return false,
         };
@@ -430,12 +428,12 @@ impl Clients {
         })
     }
 
-    /// True where all that is known of a client is in its row.
+    /// Returns true if a client has a row and no details.
     pub fn is_plain(&self, slot: u32) -> bool {
         self.rows.get(slot).is_some_and(|row| row.details == NO_DETAILS)
     }
 
-    /// Takes a client away.
+    /// Removes a client.
     pub fn remove(&mut self, slot: u32) -> Option<(Row, Option<Box<Details>>)> {
         let row = self.rows.remove(slot)?;
         self.connect_numbers.remove(slot);
@@ -443,12 +441,12 @@ impl Clients {
         Some((row, details))
     }
 
-    /// Something can go on for a client.
+    /// Notes that a client's work can continue.
     pub fn wake(&mut self, slot: u32) {
         self.due.push(slot);
     }
 
-    /// The progress of a session that outlives its connection has changed.
+    /// Notes that a session's progress has changed, if the session outlives its connection.
     pub fn changed(&mut self, slot: u32) {
         if let Some(details) = self.details_mut(slot)
             && details.session.outlives()
@@ -458,17 +456,17 @@ impl Clients {
         }
     }
 
-    /// True while no client waits for its session, and none is let go later.
+    /// Returns true if no client waits for its session, and no session waits for its release.
     pub fn is_settled(&self) -> bool {
         self.waiters.is_empty() && self.leaving.is_empty()
     }
 
-    /// The same, while nothing can go on for any.
+    /// Returns true if all clients are settled and no client's work can continue.
     pub fn is_quiet(&self) -> bool {
         self.is_settled() && self.due.is_empty()
     }
 
-    /// Gives room back.
+    /// Shrinks the tables.
     pub fn shrink(&mut self) {
         self.rows.shrink();
         self.connect_numbers.shrink();
@@ -476,18 +474,18 @@ impl Clients {
     }
 }
 
-/// The only subscription of a row.
+/// Returns the only subscription of a row.
 fn only<'a>(row: &Row, mut topics: impl Iterator<Item = &'a Name>) -> Option<Subscription> {
     let (bits, target) = row.only_bits()?;
-    // It is in the topics of its users by itself. Of others it is in none, or has details.
+    // A client joins its users' topics by itself. Without details it has subscribed to all others that it is in.
     let name = topics.find(|name| Target::of(name) == Some(target))?;
     let filter = Name::from(shown(name));
     Some(Subscription::new(filter, None, SubscriptionOptions::from_bits(bits), 0, 0))
 }
 
 impl Details {
-    /// What a row can hold in place of the details: the only subscription, if any, as
-    /// [`Row::only_bits`] gives it. Nothing where there is more.
+    /// Returns what a row can hold in place of the details: the only subscription, if any, as [`Row::only_bits`]
+    /// returns it. `None` if the details hold more.
     fn rest(&self) -> Option<Option<(u8, Target)>> {
         let Details {
             session,
@@ -509,7 +507,7 @@ impl Details {
             unsent_saving: _,
             is_saving,
             is_unsaved,
-            // Of a session that ends with its connection nothing is.
+            // A session that ends with its connection stores no subscriptions.
             has_unsaved_subscriptions: _,
             is_pinned,
         } = self;
@@ -553,7 +551,7 @@ impl Details {
                 let target = Target::of(only.hub_name())?;
                 let SubscriptionOptions { qos: _, no_local, retain_as_published: _, below_only } =
                     only.options;
-                // A wildcard may match what its client publishes, and its name may be another filter's.
+                // A wildcard may match the client's own messages, and its name may be another filter's.
                 let fits = only.id == 0 && (only.is_exact() || !(no_local || below_only));
                 fits.then(|| Some((only.options.bits(), target)))
             }
@@ -561,18 +559,17 @@ impl Details {
         }
     }
 
-    /// A message with QoS 2 is here that a back end had to take, if it is one: from now on it is known by
-    /// its packet identifier.
+    /// Notes that a back end has taken a QoS 2 message, if it had to. The session now knows the packet identifier.
     pub fn arrived(&mut self, id: u16) {
         if let Some(at) = self.forwarding.iter().position(|it| *it == id) {
             self.forwarding.swap_remove(at);
-            // It has counted for the limit since it came.
+            // The limit has counted the message since it arrived.
             self.session.flow.receive(id, usize::MAX);
         }
     }
 
-    /// A message with QoS 2 is on disk, or can't be, if it was on its way there. True where it may be stored that
-    /// it was here, and it was not.
+    /// Notes that a QoS 2 message is on disk, or can't be, if it was on its way there. Returns true if the stored
+    /// progress may wrongly have it.
     pub fn written(&mut self, id: u16, is_written: bool) -> bool {
         let place = self.writing.iter().position(|it| *it == id);
         if let Some(at) = place {
@@ -584,44 +581,44 @@ impl Details {
         place.is_some() && !is_written
     }
 
-    /// Held packets leave when the progress is stored that is given to the store now.
+    /// Begins to store the progress. Returns the deferred packets, which leave when it is stored.
     pub fn begin_saving(&mut self) -> Vec<u8> {
         (self.is_saving, self.unsent_saving) = (true, self.unsent.len());
         std::mem::take(&mut self.deferred)
     }
 
-    /// The progress is stored, and the packets that waited for it have left.
+    /// Notes that the progress is stored, and that the packets that waited for it have left.
     pub fn on_saved(&mut self) {
         self.is_saving = false;
         self.unsent.drain(..std::mem::take(&mut self.unsent_saving));
     }
 
-    /// The connection ends: the session has messages still to send that were never sent.
+    /// Gives messages that were never sent back to the session, at the end of the connection.
     pub fn requeue_unsent(&mut self) {
         self.unsent_saving = 0;
         let sources = self.session.flow.take_unsent(&std::mem::take(&mut self.unsent));
         self.session.refs.splice(0..0, sources);
     }
 
-    /// Somebody has a message with QoS 2 still, and what becomes of it is answered then.
+    /// Checks whether a back end or the disk still has a QoS 2 message. Its result brings the reply.
     pub fn is_publishing(&self, id: u16) -> bool {
         self.forwarding.contains(&id) || self.writing.contains(&id)
     }
 
-    /// Something of its session is still to be read of the history.
+    /// Checks whether the session has more to read from the history.
     pub fn is_reading_on(&self) -> bool {
         let Session { refs, backlogs, .. } = &self.session;
         self.work.behind.is_some() || !refs.is_empty() || !backlogs.is_empty()
     }
 
-    /// How many messages may be under way to the client.
+    /// Returns how many messages may be in flight to the client.
     pub fn window(&self, inflight_max: u16) -> usize {
         usize::from(self.limits.receive_max.min(inflight_max))
     }
 }
 
 impl Work {
-    /// There is more to read than was known: the client has a new subscription.
+    /// Finds the topics to read anew, because the client has a new subscription.
     pub fn rescan(&mut self) {
         if let Some(behind) = &mut self.behind {
             behind.topics = None;
@@ -629,7 +626,7 @@ impl Work {
         self.reading.take_if(|it| matches!(it.reads, Reads::Topics(_) | Reads::Piece));
     }
 
-    /// True while everything comes live.
+    /// Returns true while everything comes live.
     pub fn is_idle(&self) -> bool {
         self.again.is_empty() && self.behind.is_none() && self.reading.is_none()
     }

@@ -1,4 +1,4 @@
-//! What MQTT clients subscribe to.
+//! Subscriptions of MQTT clients.
 
 use auth::{Action, Consent, Deny, Permit};
 use model::filter::{has_wildcard, levels};
@@ -17,7 +17,7 @@ use crate::webhook::pending_hook::PendingHook;
 use crate::webhook::request::{HookRequest, send_requests};
 
 impl Engine {
-    /// The application has taken a client out of a topic.
+    /// Ends a client's subscription to a topic that the application took it out of.
     pub(crate) fn mqtt_left(&mut self, slot: u32, topic: &str) {
         let core = &mut self.core;
         if !core.mqtt.leave(slot, topic) {
@@ -33,7 +33,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// A client leaves the members of a topic or a filter, unless another subscription has it there.
+    /// Takes a client out of a topic or a filter, unless another subscription has it there.
     fn mqtt_leave_list(&mut self, slot: u32, name: &Name) {
         let details = self.core.mqtt.details(slot);
         let has = |details: &Details| {
@@ -45,7 +45,7 @@ impl Engine {
         match TopicKind::of(name) {
             TopicKind::Ordinary => drop(self.leave(slot, name)),
             TopicKind::Filter(_) => drop(self.core.leave_filter(slot, name)),
-            // It is there by itself.
+            // The client is a member by itself.
             TopicKind::Personal(_) | TopicKind::Broadcast => {}
         }
         self.core.mqtt.wake(slot);
@@ -53,8 +53,8 @@ impl Engine {
 }
 
 impl Core {
-    /// Where a session begins with a topic whose users acknowledge: where its user is, as on all transports.
-    /// Nothing where a subscription begins with what comes.
+    /// Returns where a session begins with a topic that users acknowledge: at its user's cursor, as on all
+    /// transports. `None` if a subscription begins with live messages.
     fn mqtt_begin(&self, slot: u32, subscription: &Subscription) -> Option<u64> {
         let Subscription { filter, group, options, .. } = subscription;
         let outlives = self.mqtt.details(slot).is_some_and(|it| it.session.outlives());
@@ -66,13 +66,13 @@ impl Core {
         Some(self.history.cursor(&user, filter))
     }
 
-    /// The user of a client who acknowledges a topic.
+    /// Returns the user for whom a client acknowledges a topic.
     pub(super) fn mqtt_user(&self, slot: u32, topic: &str) -> Option<Name> {
         let own = TopicKind::of(topic).user().map(Name::from);
         own.or_else(|| self.principal(slot).users.first().cloned())
     }
 
-    /// The application is about to put a client into a topic.
+    /// Notes that the application is about to put a client into a topic.
     pub(crate) fn mqtt_pin(&mut self, slot: u32) {
         if let Some(details) = self.mqtt_details(slot) {
             details.is_pinned = true;
@@ -80,11 +80,12 @@ impl Core {
     }
 }
 
-/// What a client is told of one filter: how surely it gets the messages, or why it doesn't.
+/// The result for one filter: the granted QoS, or the reason of a rejection.
 type Granted = Result<Qos, ReasonCode>;
 
 impl Engine {
-    /// Enters what a client may enter, asks the application about the rest, and answers when all is known.
+    /// Makes the subscriptions that the policy allows, requests the application's decisions about the rest, and
+    /// replies when all are known.
     pub(super) fn mqtt_subscribe(&mut self, slot: u32, subscribe: Subscribe, out: &mut Vec<u8>) {
         for _ in &subscribe.wants {
             self.rates.has_joined(&mut self.core, slot);
@@ -112,7 +113,7 @@ impl Engine {
         self.mqtt_request_decisions(slot, pending, undecided, out);
     }
 
-    /// Whether a client may subscribe to a filter, and whether to what is below it alone.
+    /// Decides whether a client may subscribe to a filter, and whether only below it.
     fn mqtt_decide(&mut self, slot: u32, want: &Want) -> Result<(Consent, bool), ReasonCode> {
         let core = &self.core;
         let settings = core.settings.clone();
@@ -130,7 +131,7 @@ impl Engine {
         if !is_wide && kind.is_ordinary() && check_topic(&want.filter).is_err() {
             return Err(ErrorCode::BadFilter.into());
         }
-        // A group shares what is published to a topic, and nobody's own messages.
+        // A group shares messages of ordinary topics, and no user's own.
         if want.group.is_some() && !kind.is_ordinary() {
             return Err(ReasonCode::NotAuthorized);
         }
@@ -151,7 +152,7 @@ impl Engine {
         let policy = &settings.session.policy;
         let principal = core.principal(slot);
         if kind == TopicKind::Broadcast {
-            // Everyone is in it.
+            // Every client is a member.
             return Ok((Consent::Given(Permit::default()), false));
         }
         let decide = |name: &str| {
@@ -160,7 +161,7 @@ impl Engine {
         };
         if !is_wide {
             return decide(&want.filter).map(|it| (it, false)).map_err(|deny| match deny {
-                // Nobody may, whoever it is.
+                // No client may do this.
                 Deny::JoinRefused => ReasonCode::UnspecifiedError,
                 Deny::JoinUndecided
                 | Deny::AnotherUser
@@ -178,14 +179,14 @@ impl Engine {
         if let Ok(consent) = decide(&name::filter(None, &want.filter)) {
             return Ok((consent, false));
         }
-        // Who may have `a/*` may have what is below `a`.
+        // A client that may have `a/*` may have what is below `a`.
         let below = want.filter.strip_suffix('#').filter(|above| above.ends_with('/'));
         let below = below.map(|above| name::filter(None, &format!("{above}+/#")));
         let below = below.and_then(|below| decide(&below).ok());
         below.map(|consent| (consent, true)).ok_or(ReasonCode::NotAuthorized)
     }
 
-    /// Whether a client has subscribed to the filter before.
+    /// Checks whether a client has subscribed to the filter before.
     fn mqtt_is_known(&self, slot: u32, want: &Want) -> bool {
         let core = &self.core;
         let is = |it: &Subscription| it.filter == want.filter && it.group == want.group;
@@ -195,7 +196,7 @@ impl Engine {
         }
     }
 
-    /// The client has a subscription from now on.
+    /// Adds or replaces a subscription of the client.
     fn mqtt_enter_filter(
         &mut self,
         slot: u32,
@@ -206,7 +207,7 @@ impl Engine {
         let Want { filter, group, qos, no_local, retain_as_published, retain_handling } =
             want.clone();
         let options = SubscriptionOptions { qos, no_local, retain_as_published, below_only };
-        // What was published before is not for it, whenever this shard hears of that.
+        // The subscription does not get older messages, whenever this shard receives them.
         let top = self.core.history.top().offset;
         let mut subscription = Subscription::new(filter, group, options, id, top);
         let cursor = self.core.mqtt_begin(slot, &subscription);
@@ -232,7 +233,7 @@ impl Engine {
         let mut left = None;
         match known {
             Some(known) => {
-                // What came without confirmation has come.
+                // With QoS 0 the client has already had the messages up to now.
                 if !is_raised {
                     subscription.since = known.since;
                 }
@@ -241,7 +242,7 @@ impl Engine {
                 left = Some(before.hub_name().clone()).filter(|before| *before != name);
             }
             None => {
-                // Most have one, and a vector that grows begins with room for four.
+                // Most clients have one, and a vector that grows begins with capacity for four.
                 subscriptions.reserve_exact(usize::from(subscriptions.is_empty()));
                 subscriptions.push(subscription);
                 details.has_unsaved_subscriptions = true;
@@ -264,14 +265,14 @@ impl Engine {
         match TopicKind::of(&name) {
             TopicKind::Ordinary => drop(self.join(slot, &name, permit.presence)),
             TopicKind::Filter(_) => drop(self.core.enter_filter(slot, &name)),
-            // It is there by itself.
+            // The client is a member by itself.
             TopicKind::Personal(_) | TopicKind::Broadcast => {}
         }
         self.rates.quota.settle(&self.core, slot);
         qos
     }
 
-    /// All is known: the client is answered, when its session is stored.
+    /// Replies to SUBSCRIBE when all is known and the session is stored.
     fn mqtt_subscribed(&mut self, slot: u32, pending: PendingSubscribe, out: &mut Vec<u8>) {
         let PendingSubscribe { subscribe, results, .. } = pending;
         let core = &mut self.core;
@@ -284,7 +285,7 @@ impl Engine {
         self.mqtt_reply_when_stored(slot, packet, out);
     }
 
-    /// Answers a client about its subscriptions: when they are stored, if they outlive its connection.
+    /// Sends a reply about subscriptions: when they are stored, if they outlive the connection.
     fn mqtt_reply_when_stored(&mut self, slot: u32, packet: Vec<u8>, out: &mut Vec<u8>) {
         let core = &mut self.core;
         let sessions = core.shared.mqtt_sessions.clone();
@@ -322,20 +323,20 @@ impl Engine {
         let Some(mqtt) = core.mqtt_protocol(slot) else { return };
         let mut packet = Vec::new();
         mqtt.unsubscribed(id, &results, &core.mqtt_limits(slot), &mut packet);
-        // The history retains what other members are to get meanwhile.
+        // The history retains meanwhile what other members are to get.
         let sessions = self.core.shared.mqtt_sessions.clone();
         let topics = self.core.mqtt_left_topics(slot);
         topics.iter().for_each(|topic| sessions.interests().add(topic));
         self.mqtt_reply_when_stored(slot, packet, out);
-        // After its subscriptions: of messages that a crash in between leaves it is seen later that it has left the
-        // group.
+        // The subscriptions are stored first: after a crash in between, the server still sees that the client has
+        // left the group of these messages.
         if !self.core.mqtt_leave_refs(slot, has_left) {
             self.say_goodbye(slot, CloseReason::Overloaded);
         }
         topics.iter().for_each(|topic| sessions.interests().remove(topic));
     }
 
-    /// The client has a subscription no longer, to a filter as it wrote it.
+    /// Ends a subscription of the client, to a filter as the client wrote it.
     fn mqtt_leave(&mut self, slot: u32, text: &str) -> ReasonCode {
         let Ok(wanted) = model::filter::Filter::parse(text) else {
             return ReasonCode::TopicFilterInvalid;
@@ -354,7 +355,7 @@ impl Engine {
         };
         let name = subscriptions[at].hub_name().clone();
         let topic = (core.broker.hash(&name), name.as_str());
-        // What was published before is the client's still.
+        // Older messages still go to the client.
         let owed: Vec<_> = core.hub.owed(slot, Some(topic)).into_iter().cloned().collect();
         self.mqtt_deliver(slot, Some(&name), &owed);
         let already_delivered = self.core.mqtt_already_delivered(slot, &name);
@@ -371,7 +372,7 @@ impl Engine {
         ReasonCode::Success
     }
 
-    /// Asks the application about filters, by their places.
+    /// Requests the application's decisions about filters, by their indexes.
     fn mqtt_request_decisions(
         &mut self,
         slot: u32,
@@ -402,7 +403,7 @@ impl Engine {
         }
     }
 
-    /// The application has answered about a filter.
+    /// Takes the application's decision about a filter.
     pub(crate) fn on_mqtt_subscribe_reply(
         &mut self,
         slot: u32,
@@ -432,7 +433,7 @@ impl Engine {
         let (id, want) = (pending.subscribe.subscription, pending.subscribe.wants.get(at).cloned());
         let Some(want) = want else { return };
         let granted = result.map(|()| {
-            // The rule may be another one than when the application was asked.
+            // The rule may have changed since the request.
             let settings = self.core.settings.clone();
             let permit = Permit::of(&settings.session.policy.topic(&want.filter));
             self.mqtt_enter_filter(slot, &want, (permit, false), id)

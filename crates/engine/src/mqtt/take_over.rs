@@ -1,5 +1,5 @@
-//! MQTT clients that connect to another node of the cluster: their connections and sessions here, and what other nodes are told
-//! of the clients of this one.
+//! MQTT clients that connect to another node of the cluster: this node ends their connections here and updates their
+//! sessions. It notifies other nodes of its own clients.
 
 use model::{CloseReason, LogicalTime, Name};
 use sessions::NodeConnect;
@@ -7,20 +7,20 @@ use sessions::NodeConnect;
 use super::detached::{Leaving, on_left};
 use crate::engine::Engine;
 
-/// Clients of which an engine tells other nodes again in a second.
+/// Clients per second that an engine announces to other nodes again.
 const REPEATED_MAX: usize = 16_384;
 
-/// How far the engine is in telling other nodes of all its clients again.
+/// Progress of an engine that announces all its clients to other nodes again.
 #[derive(Default)]
 pub(crate) struct Repeat {
-    /// The slot that is next; `None` while there is nothing to do.
+    /// The next slot; `None` while the engine has nothing to announce.
     next: Option<u32>,
-    /// All of it once more: connects of another node were lost meanwhile.
+    /// Another node has lost connects meanwhile: afterwards the engine starts again.
     has_to_begin_again: bool,
 }
 
 impl Repeat {
-    /// Other nodes are to know of all clients.
+    /// Starts to announce all clients to other nodes.
     pub fn begin(&mut self) {
         match self.next {
             None => self.next = Some(0),
@@ -30,7 +30,7 @@ impl Repeat {
 }
 
 impl Engine {
-    /// A client that has, or had, the session of this key in a slot here has connected to another node.
+    /// Handles the connect to another node of a client that has, or had, the session with this key in a slot here.
     pub(crate) fn mqtt_connected_to_node(
         &mut self,
         slot: u32,
@@ -51,7 +51,7 @@ impl Engine {
             return self.core.mqtt.leaving.on_connected_to_node(slot, key, is_later, is_clean);
         }
         if self.core.mqtt.row(slot).is_none_or(|row| row.key != *key) {
-            // It has ended meanwhile. A connection that has the session by now has a later connect.
+            // The connection has ended meanwhile. If another one has the session now, its connect is later.
             match self.core.shared.mqtt_sessions.on_connected_to_node(key, time, is_clean) {
                 NodeConnect::Away(will) => self.core.publish_wills(will),
                 NodeConnect::Connected(_) => {}
@@ -72,7 +72,7 @@ impl Engine {
         }
     }
 
-    /// Tells other nodes of some clients again, where they may have missed them.
+    /// Announces some clients again to other nodes that may have missed them.
     pub(super) fn mqtt_repeat_some(&mut self) {
         let mqtt = &mut self.core.mqtt;
         let Some(first) = mqtt.repeat.next else { return };

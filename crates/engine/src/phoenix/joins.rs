@@ -1,4 +1,4 @@
-//! Which joins of which topics a Phoenix connection has: its side of what the hub knows as topics.
+//! The joins of each Phoenix connection: its side of what the hub knows as topics.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,12 +13,12 @@ use crate::handover::value::Text;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ref(u32);
 
-/// Not a number that is written as it counts: a number in [`Joins::texts`].
+/// Marks a ref that is not a plain number. The other bits are its number in [`Joins::texts`].
 const TEXT: u32 = 1 << 31;
 const NUMBER_MAX: u32 = TEXT - 1;
 
-/// A connection's joins. Topics go by their hash, which is keyed: no client can make two of its
-/// topics meet.
+/// A connection's joins, by the hash of the topic. The hash is keyed: no client can find two topics with the same
+/// hash.
 #[allow(clippy::box_collection, reason = "a Vec itself would double the size of every place")]
 enum JoinSet {
     One { of: Ref, topic: u64 },
@@ -32,12 +32,12 @@ const _: () = assert!(size_of::<Option<JoinSet>>() <= 16);
 pub(crate) struct Joins {
     by_slot: PageTable<JoinSet>,
     texts: Slab<Box<str>>,
-    /// Joins that the application has still to allow, by slot.
+    /// Joins that wait for the application's decision, by slot.
     pending: HashMap<u32, Vec<Pending>>,
     requests: u32,
 }
 
-/// A join that the application has still to allow.
+/// A join that waits for the application's decision.
 struct Pending {
     topic: u64,
     /// The topic's name: the connection is not in it yet.
@@ -54,7 +54,7 @@ pub(crate) struct JoinRecord {
     topic: Text<Name>,
     #[n(1)]
     join_ref: String,
-    /// The number of the request, while the application has still to allow it.
+    /// The number of the request, while the join waits for the application's decision.
     #[n(2)]
     request: Option<u32>,
 }
@@ -62,9 +62,9 @@ pub(crate) struct JoinRecord {
 /// A join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Join<'a> {
-    /// Empty for clients that have none.
+    /// Empty for clients without one.
     pub join_ref: Cow<'a, str>,
-    /// The application has still to say whether it is allowed.
+    /// True while the join waits for the application's decision.
     pub pending: bool,
 }
 
@@ -78,7 +78,7 @@ impl Joins {
         one.into_iter().chain(many.iter().copied())
     }
 
-    /// The connection's join of a topic.
+    /// Returns the connection's join of a topic.
     pub fn get(&self, slot: u32, topic: u64) -> Option<Join<'_>> {
         let (_, Ref(bits)) = self.all(slot).find(|(of, _)| *of == topic)?;
         let pending =
@@ -90,12 +90,12 @@ impl Joins {
         Some(Join { join_ref, pending })
     }
 
-    /// How many joins of the connection the application has still to allow.
+    /// Returns how many joins of the connection wait for the application's decision.
     pub fn pending(&self, slot: u32) -> usize {
         self.pending.get(&slot).map_or(0, Vec::len)
     }
 
-    /// Notes a join of a topic that the connection has none of.
+    /// Adds a join of a topic that the connection has not joined.
     pub fn insert(&mut self, slot: u32, topic: u64, join_ref: &str) {
         let of = Ref(self.bits(join_ref));
         match self.by_slot.get_mut(slot) {
@@ -111,7 +111,7 @@ impl Joins {
         }
     }
 
-    /// The application is asked whether the join is allowed. Gives the number of the request.
+    /// A request to the application decides about the join. Returns the number of the request.
     pub fn begin(&mut self, slot: u32, topic: u64, name: &str) -> u32 {
         let request = self.number();
         let pending = Pending { topic, name: name.into(), request };
@@ -119,14 +119,14 @@ impl Joins {
         request
     }
 
-    /// The number of the next request to the application about a join, or about what is like one.
+    /// Returns the number of the next request to the application about a join or a subscription.
     pub fn number(&mut self) -> u32 {
         self.requests = self.requests.wrapping_add(1);
         self.requests
     }
 
-    /// The application has answered. False when the join that it was asked about is no more: the
-    /// client has left, or joined again, meanwhile.
+    /// The application's response has come. False when its join does not exist any more: the client has left, or has
+    /// joined again, meanwhile.
     pub fn on_response(&mut self, slot: u32, topic: u64, request: u32) -> bool {
         let Some(all) = self.pending.get_mut(&slot) else {
             return false;
@@ -176,7 +176,7 @@ impl Joins {
         }
     }
 
-    /// Writes out a connection's joins; `name` is that of a topic that it is in.
+    /// Exports a connection's joins; `name` returns the name of a topic that it is in.
     pub fn export(&self, slot: u32, name: &dyn Fn(u64) -> Option<Name>) -> Vec<JoinRecord> {
         let pending = self.pending.get(&slot).map_or(&[][..], |all| all);
         let record = |(topic, _)| {
@@ -188,7 +188,7 @@ impl Joins {
         self.all(slot).filter_map(record).collect()
     }
 
-    /// Takes up a connection's joins.
+    /// Imports a connection's joins.
     pub fn import(&mut self, slot: u32, joins: Vec<JoinRecord>, hash: &dyn Fn(&str) -> u64) {
         for JoinRecord { topic: Text(name), join_ref, request } in joins {
             let topic = hash(&name);
@@ -202,24 +202,24 @@ impl Joins {
         }
     }
 
-    /// How many requests there were, as a number that wraps around.
+    /// Returns the number of requests so far. It wraps around.
     pub fn requests(&self) -> u32 {
         self.requests
     }
 
-    /// Goes on with the numbers of another engine.
+    /// Continues the numbers of another engine.
     pub fn set_requests(&mut self, requests: u32) {
         self.requests = requests;
     }
 
-    /// Gives room back that a crowd has left.
+    /// Gives memory back after a spike.
     pub fn shrink(&mut self) {
         self.by_slot.shrink();
         self.texts.shrink();
         self.pending.shrink_to(self.pending.len() * 4);
     }
 
-    /// Bytes that the tables take.
+    /// Returns the bytes of the tables.
     #[cfg(test)]
     pub fn bytes(&self) -> usize {
         self.by_slot.bytes() + self.texts.bytes()

@@ -1,8 +1,8 @@
-//! The sessions of Phoenix long polls: connections without a socket, that outlive requests.
+//! The sessions of Phoenix long polls: connections without a socket, which outlive requests.
 //!
-//! A session is a connection like any other, but has no socket: what is sent to it stays in its outbox
-//! until a request takes it. Requests arrive at any shard; the session's own shard is asked
-//! by its mailbox, so that nobody else touches a session.
+//! A session is a connection like any other, but has no socket: bytes for it stay in its outbox until a request takes
+//! them. Requests arrive at any shard. That shard sends a command to the session's own shard, so that no other shard
+//! touches a session.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -28,18 +28,17 @@ use crate::delivery::outbox::{Chunk, Outbox, Piece};
 use crate::engine::Engine;
 use crate::limits::reject::over_rejection;
 
-/// How long a session may do without a poll, beyond two waits, in seconds.
+/// How long a session may last without a poll, beyond two waits, in seconds.
 const GRACE_SECONDS: u32 = 10;
 
-/// How long a session may do without its first poll, in seconds: its client asks for that as soon
-/// as it has the token.
+/// How long a session may last without its first poll, in seconds: its client polls as soon as it has the token.
 const UNPOLLED_SECONDS: u32 = 10;
 
-/// Beyond the longest wait, how long the answer of another shard is waited for, in seconds.
+/// How long a request waits for another shard's reply, beyond the longest wait, in seconds.
 const REPLY_SECONDS: u32 = 10;
 
 impl Engine {
-    /// A request of a long poll.
+    /// Serves a request of a long poll.
     pub(crate) fn longpoll(&mut self, slot: u32, request: Longpoll, out: &mut Vec<u8>) {
         let Longpoll { op, respond } = request;
         match op {
@@ -80,7 +79,7 @@ impl Engine {
         self.on_replied(slot, from, keep_alive, out);
     }
 
-    /// Begins a new session: first the driver says where the request comes from.
+    /// Begins a new session: first the driver reports the address of the request.
     fn longpoll_open(
         &mut self,
         slot: u32,
@@ -104,7 +103,7 @@ impl Engine {
         self.core.outputs.push(Output::Address { slot });
     }
 
-    /// The driver says where a request for a session comes from. Its token is in the answer.
+    /// The driver has reported the address of a request for a session. The reply has the session's token.
     pub(crate) fn longpoll_address(&mut self, slot: u32, address: Option<IpAddr>) {
         let cold = self.core.table.cold_mut(slot);
         let found = cold.and_then(|cold| {
@@ -164,7 +163,7 @@ impl Engine {
         if self.core.shared.memory_full.load(Ordering::Relaxed) {
             return Err(self.refuse_session(Refusal::Memory));
         }
-        // A session counts as a connection of the address that asked for it.
+        // A session counts as a connection of the address that requested it.
         let per_address = self.core.settings.connections_per_address_max;
         let peer = address.filter(|_| per_address > 0);
         if peer.is_some_and(|peer| !self.core.shared.addresses.enter(peer, per_address)) {
@@ -174,7 +173,7 @@ impl Engine {
         let of = address.filter(|_| sessions_max > 0);
         if of.is_some_and(|of| !self.core.shared.session_addresses.enter(of, sessions_max)) {
             peer.into_iter().for_each(|peer| self.core.shared.addresses.leave(peer));
-            // It is counted as the limit of all, but it is another's to raise.
+            // It counts as the limit of all sessions, but another setting raises it.
             let message = "your address has as many long-poll sessions as it may \
                            (limits.longpoll_sessions_per_address_max): try later";
             return Err(Rejection {
@@ -207,13 +206,13 @@ impl Engine {
         Ok(self.core.id(slot, self.serial))
     }
 
-    /// Counts that there is no capacity for a session, and says why as to any connection.
+    /// Counts a rejection for lack of capacity, and returns the reason that any connection would get.
     fn refuse_session(&self, refusal: Refusal) -> Rejection {
         self.core.metrics.refused[refusal as usize].add(1);
         refused(refusal)
     }
 
-    /// Asks the session's shard, which may be this one, and lets the request wait.
+    /// Sends a request to the session's shard, which may be this one, and lets the client's request wait.
     fn longpoll_request(
         &mut self,
         slot: u32,
@@ -230,7 +229,7 @@ impl Engine {
         }
     }
 
-    /// A request for a session of this shard.
+    /// Carries out a request for a session of this shard.
     pub(crate) fn session_request(
         &mut self,
         session: ConnectionId,
@@ -290,14 +289,14 @@ impl Engine {
         session.polled = true;
         let waiter = Waiter { request: from, deadline_s };
         if let Some(before) = session.waiter.replace(waiter) {
-            // The client gave that one up.
+            // The client has given that poll up.
             let nothing = SessionReply::Messages([].into());
             self.core.reply_request(self.core.id(slot, serial), before.request, nothing);
         }
         self.session_wake(slot, false);
     }
 
-    /// The answer to a request that waits here.
+    /// The reply to a request that waits here.
     pub(crate) fn on_session_reply(
         &mut self,
         session: ConnectionId,
@@ -343,7 +342,7 @@ impl Engine {
         self.core.resumed.push(slot);
     }
 
-    /// Once a second: a poll's wait may be over, and a session that nobody polls ends.
+    /// Called once a second: replies to a poll whose wait is over, and ends a session without polls.
     pub(crate) fn check_session(&mut self, slot: u32) {
         let now_s = self.core.now_s();
         let timeout_s = self.core.settings.longpoll_seconds * 2 + GRACE_SECONDS;
@@ -369,8 +368,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// A session is closed: at once when there is nothing to give or somebody takes it now, else
-    /// with the next poll, or when none comes.
+    /// Closes a session: at once when its outbox is empty or a poll takes it now, else with the next poll, or when
+    /// none comes.
     pub(crate) fn close_session(&mut self, slot: u32) {
         self.session_wake(slot, false);
         if self.core.table.get(slot).is_some() && !self.core.is_backlogged(slot) {
@@ -378,13 +377,13 @@ impl Engine {
         }
     }
 
-    /// Gives a waiting poll what has come, if anything has or its time is over.
+    /// Gives a waiting poll the session's bytes, if it has any or the poll's time is over.
     pub(crate) fn session_wake(&mut self, slot: u32, over: bool) {
         self.core.session_wake(slot, over);
         self.perform_effects();
     }
 
-    /// The session's client has taken what waited for it: the session gets what waits for that.
+    /// The session's client has taken all bytes: sends what has waited for that.
     pub(crate) fn session_taken(&mut self, slot: u32) {
         if self.core.is_open(slot) {
             self.core.flush_due_lists(slot);
@@ -397,7 +396,7 @@ impl Engine {
 }
 
 impl Core {
-    /// Takes up what is sent to a session; its next poll gets it. False when that is too much for it.
+    /// Queues bytes for a session; its next poll gets them. False when the session's limit is exceeded.
     pub(crate) fn session_take(&mut self, slot: u32, chunk: Chunk) -> bool {
         let bytes_max = self.settings.outbox_bytes_max;
         let bytes = chunk.bytes() as u64;
@@ -406,7 +405,7 @@ impl Core {
         };
         session.outbox.push(chunk, 0);
         self.metrics.outbox_bytes.add(bytes);
-        // All messages of a wait are gathered: only their bytes are limited.
+        // A poll gets all messages of a wait: only their bytes are limited.
         let slow = !session.outbox.is_one() && session.outbox.bytes() > bytes_max;
         if slow {
             self.close_soon(slot, CloseReason::SlowConsumer, Vec::new());
@@ -419,7 +418,7 @@ impl Core {
         !slow
     }
 
-    /// Sessions for which something waits, and how many bytes.
+    /// Returns the sessions with queued bytes, and how many.
     pub fn session_backlogs(&self) -> impl Iterator<Item = (u32, usize)> {
         let bytes = |slot| Some(self.table.cold(slot)?.session.as_ref()?.outbox.bytes());
         let all = (0..self.table.end()).filter_map(move |slot| Some((slot, bytes(slot)?)));
@@ -435,17 +434,17 @@ impl Core {
         self.send_to_engine(session.shard, Command::Session { session, request, from });
     }
 
-    /// Leaves a command with the shard of a session or of a request, which may be this one.
+    /// Sends a command to the shard of a session or of a request, which may be this one.
     fn send_to_engine(&mut self, shard: u16, command: Command) {
         if shard == self.number {
             self.commands.push_back(command);
         } else if let Some(shard) = self.engines.get(usize::from(shard)) {
-            // There is one: this very process signed the token that names it.
+            // The shard exists: this very process signed the token that names it.
             shard.send(command);
         }
     }
 
-    /// A request's connection has ended before its answer came.
+    /// A request's connection has ended before its reply came.
     pub(crate) fn on_session_request_ended(
         &mut self,
         session_request: &PendingSessionRequest,
@@ -469,7 +468,7 @@ impl Core {
         self.session_wake(slot, false);
     }
 
-    /// Gives a waiting poll what has come, if anything has or its time is over.
+    /// Gives a waiting poll the session's bytes, if it has any or the poll's time is over.
     pub(crate) fn session_wake(&mut self, slot: u32, over: bool) {
         let Some(connection) = self.table.get_mut(slot) else {
             return;
@@ -493,14 +492,14 @@ impl Core {
         self.effects.push(Effect::SessionTaken { slot });
     }
 
-    /// A session has come from another engine: it counts here from now on.
+    /// Counts a session that has come from another engine.
     pub(crate) fn session_entered(&self, slot: u32) {
         let Some(session) = self.table.cold(slot).and_then(|cold| cold.session.as_ref()) else {
             return;
         };
         self.shared.sessions.fetch_add(1, Ordering::Relaxed);
         self.metrics.outbox_bytes.add(session.outbox.bytes() as u64);
-        // It was let in before: no limit keeps it out.
+        // It was admitted before: no limit rejects it.
         if let Some(address) = session.address {
             self.shared.session_addresses.enter(address, u32::MAX);
         }
@@ -509,7 +508,7 @@ impl Core {
         }
     }
 
-    /// A session counts here no longer.
+    /// Stops counting a session.
     pub(crate) fn session_uncounted(&self, session: &Session) {
         self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
         self.metrics.outbox_bytes.sub(session.outbox.bytes() as u64);
@@ -521,12 +520,12 @@ impl Core {
         }
     }
 
-    /// Sends a session's answer to the shard of the request.
+    /// Sends a session's reply to the shard of the request.
     fn reply_request(&mut self, session: ConnectionId, to: ConnectionId, reply: SessionReply) {
         self.send_to_engine(to.shard, Command::SessionReply { session, to, reply });
     }
 
-    /// A session has ended: the poll that waits for it is told to come again, and finds it gone.
+    /// A session has ended: the waiting poll gets an empty reply, and the next poll finds the session gone.
     pub(crate) fn session_ended(&mut self, id: ConnectionId, session: Session) {
         self.session_uncounted(&session);
         if let Some(waiter) = session.waiter {
@@ -534,8 +533,8 @@ impl Core {
         }
     }
 
-    /// The last words to a request whose session's answer is not waited for any longer: a poll comes
-    /// again after a while, and the messages of a POST may have been taken or not.
+    /// Writes the last reply to a request that does not wait for its session any longer: a poll comes again after a
+    /// while, and the session may or may not have taken the messages of a POST.
     pub(crate) fn session_request_goodbye(&self, slot: u32, out: &mut Vec<u8>) {
         let session_request = self.table.cold(slot).and_then(|cold| cold.session_request.as_ref());
         let Some(session_request) = session_request else {
@@ -549,7 +548,7 @@ impl Core {
         json_reply(&respond, &body, out);
     }
 
-    /// How long a request may wait for its session's answer, in seconds.
+    /// Returns how long a request may wait for its session's reply, in seconds.
     pub(crate) fn session_request_seconds_max(&self) -> u32 {
         self.settings.longpoll_seconds + REPLY_SECONDS
     }
@@ -578,7 +577,7 @@ fn session_withdraw(core: &mut Core, slot: u32, from: ConnectionId) {
     }
 }
 
-/// The request's connection waits. Gives its id.
+/// Lets the request's connection wait. Returns its id.
 fn wait_for_session(
     core: &mut Core,
     slot: u32,

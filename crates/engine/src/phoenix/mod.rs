@@ -1,4 +1,4 @@
-//! What a Phoenix client asks for: joins, leaves, and events for its topics.
+//! Requests of Phoenix clients: joins, leaves, and events for their topics.
 
 pub(crate) mod joins;
 pub(crate) mod longpoll;
@@ -26,8 +26,8 @@ use crate::webhook::pending_hook::PendingHook;
 use crate::webhook::request::{HookRequest, busy, send_requests};
 
 impl Engine {
-    /// Does what the message says; answers go to `out`, for a long-poll session as the elements of
-    /// its next answer.
+    /// Carries out the message. Replies go to `out`, which for a long-poll session are the elements of its next
+    /// reply.
     pub(crate) fn on_phoenix_message(
         &mut self,
         slot: u32,
@@ -52,7 +52,7 @@ impl Engine {
         }
     }
 
-    /// The name of the filter that the client has joined as this channel, if it has.
+    /// Returns the name of the filter that the client has joined as this channel, if it has.
     fn joined_filter(&self, slot: u32, topic: &str) -> Option<Name> {
         if !has_wildcard(topic) {
             return None;
@@ -62,7 +62,7 @@ impl Engine {
         is_joined.then_some(name)
     }
 
-    /// The name of the filter that a join requests, if it requests one. The error says why the client may not
+    /// Returns the name of the filter that a join requests, if it requests one. The error says why the client may not
     /// join it.
     fn requested_filter(&self, topic: &str, join: &Join<'_>) -> Result<Option<Name>, String> {
         if !join.is_filter {
@@ -110,7 +110,7 @@ impl Engine {
         let (policy, name) = (&settings.session.policy, message.topic.clone());
         let (topic, principal) = (policy.topic(&name), self.core.principal(slot));
         let own = principal.owns(topic.kind);
-        // A filter was checked.
+        // The filter has been checked.
         let is_filter = matches!(topic.kind, TopicKind::Filter(_));
         if !own
             && !is_filter
@@ -122,7 +122,7 @@ impl Engine {
         // A client that joins again has lost its first join: the old one ends.
         let recovers = !own && topic.history().is_some() && matches!(join.since, Ok(Some(_)));
         if recovers && self.core.joins.get(slot, hash).is_some() {
-            // What it is still owed is among what it asks for.
+            // The new catch-up includes what the client is still owed.
             self.recover(|recovery, core| recovery.reply_waiting(core, slot, hash, out));
             self.leave(slot, &message.topic);
         }
@@ -148,7 +148,7 @@ impl Engine {
         }
     }
 
-    /// The fields of a join, where it is within all limits. The error says which limit is reached, or which field
+    /// Returns the fields of a join that is within all limits. The error says which limit is reached, or which field
     /// is invalid.
     fn join_fields<'a>(
         &mut self,
@@ -177,8 +177,8 @@ impl Engine {
         }
     }
 
-    /// Whether a client may join, by its own token or by one for the topic that comes with the join. To
-    /// ask for what was before is to read history, but for one that returns.
+    /// Decides whether a client may join, by its own token or by one for the topic that comes with the join. To
+    /// request earlier messages is to read history, unless the client resumes.
     fn decide_join(
         &self,
         principal: &Principal,
@@ -202,7 +202,7 @@ impl Engine {
         decision
     }
 
-    /// The join is allowed: the connection enters, and is told so when it is known from where.
+    /// The join is allowed: the connection enters the topic, and gets the reply when its start position is known.
     fn phoenix_joined(
         &mut self,
         slot: u32,
@@ -239,14 +239,13 @@ impl Engine {
         {
             return;
         }
-        // What was published before is the member's still, and leaves before the answer; after it
-        // comes the end of the join.
+        // The client still gets earlier messages, before the reply; after the reply comes the end of the join.
         let end = self.phoenix_end_join(slot, protocol, &message.topic, hash, out);
         reply(protocol, message, Status::Ok, NOTHING, out);
         out.extend_from_slice(&end);
     }
 
-    /// Why a client's message is too large, if it is.
+    /// Returns the error of a message that is too large.
     fn too_large(&self, payload_bytes: usize) -> Option<String> {
         let max = self.core.settings.session.message_bytes_max;
         (payload_bytes > max).then(|| {
@@ -274,7 +273,7 @@ impl Engine {
             return refuse(protocol, &unmatched, "unmatched topic", out);
         };
         if message.join_ref.as_deref().is_some_and(|of| of != join.join_ref) {
-            // Of a join that was before.
+            // It belongs to an earlier join.
             return refuse(protocol, &message, "unmatched topic", out);
         }
         if let Some(why) = self.too_large(message.payload.bytes()) {
@@ -300,7 +299,7 @@ impl Engine {
         match policy.decide(&self.core.principal(slot), Action::Publish, &topic) {
             Decision::Deny(_) if is_history => refuse(protocol, &message, NO_HISTORY, out),
             Decision::Deny(deny) => refuse(protocol, &message, &deny.phoenix_reason(), out),
-            // To the application an event may have any name: nobody else hears it.
+            // An event for the application alone may have any name: no member gets it.
             Decision::Webhook(Hook::Message) => {
                 let consent = Consent::Requested(Hook::Message);
                 self.phoenix_publish(slot, protocol, message, consent, out);
@@ -314,7 +313,7 @@ impl Engine {
         }
     }
 
-    /// Publishes an event that members hear.
+    /// Publishes an event to members.
     fn phoenix_say(
         &mut self,
         slot: u32,
@@ -329,7 +328,7 @@ impl Engine {
         }
     }
 
-    /// The client gives a new token in place of the one that expires.
+    /// The client sends a new token in place of the one that expires.
     fn phoenix_refresh(
         &mut self,
         slot: u32,
@@ -355,7 +354,7 @@ impl Engine {
         consent: Consent,
         out: &mut Vec<u8>,
     ) {
-        // What the application answers to it is the application's, the key included.
+        // The payload is the application's, the key included.
         let key = match consent {
             Consent::Requested(Hook::Message) => Ok(None),
             Consent::Given(_) | Consent::Requested(_) => phoenix::take_key(&mut message.payload),
@@ -402,8 +401,8 @@ impl Engine {
         }
     }
 
-    /// A page of the topic's history. Whoever has joined may read it, also where the application decided
-    /// that.
+    /// Sends a page of the topic's history. Each client that has joined may read it, even if the application has
+    /// decided about the join.
     fn phoenix_history(
         &mut self,
         slot: u32,
@@ -425,7 +424,7 @@ impl Engine {
         }
         match phoenix::history_page(&message.topic, &message.payload) {
             Ok(page) => {
-                // What waits for its turn is small: nothing counts it.
+                // The waiting message is small: no limit counts it.
                 drop(take_payload(&mut message));
                 let (to, from) = (ReplyTarget::Phoenix(message.into()), out.len());
                 self.read_page(slot, page, to, from, out);
@@ -466,7 +465,7 @@ impl Engine {
         }
     }
 
-    /// Asks the application whether the client may join.
+    /// Requests the application's decision whether the client may join.
     fn request_join(
         &mut self,
         slot: u32,
@@ -478,7 +477,7 @@ impl Engine {
         let core = &mut self.core;
         let number = core.joins.begin(slot, hash, &message.topic);
         let users = core.users(slot).map(Into::into).collect();
-        // The payload is needed again when it is allowed.
+        // The payload is needed again when the join is allowed.
         let (topic, payload) = (message.topic.clone(), Some(message.payload.clone()));
         let hook = PendingHook::Join(number, message.into());
         let mut requested = HookRequest::subscribe(topic, users, protocol.name(), hook);
@@ -497,7 +496,7 @@ impl Engine {
         }
     }
 
-    /// The application has answered whether a client may join.
+    /// The application has decided whether a client may join.
     pub(crate) fn on_join_response(
         &mut self,
         slot: u32,
@@ -531,11 +530,11 @@ impl Engine {
         }
         match response.entered(&core.settings) {
             Ok((response, meta)) => {
-                // The rule may be another one than when the application was asked.
+                // The rule may have changed since the request to the application.
                 let settings = core.settings.clone();
                 let permit = Permit::of(&settings.session.policy.topic(&message.topic));
                 let payload = take_payload(&mut message);
-                // The fields were valid when the application was asked. The limit may be a lower one now.
+                // The fields were valid at the request to the application. The limit may be lower now.
                 let fields = Join::parse(&payload).and_then(|join| join.fields(usize::MAX));
                 let mut fields = fields.unwrap_or_default();
                 let own = fields.meta.filter(|meta| meta.len() <= settings.presence_meta_bytes_max);
@@ -552,7 +551,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// The application took the connection out of a topic: its join, if it has one, has ended.
+    /// The connection has left a topic without a `phx_leave`: ends its join, if it has one.
     pub(crate) fn phoenix_left(&mut self, slot: u32, topic: &str, out: &mut Vec<u8>) {
         let Some(protocol) = self.core.protocol(slot) else {
             return;
@@ -564,8 +563,8 @@ impl Engine {
         }
     }
 
-    /// Ends a join, if there is one: what it is still owed goes to `out`. Gives the message that it
-    /// has ended.
+    /// Ends a join, if the connection has one, and appends the messages that it is still owed to `out`. Returns the
+    /// message that the join has ended.
     fn phoenix_end_join(
         &mut self,
         slot: u32,
@@ -592,12 +591,12 @@ impl Engine {
     }
 }
 
-/// Takes the payload out of a message: a message that only waits for its reply needs none.
+/// Takes the payload out of a message that only waits for its reply and needs none.
 fn take_payload(message: &mut ClientMessage) -> Data {
     std::mem::replace(&mut message.payload, Data::Binary([].into()))
 }
 
-/// The join's ref, as the client knows it; clients of old versions have just the message's.
+/// Returns the join's ref, as the client knows it; clients of old versions have only the message's.
 fn join_ref(message: &ClientMessage) -> &str {
     message.join_ref.as_deref().or(message.ref_.as_deref()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Long polls: answered from what was published, and woken when more is.
+//! Long polls: each gets its reply from recent messages, or wakes up when one is published.
 
 use broker::Recent;
 use history::{Completion, HistoryReply, Piece, Pull, Start, TopicCursor};
@@ -17,12 +17,12 @@ use crate::core::count::count;
 use crate::engine::Engine;
 use crate::recovery::has_gap_notice;
 
-/// Messages with history in one answer; the next poll gets more.
+/// The most messages with history in one reply; the next poll gets more.
 const REPLY_MESSAGES: usize = if cfg!(test) { 4 } else { 256 };
 
 impl Engine {
-    /// A poll enters its topics first and then scans: whatever is published after the scan wakes
-    /// it, and whatever was before is found. So nothing falls between.
+    /// Starts a poll. It enters its topics first and then scans: a message after the scan wakes it, and the scan
+    /// finds those before. So none is missed.
     pub(crate) fn start_poll(&mut self, slot: u32, poll: request::Poll, out: &mut Vec<u8>) {
         if !self.send_earlier(slot, out) {
             return;
@@ -37,7 +37,7 @@ impl Engine {
         let epoch = self.core.broker.epoch();
         let from = token.and_then(|token| token.offset(epoch));
         let from = from.map(|offset| Position { epoch, offset });
-        // An id of another life: the broker says so.
+        // An id of another epoch: the broker detects it.
         let from = from.or(token.map(|token| token.id).filter(|_| history.is_none()));
         let recent = self.recent_of_poll(slot, from);
         let no_history = resumes && from.is_none() && history.is_none();
@@ -51,7 +51,7 @@ impl Engine {
             _ => no_history.then_some(RecoveryGap::NoHistory),
         };
         let recovered = resumes.then_some(gap.is_none());
-        // Whoever is to be given a state is told at once when it is empty; who comes back knows that.
+        // A client that enters a compacted topic gets even an empty state at once; a client that resumes knows it.
         let enters = history.as_ref().is_some_and(|history| {
             let plain = history.cursors.iter().take(history.plain);
             let is_new = |cursor: &&TopicCursor| {
@@ -72,7 +72,7 @@ impl Engine {
         self.scan_poll(slot, Some(recent), now, gap);
     }
 
-    /// Whether a poll asks for all that is there, or for the newest of it, of a topic that keeps nothing.
+    /// True when a poll requests all retained messages, or the newest, of a topic that retains none.
     fn requests_in_vain(&self, slot: u32, request: &ResumeRequest) -> bool {
         let core = &self.core;
         let wants = |topic: &Name| {
@@ -83,7 +83,7 @@ impl Engine {
         core.hub.topics_of(slot).any(|topic| wants(topic) && core.history().rule(topic).is_none())
     }
 
-    /// The topics with history of a poll that has entered its topics.
+    /// Returns the topics with history of a poll that has entered its topics.
     fn poll_history(&mut self, slot: u32, request: &ResumeRequest) -> Option<PollHistory> {
         let topics: Vec<Name> = self.core.hub.topics_of(slot).cloned().collect();
         let (mut hashed, mut acknowledged) = (Vec::new(), Vec::new());
@@ -118,8 +118,8 @@ impl Engine {
         Some(history)
     }
 
-    /// What was published lately to the poll's topics and is not retained: all of topics without history,
-    /// of others who came and went.
+    /// Returns the recent messages of the poll's topics that are not retained: all of topics without history,
+    /// presence notices of others.
     fn recent_of_poll(&self, slot: u32, since: Option<Position>) -> Recent {
         let own = self.core.hub.topics_of(slot).cloned();
         let topics: Vec<(u64, Name)> = own
@@ -131,7 +131,7 @@ impl Engine {
         self.core.broker.recent(&topics, since)
     }
 
-    /// Something may have come for a poll, or its time is over.
+    /// Scans again: messages may have come for a poll, or its time is over.
     pub(crate) fn poll_again(&mut self, slot: u32, over: bool) {
         self.scan_poll(slot, None, over, None);
     }
@@ -151,7 +151,7 @@ impl Engine {
         };
         let (since, serial) = (poll.since, connection.serial);
         if poll.history.as_ref().is_some_and(|history| history.reading.is_some()) {
-            // Answered when the history has, or with the next scan after that.
+            // The poll gets its reply after the history's, or with the next scan after that.
             if let Some(history) = self.poll_history_mut(slot) {
                 (history.woken, history.now) = (true, history.now || now);
             }
@@ -187,7 +187,7 @@ impl Engine {
         self.reply_if(slot, &recent, piece, now, gap);
     }
 
-    /// The next piece for a poll, if it is to be had at once.
+    /// Returns the next piece for a poll, if it is available at once.
     fn poll_piece(&mut self, slot: u32, serial: u32, pull: Pull, now: bool) -> Option<Piece> {
         let (handle, query) = (self.core.handle.clone(), self.recovery.catchups.query());
         let numbers = vec![query];
@@ -206,7 +206,7 @@ impl Engine {
         None
     }
 
-    /// The history has said from where a poll begins.
+    /// The history has reported where a poll begins.
     pub(crate) fn poll_started(&mut self, slot: u32, query: u32, start: Start) {
         let history = self.poll_history_mut(slot).filter(|history| history.reading == Some(query));
         let Some(history) = history else {
@@ -220,7 +220,7 @@ impl Engine {
         self.scan_poll(slot, None, now || gap.is_some(), gap);
     }
 
-    /// What a poll can't be given, since it is gone while the poll waited.
+    /// Returns the gap of a poll, if retained messages were dropped while it waited.
     fn poll_gone(&self, slot: u32, piece: &Piece) -> Option<RecoveryGap> {
         let history = self.poll_of(slot)?.history.as_ref()?;
         let has_gap_notice = |(at, cursor): (usize, &TopicCursor)| match at < history.plain {
@@ -230,9 +230,9 @@ impl Engine {
         history.cursors.iter().enumerate().any(has_gap_notice).then_some(RecoveryGap::TooOld)
     }
 
-    /// The gap in messages that waited for a client which did not say how far it has them. The gap notice goes along
-    /// with a reply and causes none: otherwise a client that polls so again and again would get each reply at once.
-    /// There is no notice where it would make a state begin anew.
+    /// Returns the gap in messages that waited for a client which did not say how far it has them. The gap notice
+    /// accompanies a reply and causes none: otherwise a client that repeats such polls would get each reply at once.
+    /// No notice is sent if it would make a state begin anew.
     fn poll_gone_unrequested(&self, slot: u32, piece: &Piece) -> Option<RecoveryGap> {
         let history = self.poll_of(slot)?.history.as_ref()?;
         let (plain, acknowledged) = history.cursors.split_at(history.plain);
@@ -242,8 +242,8 @@ impl Engine {
         (is_gone && history.is_quiet && !anew).then_some(RecoveryGap::TooOld)
     }
 
-    /// An answer with a gap does not say of which topics: its client forgets all states, and gets them all
-    /// again. True when there is one that was not to be read from its beginning.
+    /// A reply with a gap does not name the topics: its client forgets all states, and gets them all again. True when
+    /// some state was not to be read from its beginning.
     fn begin_states_anew(&mut self, slot: u32, gap: RecoveryGap) -> bool {
         let history = self.core.history.clone();
         let Some(poll) = self.poll_history_mut(slot) else {
@@ -265,11 +265,11 @@ impl Engine {
         self.core.table.cold_mut(slot)?.poll.as_mut()?.history.as_deref_mut()
     }
 
-    /// The history has answered.
+    /// The history has read a piece.
     pub(crate) fn poll_was_read(&mut self, slot: u32, number: u32, piece: Piece) {
         let (gone, unrequested) =
             (self.poll_gone(slot, &piece), self.poll_gone_unrequested(slot, &piece));
-        // Not what another poll of this connection asked before.
+        // Ignores the reply to an earlier poll of this connection.
         let history = self.poll_history_mut(slot).filter(|history| history.reading == Some(number));
         let Some(history) = history else {
             return;
@@ -289,10 +289,10 @@ impl Engine {
             return self.scan_poll(slot, Some(recent), true, Some(gap));
         }
         if piece.messages.is_empty() && (gap.is_none() || !piece.caught_up) {
-            // There is nothing up to here.
+            // The history has no messages up to here.
             if let Some(history) = self.poll_history_mut(slot) {
                 history.gap = gap;
-                // Who asks for what is there gets what is there when it is answered.
+                // A poll for all messages gets those that are there when it is replied to.
                 for cursor in &mut history.cursors {
                     cursor.after = cursor.after.max(piece.through);
                 }
@@ -305,7 +305,7 @@ impl Engine {
         self.reply_if(slot, &recent, Some(piece), false, gap);
     }
 
-    /// True while a poll waits for the answer to this query.
+    /// True while a poll waits for the reply to this query.
     pub(crate) fn poll_awaits(&mut self, slot: u32, query: u32) -> bool {
         self.poll_history_mut(slot).is_some_and(|history| history.reading == Some(query))
     }
@@ -314,7 +314,7 @@ impl Engine {
         self.core.table.cold(slot)?.poll.as_deref()
     }
 
-    /// Answers when there is something to say.
+    /// Replies if the poll has messages, a gap, or no time left.
     fn reply_if(
         &mut self,
         slot: u32,
@@ -330,7 +330,7 @@ impl Engine {
         }
     }
 
-    /// The compacted topics of a poll.
+    /// Returns the compacted topics of a poll.
     fn poll_states(&self, slot: u32) -> Vec<Name> {
         let history = self.poll_of(slot).and_then(|poll| poll.history.as_ref());
         let plain = history.map_or(&[][..], |history| &history.cursors[..history.plain]);
@@ -345,8 +345,8 @@ impl Engine {
         self.core.history().rule(topic).is_some_and(|rule| rule.compact)
     }
 
-    /// How far a poll has everything with a piece that goes up to an offset: some of its topics may
-    /// have been ahead of it.
+    /// Returns the position of a poll after a piece that ends at an offset: some of its topics may have been ahead of
+    /// it.
     fn poll_position(&self, mut cursors: Vec<TopicCursor>, piece: &Piece) -> Frontier {
         let epoch = self.core.history().epoch();
         let through = piece.through;
@@ -361,7 +361,7 @@ impl Engine {
             .map(|topic| Behind { topic: model::resume::mark(&topic.topic), through: topic.after })
             .collect();
         if behind.len() > model::resume::BEHIND_MAX {
-            // Too many to name: better some twice than one not at all.
+            // Too many to name: a duplicate is better than a loss.
             return Frontier::at(Position { epoch, offset: through });
         }
         Frontier { through: Position { epoch, offset: ahead }, behind }
@@ -422,8 +422,8 @@ impl Engine {
         }
     }
 
-    /// The connection has come from another engine: what its poll asked of the history is asked again.
-    /// `reads` where that was a piece.
+    /// Repeats the pending query of a poll whose connection has come from another engine. `reads` is true if that was
+    /// for a piece.
     pub(crate) fn restart_poll(&mut self, slot: u32, reads: bool) {
         let Some(history) = self.poll_history_mut(slot) else {
             return;

@@ -1,4 +1,4 @@
-//! What connections have in the registry of presence.
+//! The entries of connections in the registry of presence.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,25 +10,24 @@ use presence::{PassedEntry, Presence, Ref};
 use crate::core::shrink::Shrink;
 use crate::handover::value::Text;
 
-/// Users of one connection that are present in a topic through it. A connection may name more, and
-/// those get their messages but are not listed: one that names hundreds in each of its topics would
-/// fill every list.
+/// The most users of a connection that have an entry in a topic. Further users get their messages but have no entry:
+/// a connection that names hundreds in each of its topics would fill every snapshot.
 const USERS_PER_CONNECTION_MAX: usize = 8;
 
-/// What connections have in the registry of presence, by slot.
+/// The entries of connections in the registry of presence, by slot.
 pub(crate) struct PresenceEntries {
     registry: Arc<dyn Presence>,
     entries: HashMap<u32, Vec<Entry>>,
 }
 
-/// What a connection has in the registry for one topic.
+/// The entries of a connection in one topic.
 struct Entry {
     hash: u64,
     topic: Name,
     users: Box<[(Name, Ref)]>,
 }
 
-/// The same on its way to another engine: users with their refs, as node and number.
+/// An entry on its way to another engine: users with their refs, as node and number.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct EntryRecord {
@@ -36,24 +35,25 @@ pub(crate) struct EntryRecord {
     topic: Text<Name>,
     #[n(1)]
     users: Vec<(Text<Name>, u32, u64)>,
-    /// What each of them shows in lists, if that is more than nothing: its meta, and the ref before it.
+    /// For each user the payload, and the ref before the present one. `None` if all payloads are empty and no ref has
+    /// changed.
     #[n(2)]
     passed: Option<Vec<PassedEntryRecord>>,
 }
 
-/// A meta, and the node and the number of the ref before it.
+/// A payload, and the node and the number of the ref before it.
 type PassedEntryRecord = (String, Option<(u32, u64)>);
 
-/// The meta of who shows nothing.
+/// The payload of a client that shows none.
 const NO_META: &str = "{}";
 
 impl PresenceEntries {
-    /// None yet, in this registry.
+    /// Creates an empty list of entries in this registry.
     pub fn new(registry: Arc<dyn Presence>) -> Self {
         PresenceEntries { registry, entries: HashMap::new() }
     }
 
-    /// Users of a connection are in a topic now. Only the first few of them are listed.
+    /// Users of a connection enter a topic. Only the first `USERS_PER_CONNECTION_MAX` get an entry.
     pub fn enter<'a>(
         &mut self,
         slot: u32,
@@ -70,8 +70,8 @@ impl PresenceEntries {
         }
     }
 
-    /// Another user of a connection is in these topics now. A connection has only so many that are
-    /// listed.
+    /// Another user of a connection enters these topics. A topic has at most `USERS_PER_CONNECTION_MAX` entries of
+    /// a connection.
     pub fn enter_as(
         &mut self,
         slot: u32,
@@ -100,7 +100,7 @@ impl PresenceEntries {
         }
     }
 
-    /// A user is the connection's no longer, and is there no longer through it.
+    /// Removes the entries of a user that the connection has logged out.
     pub fn leave_as(&mut self, slot: u32, user: &str, now_us: u64) {
         let Some(entries) = self.entries.get_mut(&slot) else {
             return;
@@ -139,7 +139,7 @@ impl PresenceEntries {
         }
     }
 
-    /// Writes out what a connection has in the registry.
+    /// Exports the entries of a connection.
     pub fn export(&self, slot: u32) -> Vec<EntryRecord> {
         let user = |(name, of): &(Name, Ref)| (Text(name.clone()), of.node().0, of.number());
         let entry = |Entry { hash: _, topic, users }: &Entry| {
@@ -161,8 +161,8 @@ impl PresenceEntries {
         self.entries.get(&slot).into_iter().flatten().map(entry).collect()
     }
 
-    /// Takes up what a connection has in the registry, and enters it there where it is not: members know of
-    /// it.
+    /// Imports the entries of a connection, and restores in the registry those that it lacks: members already know
+    /// them.
     pub fn import(&mut self, slot: u32, records: Vec<EntryRecord>, hash: &dyn Fn(&str) -> u64) {
         let user =
             |(name, node, number): (Text<Name>, u32, u64)| (name.0, Ref::new(NodeId(node), number));
@@ -181,7 +181,7 @@ impl PresenceEntries {
         }
     }
 
-    /// Takes back what an import has entered.
+    /// Undoes an import.
     pub fn unrestore(&mut self, slot: u32) {
         for Entry { topic, users, .. } in self.entries.remove(&slot).into_iter().flatten() {
             users.iter().for_each(|(user, of)| self.registry.unrestore(&topic, user, *of));
@@ -196,7 +196,7 @@ impl PresenceEntries {
         }
     }
 
-    /// Gives the connection's entries in a topic another meta; false when it has none.
+    /// Changes the payload of the connection's entries in a topic; false when it has none.
     pub fn update(&mut self, slot: u32, hash: u64, meta: &str, now_us: u64) -> bool {
         let entries = self.entries.get_mut(&slot);
         let Some(entry) = entries.and_then(|all| all.iter_mut().find(|it| it.hash == hash)) else {
@@ -212,14 +212,14 @@ impl PresenceEntries {
         any
     }
 
-    /// The connection's first user in a topic.
+    /// Returns the connection's first user in a topic.
     pub fn own(&self, slot: u32, topic: &str) -> Option<(&str, Ref)> {
         let mut entries = self.entries.get(&slot).into_iter().flatten();
         let own = entries.find(|it| it.topic == topic).and_then(|it| it.users.first());
         own.map(|(user, of)| (user.as_str(), *of))
     }
 
-    /// Gives room back that a crowd has left.
+    /// Gives memory back after a spike.
     pub fn shrink(&mut self) {
         self.entries.shrink();
     }

@@ -1,5 +1,5 @@
-//! Who is in the topics with presence: the shard enters its connections into the registry of all
-//! shards, and the first shard publishes what the registry has to say to the members.
+//! Presence in topics: each shard enters its connections into the registry of all shards, and the first shard
+//! publishes the registry's notices to the members.
 
 pub(crate) mod entries;
 pub(crate) mod snapshot;
@@ -16,15 +16,15 @@ use crate::core::command::{Command, PresenceQuery};
 use crate::core::responses::{NO_USER, NOT_SUBSCRIBED, named};
 use crate::engine::Engine;
 
-/// Topics whose notices are composed at a time.
+/// The most topics whose notices are composed at a time.
 const TOPICS_PER_TAKE: usize = 64;
 
-/// How often that is done in a row; what is due then still waits until the next pass.
+/// How often that is done in a row; later notices wait until the next pass.
 const TAKES_MAX: usize = 16;
 
 impl Engine {
-    /// The connection has entered a topic with presence: its users are there now. A long poll of our
-    /// own comes and goes with every request, and is not counted.
+    /// The connection has entered a topic with presence: its users enter too. A long poll comes and goes with every
+    /// request, and does not count.
     pub(crate) fn enter_presence(&mut self, slot: u32, topic: &str, meta: &str) {
         let protocols = self.core.shared.protocols;
         let meta = self.core.presence_meta(slot, meta);
@@ -35,7 +35,7 @@ impl Engine {
         }
     }
 
-    /// Another user of the connection is there now, in all of its topics with presence.
+    /// Another user of the connection enters all of its topics with presence.
     pub(crate) fn enter_presence_as(&mut self, slot: u32, user: &str) {
         let meta = self.core.presence_meta(slot, "{}");
         let Core { hub, settings, broker, entries, now_us, .. } = &mut self.core;
@@ -47,7 +47,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// A list that was not there at once has come.
+    /// A delayed snapshot has come.
     pub(crate) fn on_presence_listed(&mut self, slot: u32, query: PresenceQuery, list: List) {
         match query {
             PresenceQuery::Join { topic, join_ref } => {
@@ -69,7 +69,7 @@ impl Engine {
         }
     }
 
-    /// Answers who is in a topic: a request, or a command on a connection that is open.
+    /// Replies with a presence snapshot: to a request, or to a command on an open connection.
     pub(crate) fn reply_presence(
         &mut self,
         slot: u32,
@@ -85,7 +85,7 @@ impl Engine {
         }
     }
 
-    /// A list may be long: whoever asks for many is slowed, as one who enters as many topics is.
+    /// A snapshot may be long: a client that requests many is slowed down, as one that enters as many topics.
     fn presence_by_id(
         &mut self,
         slot: u32,
@@ -103,8 +103,7 @@ impl Engine {
         }
     }
 
-    /// A member shows something else in a topic's presence. All shards share the registry: it counts as a
-    /// join does.
+    /// Changes a member's payload in a topic's presence. All shards share the registry: the command counts as a join.
     pub(crate) fn update_presence(
         &mut self,
         slot: u32,
@@ -137,7 +136,7 @@ impl Engine {
         protocol.reply(id, result, &mut core.codecs, out);
     }
 
-    /// `GET /presence`. The request waits when the answer comes later.
+    /// `GET /presence`. The request waits when the snapshot comes later.
     fn request_presence(
         &mut self,
         slot: u32,
@@ -160,8 +159,8 @@ impl Engine {
 }
 
 impl Core {
-    /// Who is in a topic, for a new member that has joined with this ref. `None` when the answer
-    /// comes later: the mailbox brings it to [`Engine::on_presence_listed`](crate::Engine).
+    /// Returns a topic's snapshot for a new member that has joined with this ref. `None` when it comes later: the
+    /// mailbox brings it to [`Engine::on_presence_listed`](crate::Engine).
     pub(crate) fn presence_of(&self, slot: u32, topic: &str, join_ref: &str) -> Option<List> {
         let own = self.entries.own(slot, topic);
         let query = PresenceQuery::Join { topic: topic.into(), join_ref: join_ref.into() };
@@ -171,7 +170,7 @@ impl Core {
         }
     }
 
-    /// Publishes what has changed, for all shards: only the first one does it.
+    /// Publishes the changes of all shards: only the first shard does.
     pub(crate) fn publish_presence(&mut self) {
         if self.number > 0 {
             return;
@@ -194,7 +193,7 @@ impl Core {
     }
 }
 
-/// The answer to a client that asks who is in a topic.
+/// Returns the reply to a client that requests the presence of a topic.
 fn presence_json(topic: &str, list: List) -> String {
     let users = list.users.map(Snapshot::into_json);
     let mut name = Vec::new();
@@ -208,7 +207,7 @@ fn presence_json(topic: &str, list: List) -> String {
     )
 }
 
-/// Brings a list to this shard's mailbox.
+/// Sends a snapshot to this shard's mailbox.
 fn listed_later(core: &Core, slot: u32, query: PresenceQuery) -> Completion<List> {
     let serial = core.table.get(slot).map_or(0, |connection| connection.serial);
     let (handle, under_way) = (core.handle.clone(), core.under_way.clone());

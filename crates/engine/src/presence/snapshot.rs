@@ -1,9 +1,8 @@
-//! The lists of presence that connections get when they have entered a topic.
+//! The presence snapshots that connections get when they have entered a topic.
 //!
-//! A Phoenix client gets the list with the answer to its join. All others to which messages are pushed
-//! get it whenever they enter a topic, by whichever way: behind the greeting, behind the reply to the
-//! command, or when the application puts them into it. So everyone who hears of changes knows what
-//! changes.
+//! A Phoenix client gets the snapshot with the reply to its join. All other clients that messages are pushed to get
+//! it whenever they enter a topic: behind the greeting, behind the reply to the command, or when the application
+//! subscribes them. So each client has the snapshot that later notices change.
 
 use auth::Action;
 use presence::{COUNT, List, STATE, Snapshot};
@@ -13,11 +12,11 @@ use protocol::{Delivery, ProtocolRef};
 use crate::core::Core;
 use crate::core::responses::{reply, say};
 
-/// A list of presence that goes out whatever else waits, in bytes.
+/// A snapshot of at most so many bytes is sent whatever else waits.
 const SHORT_LIST_BYTES: usize = 16 << 10;
 
 impl Core {
-    /// Tells a client that it has joined, and then who is there.
+    /// Sends a client the reply to its join, and then the snapshot.
     pub(crate) fn send_joined(
         &mut self,
         slot: u32,
@@ -30,8 +29,8 @@ impl Core {
         self.send_list_of(slot, protocol, &message.topic, out);
     }
 
-    /// The connection has entered a topic with presence, and is told who is there as soon as it has been
-    /// told that, by [`Core::send_due_lists`]. A poll asks for itself, and a Phoenix client joins.
+    /// The connection has entered a topic with presence. [`Core::send_due_lists`] sends it the snapshot after the
+    /// reply. A poll requests it itself, and a Phoenix client gets it by its join.
     pub(crate) fn owe_list(&mut self, slot: u32, topic: &str) {
         let sends_presence = |protocol: ProtocolRef| {
             protocol.delivery() == Delivery::Pushed && !protocol.capabilities().joins
@@ -48,7 +47,7 @@ impl Core {
         }
     }
 
-    /// The list of a topic is owed no longer.
+    /// Forgets that the snapshot of a topic is due.
     pub(crate) fn forget_list(&mut self, slot: u32, topic: &str) {
         if let Some(due) = self.snapshots_due.get_mut(&slot) {
             due.retain(|name| name != topic);
@@ -58,9 +57,8 @@ impl Core {
         }
     }
 
-    /// Tells a member who is there, if the topic's members may know. A long list waits while anything
-    /// else does, so that a client which enters many topics at once is not taken for one that doesn't
-    /// read.
+    /// Sends a member the snapshot, if the topic's members may see it. A long snapshot waits while anything else
+    /// does, so that a client which enters many topics at once does not look like one that doesn't read.
     pub(crate) fn send_list_of(
         &mut self,
         slot: u32,
@@ -83,8 +81,8 @@ impl Core {
         }
     }
 
-    /// Under which ref a member gets a topic's list: a Phoenix client's join has one, and all others
-    /// the empty one. Nothing for who is no member.
+    /// Returns the ref under which a member gets a topic's snapshot: that of a Phoenix client's join, or the empty
+    /// one of other clients. `None` for a connection that is no member.
     fn listed_as(&self, slot: u32, protocol: ProtocolRef, topic: &str) -> Option<String> {
         if !protocol.capabilities().joins {
             return self.hub.topics_of(slot).any(|name| name == topic).then(String::new);
@@ -94,7 +92,7 @@ impl Core {
         Some(join.join_ref.into_owned())
     }
 
-    /// Sends a list that was not there at once, if the join that it is for still stands.
+    /// Sends a delayed snapshot, if its join is still the present one.
     pub(crate) fn send_late_list(&mut self, slot: u32, topic: &str, join_ref: &str, list: List) {
         let Some(protocol) = self.protocol(slot) else { return };
         if self.listed_as(slot, protocol, topic).is_none_or(|now| now != join_ref) {
@@ -137,13 +135,13 @@ impl Core {
             }
         }
         if long {
-            // The next one waits until this one has left.
+            // The next snapshot waits until this one has left.
             self.send_and_wait(slot, out);
             out.clear();
         }
     }
 
-    /// Tells a connection the lists that it is owed, as long as it takes them.
+    /// Sends a connection the snapshots that are due, as long as it takes them.
     pub(crate) fn send_due_lists(&mut self, slot: u32, out: &mut Vec<u8>) {
         while !self.is_backlogged(slot)
             && let Some(due) = self.snapshots_due.get_mut(&slot)
@@ -159,7 +157,7 @@ impl Core {
         }
     }
 
-    /// The same, where nothing else is sent with them.
+    /// As [`Core::send_due_lists`], if nothing else is sent with them.
     pub(crate) fn flush_due_lists(&mut self, slot: u32) {
         if self.snapshots_due.contains_key(&slot) {
             let mut out = Vec::new();
@@ -171,7 +169,7 @@ impl Core {
     }
 }
 
-/// What a new member gets: the list, and the counts where there is none.
+/// Returns the notices for a new member: the snapshot, and the counts if there is none.
 fn join_notices(list: List) -> Vec<(&'static str, String)> {
     let counts = list.counts;
     let users = list.users.map_or_else(|| "{}".into(), Snapshot::into_json);

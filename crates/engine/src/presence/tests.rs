@@ -1,4 +1,4 @@
-//! A registry that answers later, as one that asks another node would.
+//! A registry that replies later, as one on another node would.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -11,7 +11,7 @@ use super::*;
 use crate::core::handle::{Handle, Shared};
 use crate::testing::{self, ClientEnd, Driver};
 
-/// Holds back each list until the test releases it.
+/// Delays each snapshot until the test releases it.
 struct Late {
     local: Local,
     pending: Mutex<Vec<(Completion<List>, List)>>,
@@ -147,7 +147,7 @@ impl World {
     }
 }
 
-/// The beginning of a WebSocket, for this path.
+/// Returns the request that begins a WebSocket, for this path.
 fn upgrade(target: &str) -> String {
     format!(
         "GET {target} HTTP/1.1\r\nHost: t\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -210,7 +210,7 @@ fn a_member_gets_the_list_of_its_last_join_when_it_comes_later() {
     assert!(lists.contains(list), "{lists}");
 }
 
-/// What a member of `room:1` is told, as a message that was not published.
+/// The beginning of a member's snapshot of `room:1`, as an unpublished message.
 const PRESENCE_STATE: &str =
     r#"{"type":"message","topic":"room:1","event":"presence_state","data":{"#;
 
@@ -234,14 +234,14 @@ fn members_on_other_transports_get_a_list_that_comes_later() {
     let reply = world.exchange(&mut socket, &subscribe);
     assert!(reply.contains(r#"{"type":"reply","id":1,"ok":{"topic":"room:1"}}"#), "{reply}");
     assert!(!reply.contains("presence"), "{reply}");
-    // It leaves before the answer, and a command waits for another.
+    // The client leaves before the reply, and a command waits for another.
     world.exchange(&mut socket, &frame(r#"{"type":"unsubscribe","id":2,"topic":"room:1"}"#));
     world.exchange(&mut socket, &frame(r#"{"type":"presence","id":3,"topic":"room:1"}"#));
     assert_eq!(world.presence.release(), 2);
     let reply = world.exchange(&mut socket, b"");
     let want = r#"{"type":"reply","id":3,"ok":{"topic":"room:1","users":1,"connections":1,"#;
     assert!(reply.contains(want) && !reply.contains("presence_state"), "{reply}");
-    // What comes for who is gone harms nobody.
+    // A snapshot for a connection that has ended harms no client.
     world.exchange(&mut socket, &subscribe);
     world.exchange(&mut socket, &frame(r#"{"type":"presence","id":4,"topic":"room:1"}"#));
     drop(socket);

@@ -1,4 +1,4 @@
-//! Drives engines in one thread, without sockets: an in-memory network whose pipes hold little.
+//! Drives engines in one thread, without sockets: an in-memory network with small pipes.
 
 mod upgrade;
 
@@ -19,13 +19,13 @@ use crate::{
 };
 pub(crate) use upgrade::{Services, Upgrade};
 
-/// What a pipe holds for a client that doesn't read, in bytes.
+/// The capacity of a pipe to a client that doesn't read, in bytes.
 const PIPE_BYTES: usize = 2_304;
 
-/// Members that one turn serves.
+/// The most members that one turn serves.
 const TURN: usize = 5;
 
-/// Commands from other engines and from the world.
+/// Commands from other engines and from the test.
 struct Commands {
     waiting: Mutex<Vec<Command>>,
     items_max: usize,
@@ -53,7 +53,7 @@ impl Queue for Commands {
     }
 }
 
-/// A handle to an engine that a test drives.
+/// Creates a handle to an engine that a test drives.
 pub(crate) fn handle(items_max: usize) -> Handle {
     let commands = Commands { waiting: Mutex::default(), items_max };
     Handle::new(Box::new(commands), 64)
@@ -74,7 +74,7 @@ pub(crate) struct ClientEnd(Rc<RefCell<Pipe>>);
 /// The server's end. Dropping it closes it.
 pub(crate) struct ServerEnd(Rc<RefCell<Pipe>>);
 
-/// A connection.
+/// Creates a connection.
 pub(crate) fn pair() -> (ClientEnd, ServerEnd) {
     let pipe: Rc<RefCell<Pipe>> = Rc::default();
     (ClientEnd(pipe.clone()), ServerEnd(pipe))
@@ -85,22 +85,22 @@ impl ClientEnd {
         self.0.borrow_mut().to_server.extend(bytes);
     }
 
-    /// How many bytes of what it has sent the server has not read.
+    /// Returns how many sent bytes the server has not read.
     pub fn unread(&self) -> usize {
         self.0.borrow().to_server.len()
     }
 
-    /// True when the server has ended the connection: what it sent before may be there still.
+    /// True when the server has ended the connection: earlier bytes may still be unread.
     pub fn is_ended(&self) -> bool {
         self.0.borrow().server_closed
     }
 
-    /// The connection breaks: of what the server has not read, so many bytes come to it.
+    /// Breaks the connection: of the bytes that the server has not read, so many reach it.
     pub fn cut(self, bytes: usize) {
         self.0.borrow_mut().to_server.truncate(bytes);
     }
 
-    /// Reads what is there, up to so many bytes; `None` at the end.
+    /// Reads the available bytes, at most so many; `None` at the end.
     pub fn read(&self, bytes_max: usize) -> Option<Vec<u8>> {
         let mut pipe = self.0.borrow_mut();
         let length = bytes_max.min(pipe.to_client.len());
@@ -126,7 +126,7 @@ impl Drop for ServerEnd {
 struct Socket {
     end: ServerEnd,
     outbox: Option<Outbox>,
-    /// Closes when everything has left; true where only our side does.
+    /// Set when the socket closes after all bytes have left; true when only the server's side does.
     closing: Option<bool>,
     /// The engine knows that the peer has closed.
     end_sent: bool,
@@ -140,7 +140,7 @@ pub(crate) struct Driver {
     confirmed: Vec<u32>,
 }
 
-/// Drivers of engines, one for each handle.
+/// Creates drivers of engines, one for each handle.
 pub(crate) fn drivers(
     handles: &[Handle],
     settings: Settings,
@@ -169,10 +169,10 @@ pub(crate) fn drivers(
     (0..).take(handles.len()).map(driver).collect()
 }
 
-/// The most turns that engines may need until nothing is under way in them.
+/// The most turns that engines may need until they are quiet.
 const QUIET_TURNS: usize = 10_000;
 
-/// Lets engines work until nothing is under way in any of them.
+/// Lets engines work until all of them are quiet.
 pub(crate) fn quiet(drivers: &mut [Driver]) {
     let mut turns = 0;
     while !drivers.iter().all(|driver| driver.engine.is_quiet()) {
@@ -182,7 +182,7 @@ pub(crate) fn quiet(drivers: &mut [Driver]) {
     }
 }
 
-/// An engine like another, without connections.
+/// Creates an engine like another, without connections.
 pub(crate) fn another(before: &Engine, engines: Arc<[Handle]>, shared: Arc<Shared>) -> Engine {
     let core = &before.core;
     Engine::new(Config {
@@ -199,7 +199,7 @@ pub(crate) fn another(before: &Engine, engines: Arc<[Handle]>, shared: Arc<Share
 }
 
 impl Driver {
-    /// Does what is under way in the engine, and reads no socket.
+    /// Does the pending work of the engine, and reads no socket.
     pub fn work(&mut self) {
         self.engine.take_commands();
         self.engine.run_commands();
@@ -209,18 +209,18 @@ impl Driver {
         self.fan_out();
     }
 
-    /// A client has connected: its request is often there already.
+    /// A client has connected: often its request is already there.
     pub fn connect(&mut self, end: ServerEnd) {
         self.connect_as(end, false);
     }
 
-    /// The same, perhaps beyond the limit of its address. Gives the connection's slot.
+    /// As `Driver::connect`, perhaps beyond the limit of its address. Returns the connection's slot.
     pub fn connect_as(&mut self, end: ServerEnd, reserved: bool) -> u32 {
         let arrival = if reserved { Arrival::Reserved } else { Arrival::Direct(None) };
         self.connect_by(end, Listener::Client, arrival)
     }
 
-    /// The same, by this listener and in this way.
+    /// As `Driver::connect_as`, with this listener and arrival.
     pub fn connect_by(&mut self, end: ServerEnd, listener: Listener, arrival: Arrival) -> u32 {
         self.engine.shared().connections.fetch_add(1, Ordering::Relaxed);
         let slot = self.engine.open(listener, arrival);
@@ -229,7 +229,7 @@ impl Driver {
         slot
     }
 
-    /// Sockets about which there is something to say, and so are commands if the last is true.
+    /// Returns the sockets with an event, and whether commands have come.
     pub fn events(&self) -> (Vec<u32>, bool) {
         let has_event = |socket: &Socket| {
             let pipe = socket.end.0.borrow();
@@ -241,7 +241,7 @@ impl Driver {
         (sockets.map(|(slot, _)| *slot).collect(), commands)
     }
 
-    /// Does what an event says.
+    /// Handles the event of a socket.
     pub fn ready(&mut self, slot: u32) {
         self.flush(slot);
         let closed = self.sockets.get(&slot).is_some_and(|it| it.end.0.borrow().client_closed);
@@ -253,7 +253,7 @@ impl Driver {
         }
     }
 
-    /// What waited for this turn.
+    /// Resumes what has waited for this turn.
     pub fn resume(&mut self) {
         self.engine.resume_waiters();
         self.perform();
@@ -268,7 +268,7 @@ impl Driver {
         }
     }
 
-    /// A turn's share of the fan-outs.
+    /// Serves a turn's share of the fan-outs.
     pub fn fan_out(&mut self) {
         let mut members = 0;
         while members < TURN
@@ -283,7 +283,7 @@ impl Driver {
         self.perform();
     }
 
-    /// What time brings.
+    /// Sweeps, when it is due.
     pub fn sweep(&mut self) {
         if self.engine.now_us() < self.engine.sweep_due_us() {
             return;
@@ -318,7 +318,7 @@ impl Driver {
         }
     }
 
-    /// Does what the engine wants done.
+    /// Performs the engine's outputs.
     pub fn perform(&mut self) {
         while self.engine.has_outputs() {
             let Outputs { list, bytes, slots } = self.engine.poll_outputs(Outputs::default());
@@ -376,12 +376,12 @@ impl Driver {
         }
     }
 
-    /// True when everything has left.
+    /// True when all bytes have left.
     fn send(&mut self, slot: u32, chunk: Chunk) -> bool {
         let now_us = self.engine.now_us();
         let Some(socket) = self.sockets.get_mut(&slot) else { return false };
         if socket.end.0.borrow().client_closed {
-            // As a socket whose peer is gone.
+            // Like a socket whose peer is gone.
             self.engine.on_lost(slot);
             return false;
         }
@@ -434,7 +434,7 @@ fn take(queue: &mut VecDeque<u8>, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Moves what there is capacity for; true when there was any.
+/// Moves as many bytes as fit; true when any did.
 fn fill(end: &ServerEnd, outbox: &mut Outbox, now_us: u64) -> bool {
     let mut pipe = end.0.borrow_mut();
     let capacity = PIPE_BYTES.saturating_sub(pipe.to_client.len());

@@ -1,5 +1,5 @@
-//! New engines in place of old ones, as in another process: connections are copied while the old engines
-//! serve, then these stand still, and what differs is passed on.
+//! New engines replace old ones, as in another process: connections are copied while the old engines serve, then
+//! these stand still, and the differences are passed on.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,13 +18,13 @@ use crate::{Counter, Handle, Owed, Shared};
 /// The most turns that engines may need until they are still.
 const TURNS: usize = 10_000;
 
-/// What engines share, and another process begins without.
+/// The services that engines share, and that another process begins without.
 pub(crate) struct Services {
     node: NodeId,
     limits: presence::Limits,
     presence: Arc<presence::Local>,
     sessions: Arc<sessions::Local>,
-    /// These two, and what is retained, stay in these tests.
+    /// These two, and the retained messages, stay in these tests.
     interests: Arc<Interests>,
     storage: Option<Arc<dyn Storage>>,
     retained: Arc<dyn Retained>,
@@ -32,12 +32,12 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    /// In memory.
+    /// Creates services in memory.
     pub fn new(node: NodeId, limits: presence::Limits) -> Self {
         Services::with(node, limits, Arc::default(), None, Arc::new(LocalRetained::new(None)))
     }
 
-    /// With sessions in this storage.
+    /// Creates services with sessions in this storage.
     pub fn with(
         node: NodeId,
         limits: presence::Limits,
@@ -65,14 +65,14 @@ impl Services {
         &self.sessions
     }
 
-    /// What engines have of them.
+    /// Returns the engines' view of the services.
     pub fn shared(&self) -> Shared {
         let services = (self.sessions.clone() as _, self.retained.clone());
         let (presence, subscriptions) = (self.presence.clone(), self.subscriptions.clone());
         Shared::new(self.node, protocol::standard(), presence, subscriptions, services)
     }
 
-    /// Those of another process.
+    /// Creates the services of another process.
     fn another(&self) -> Services {
         let (interests, storage) = (self.interests.clone(), self.storage.clone());
         let other =
@@ -81,11 +81,11 @@ impl Services {
     }
 }
 
-/// The broker of a process that has not gone on yet: it learns of filters.
+/// The broker of a process that has not gone on yet: it only takes filters.
 struct Passive {
     inner: Arc<dyn Broker>,
     is_live: AtomicBool,
-    /// By shard and name: the hash, and how many connections have it.
+    /// By shard and name: the hash, and the number of connections with it.
     filters: Mutex<BTreeMap<(u16, String), (u64, usize)>>,
 }
 
@@ -162,19 +162,19 @@ impl Broker for Passive {
     }
 }
 
-/// Engines that are to take the place of others.
+/// Engines that will replace others.
 pub(crate) struct Upgrade {
     engines: Vec<Engine>,
     services: Services,
     shared: Arc<Shared>,
     broker: Arc<Passive>,
-    /// What each engine has been given, by slot.
+    /// The record that each engine has been given, by slot.
     given: Vec<HashMap<u32, Vec<u8>>>,
     parts: [Sent; 2],
 }
 
 impl Upgrade {
-    /// Begins with nothing but the engines' own records.
+    /// Begins with only the engines' own records.
     pub fn begin(drivers: &[Driver], services: &Services) -> Self {
         let before = &drivers[0].engine.core;
         let services = services.another();
@@ -187,7 +187,7 @@ impl Upgrade {
             is_live: AtomicBool::new(false),
             filters: Mutex::default(),
         });
-        // The way in from outside is that of the services; what is counted begins anew.
+        // Other threads reach the new engines as the services do; metrics begin anew.
         let handles: Arc<[Handle]> =
             drivers.iter().map(|driver| driver.engine.handle().successor()).collect();
         let engines = drivers.iter().map(|driver| {
@@ -206,7 +206,7 @@ impl Upgrade {
         }
     }
 
-    /// Copies connections as they are now, those that are wanted.
+    /// Copies those connections that `wants` accepts, as they are now.
     pub fn copy(
         &mut self,
         drivers: &[Driver],
@@ -221,7 +221,7 @@ impl Upgrade {
         self.pass_parts(before);
     }
 
-    /// Passes a connection on if it is another one than before.
+    /// Passes a connection on if its record has changed.
     fn pass(&mut self, from: &Engine, at: usize, slot: u32) {
         let record = from.export(slot).unwrap();
         assert_eq!(from.export(slot).as_ref(), Some(&record), "an export changes something");
@@ -244,7 +244,7 @@ impl Upgrade {
         }
     }
 
-    /// The old engines stand still, with the help of what goes on around them.
+    /// The old engines stand still. `around` does the work of other services meanwhile.
     fn stand_still(drivers: &mut [Driver], mut around: impl FnMut()) {
         drivers.iter_mut().for_each(|driver| driver.engine.stand_still());
         for turns in 0.. {
@@ -261,7 +261,7 @@ impl Upgrade {
         }
     }
 
-    /// The old engines stand still, and then go on: nothing has come of it.
+    /// The old engines stand still, and then go on: the upgrade has failed.
     pub fn give_up(self, drivers: &mut [Driver], around: impl FnMut()) {
         Self::stand_still(drivers, around);
         for driver in drivers {
@@ -271,8 +271,8 @@ impl Upgrade {
         }
     }
 
-    /// The new engines take the place of the old ones. `is_exact`: they must be exactly as those, which is
-    /// not so where the history is asked again.
+    /// The new engines replace the old ones. With `is_exact` they must equal them, which they don't when queries to
+    /// the history are repeated.
     pub fn finish(
         mut self,
         drivers: &mut [Driver],
@@ -301,7 +301,7 @@ impl Upgrade {
         drivers.iter_mut().for_each(Driver::perform);
     }
 
-    /// What differs of an engine and its connections.
+    /// Passes on the differences of an engine and its connections.
     fn pass_engine(&mut self, from: &Engine, at: usize) {
         let core = &mut self.engines[at].core;
         (core.now_us, core.settings) = (from.now_us(), from.settings().clone());
@@ -312,7 +312,7 @@ impl Upgrade {
             self.given[at].remove(&slot);
             assert!(self.engines[at].forget_imported(slot));
         }
-        // The filter has what was copied, and must learn of the rest.
+        // The interest set has the copied topics, and needs the rest.
         let core = &self.engines[at].core;
         core.handle.inbox.filter.rebuild(core.hub.all_topics().map(|(.., hash)| hash.into()));
         slots.into_iter().for_each(|slot| self.pass(from, at, slot));
@@ -330,7 +330,7 @@ impl Upgrade {
                     metrics.closing_connections.get(),
                     metrics.outbox_bytes.get(),
                 );
-                // So much room as a vector has depends on how it grew.
+                // The capacity of a vector depends on how it grew.
                 let input = core.metrics.input_bytes.get() > 0;
                 (connections, open_connections, core.hub.topics(), input, *reserved)
             };

@@ -1,4 +1,5 @@
-//! What came to connections by one list of members, and comes by another: a topic's, or that of a filter.
+//! Deduplicates messages that reach a connection by several lists of members: that of the topic, and those of topic
+//! filters.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,36 +9,36 @@ use model::Envelope;
 use crate::core::shrink::Shrink;
 use crate::handover::message_key::MessageKey;
 
-/// The connections that have filters and are no MQTT clients, and what has come to them by one of their lists
-/// while others have it still for them. Hardly ever anything.
+/// The connections with topic filters that are no MQTT clients, and the messages that one of their lists has
+/// delivered while others still owe them. Nearly always empty.
 #[derive(Default)]
 pub(crate) struct Dedup {
     by_slot: HashMap<u32, Vec<Arc<Envelope>>>,
 }
 
 impl Dedup {
-    /// Whether there is any such connection: what is nearly free to ask.
+    /// True when no connection has a filter: a nearly free check.
     pub fn is_empty(&self) -> bool {
         self.by_slot.is_empty()
     }
 
-    /// Whether a connection has a filter.
+    /// True when a connection has a filter.
     pub fn holds(&self, slot: u32) -> bool {
         self.by_slot.contains_key(&slot)
     }
 
-    /// A connection has a filter.
+    /// Called when a connection has a filter.
     pub fn insert(&mut self, slot: u32) {
         self.by_slot.entry(slot).or_default();
     }
 
-    /// It has none any more.
+    /// Called when a connection has no filter any more.
     pub fn remove(&mut self, slot: u32) {
         self.by_slot.remove(&slot);
     }
 
-    /// Notes that a message comes to a connection, to which its lists owe these still, and gives whether it is
-    /// for the first time. `rest` comes right behind it by the same list, which owes it no more.
+    /// Notes that a message reaches a connection, and returns whether it is the first time. `owed` is what the
+    /// connection's lists still owe it; `rest` follows at once by the same list, which no longer owes it.
     pub fn comes(
         &mut self,
         slot: u32,
@@ -58,13 +59,13 @@ impl Dedup {
         is_first
     }
 
-    /// Writes out what has come to a connection, if anything has.
+    /// Exports the messages that have reached a connection, if there are any.
     pub fn export(&self, slot: u32) -> Option<Vec<MessageKey>> {
         let known = self.by_slot.get(&slot).filter(|known| !known.is_empty())?;
         Some(known.iter().map(|message| MessageKey::of(message)).collect())
     }
 
-    /// Takes up what has come to a connection that has a filter.
+    /// Restores the messages that have reached a connection with a filter.
     pub fn restore(&mut self, slot: u32, messages: Vec<Arc<Envelope>>) {
         if let Some(known) = self.by_slot.get_mut(&slot).filter(|_| !messages.is_empty()) {
             *known = messages;
@@ -94,7 +95,7 @@ mod tests {
         assert!(!dedup.comes(1, &message, &[], &[&message]));
         assert!(!dedup.comes(1, &message, &[], &[]));
         assert_eq!(Arc::strong_count(&message), 1);
-        // Two by one list, and then both by the last one.
+        // One list brings two messages, and then the last list brings both.
         let (both, rest) = ([&message, &other], [other.clone()]);
         assert!(dedup.comes(1, &message, &rest, &both));
         assert!(dedup.comes(1, &other, &[], &both));

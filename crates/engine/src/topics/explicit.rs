@@ -1,4 +1,4 @@
-//! Topics that clients chose themselves.
+//! Topics that clients entered themselves.
 
 use std::collections::HashMap;
 
@@ -7,8 +7,8 @@ use model::Name;
 use crate::core::shrink::Shrink;
 use crate::handover::value::Text;
 
-/// Topics, by their hashes, that clients entered themselves although stored subscriptions of their
-/// users bring them in as well: a logout leaves them alone. By slot; nearly no connection has any.
+/// By slot: hashes of topics that the client entered itself although its users' stored subscriptions include them. A
+/// logout does not leave them. Nearly no connection has any.
 #[derive(Default)]
 pub(crate) struct ExplicitTopics(HashMap<u32, Vec<u64>>);
 
@@ -21,7 +21,7 @@ impl ExplicitTopics {
         }
     }
 
-    /// Whether the client has entered the topic itself.
+    /// True when the client has entered the topic itself.
     pub fn holds(&self, slot: u32, hash: u64) -> bool {
         self.0.get(&slot).is_some_and(|topics| topics.contains(&hash))
     }
@@ -41,7 +41,7 @@ impl ExplicitTopics {
         self.0.remove(&slot);
     }
 
-    /// Writes out a connection's topics; `name` is that of a topic that it is in.
+    /// Exports a connection's topics; `name` returns the name of a topic that it is in.
     pub fn export(&self, slot: u32, name: &dyn Fn(u64) -> Option<Name>) -> Vec<Text<Name>> {
         let topics = self.0.get(&slot).into_iter().flatten();
         topics.filter_map(|hash| name(*hash).map(Text)).collect()

@@ -105,7 +105,7 @@ impl Engine {
         }
     }
 
-    /// The application has answered.
+    /// The application's response has come.
     pub(crate) fn on_subscribe_reply(
         &mut self,
         slot: u32,
@@ -122,7 +122,7 @@ impl Engine {
         }
     }
 
-    /// It is decided, with the application's meta, unless the client has given it up.
+    /// Carries out the decision, with the application's payload, unless the client has cancelled its request.
     fn subscribe_decided(
         &mut self,
         slot: u32,
@@ -146,7 +146,7 @@ impl Engine {
             }
             Ok(meta) => {
                 subscription.meta = meta.or(subscription.meta);
-                // The rule may be another one than when the application was asked.
+                // The rule may have changed since the request to the application.
                 let policy = core.settings.clone();
                 let permit = Permit::of(&policy.session.policy.topic(&found.topic));
                 self.subscribed(slot, protocol, found.id, subscription, permit, out);
@@ -156,7 +156,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// The client may enter the topic, and does.
+    /// Enters a topic that the client may enter.
     fn subscribed(
         &mut self,
         slot: u32,
@@ -170,14 +170,14 @@ impl Engine {
         let meta = meta.as_deref().unwrap_or("{}");
         let is_in = self.core.hub.topics_of(slot).any(|name| *name == topic);
         if is_in && since.is_some() {
-            // It begins anew from there: what it is still owed of the history is among what it asks for.
+            // The catch-up begins anew from there: it includes what the connection is still owed of the history.
             let hash = self.core.broker.hash(&topic);
             self.recover(|recovery, core| recovery.reply_waiting(core, slot, hash, out));
             self.recovery.end_topic(slot, hash);
             self.core.conflation.drop_retained(slot, hash, &self.core.metrics);
         }
         self.join_with(slot, &topic, permit.presence, meta);
-        // The reply comes first.
+        // The reply comes before the list of presence.
         self.core.forget_list(slot, &topic);
         if is_in {
             self.explicit.insert(slot, self.core.broker.hash(&topic));

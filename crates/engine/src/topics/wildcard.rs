@@ -1,9 +1,9 @@
-//! Filters of topics that connections have: `site/+/temp`.
+//! Topic filters of connections: `site/+/temp`.
 //!
-//! A filter with a wildcard is a topic of the hub by another name, which the broker knows: it gives a message to
-//! the shards that have a filter which matches it, with the names of those. So a connection may have one message
-//! by several lists of members. An MQTT client knows which of its subscriptions brings it; any other gets it by
-//! the list that comes first, but for a Phoenix client, to whom each filter is a channel of its own.
+//! For the hub, a filter with a wildcard is a topic with a special name, which the broker knows: each message goes to
+//! the shards with matching filters, along with the names of those. So several lists of members may bring a
+//! connection the same message. An MQTT client knows which of its subscriptions brings it. Any other client gets it
+//! by the first list only; but a Phoenix client gets it once for each filter, since each is a channel of its own.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::core::Core;
 use crate::engine::Engine;
 
 impl Core {
-    /// Puts a connection into the list of a filter. False when it is in it already.
+    /// Adds a connection to the list of a filter. False when it is in it already.
     pub(crate) fn enter_filter(&mut self, slot: u32, name: &str) -> bool {
         let hash = self.broker.hash(name);
         let entered = self.enter_topic(slot, hash, name);
@@ -28,7 +28,7 @@ impl Core {
         entered
     }
 
-    /// Takes a connection out of the list of a filter. False when it is not in it.
+    /// Removes a connection from the list of a filter. False when it is not in it.
     pub(crate) fn leave_filter(&mut self, slot: u32, name: &str) -> bool {
         let hash = self.broker.hash(name);
         let Some(ended) = self.hub.leave(slot, hash, name) else { return false };
@@ -46,7 +46,7 @@ impl Core {
         true
     }
 
-    /// Takes a connection that is no MQTT client out of the lists of all its filters.
+    /// Removes a connection that is no MQTT client from the lists of all its filters.
     pub(crate) fn leave_filters(&mut self, slot: u32) {
         if self.dedup.holds(slot) {
             let names: Vec<Name> = self.filters_of(slot).cloned().collect();
@@ -60,8 +60,8 @@ impl Core {
         self.hub.topics_of(slot).filter(|name| matches!(TopicKind::of(name), TopicKind::Filter(_)))
     }
 
-    /// Whether a message that a list brings to a connection is new to it: no other list has delivered it.
-    /// `rest` comes right behind it by the same list.
+    /// True when a message that a list brings to a connection is new to it: no other list has delivered it. `rest`
+    /// follows at once by the same list.
     pub(crate) fn comes_first(
         &mut self,
         slot: u32,
@@ -75,8 +75,8 @@ impl Core {
         self.dedup.comes(slot, message, rest, &owed)
     }
 
-    /// What the lists of filters have still for a client to whom each is a channel: of all, or of this one, by
-    /// hash and name.
+    /// Returns what the lists of filters still owe to a client for whom each is a channel: those of all filters, or
+    /// of this one, by hash and name.
     pub(crate) fn owed_by_channels(
         &self,
         slot: u32,
@@ -99,14 +99,14 @@ impl Core {
 }
 
 impl Engine {
-    /// Has a connection listen by a filter. False when it does already.
+    /// Enters a connection into a topic filter. False when it is in it already.
     pub(crate) fn listen(&mut self, slot: u32, filter: &str) -> bool {
         let entered = self.core.enter_filter(slot, filter);
         self.rates.quota.settle(&self.core, slot);
         entered
     }
 
-    /// The connection listens by a filter no longer. False when it doesn't.
+    /// Takes a connection out of a topic filter. False when it isn't in it.
     pub(crate) fn stop_listening(&mut self, slot: u32, filter: &str) -> bool {
         let left = self.core.leave_filter(slot, filter);
         let hash = self.core.broker.hash(filter);

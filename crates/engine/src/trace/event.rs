@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use model::{CloseReason, ConnectionId, Message, Name, Position};
 
-/// Where the events of a trace go.
+/// Receives the events of a trace.
 pub trait TraceSink: Send + Sync {
     /// Takes an event, in order, on the shard's thread. Must not block.
     fn push(&self, event: TraceEvent);
@@ -12,9 +12,9 @@ pub trait TraceSink: Send + Sync {
 
 /// An event for a sink.
 pub struct Traced {
-    /// Where it goes.
+    /// Where the event goes.
     pub sink: Arc<dyn TraceSink>,
-    /// The connection's slot: the driver adds what waits for it.
+    /// The connection's slot: the driver adds its queued bytes.
     pub slot: Option<u32>,
     /// The event.
     pub event: TraceEvent,
@@ -23,17 +23,17 @@ pub struct Traced {
 /// Something that has happened to a traced connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceEvent {
-    /// When, in milliseconds since 1970.
+    /// The time, in milliseconds since 1970.
     pub at_ms: u64,
-    /// Which connection; none where it is of the trace itself.
+    /// The connection; `None` if the event is of the trace itself.
     pub connection: Option<ConnectionId>,
-    /// Bytes that waited for the connection just then, before those of this event.
+    /// Bytes that were queued for the connection at that time, before those of this event.
     pub outbox_bytes: usize,
     /// What has happened.
     pub kind: TraceKind,
 }
 
-/// What has happened.
+/// A kind of event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceKind {
     /// The connection was open when the trace began.
@@ -46,9 +46,9 @@ pub enum TraceKind {
     LoggedOut(Name),
     /// The connection ends.
     Disconnected {
-        /// Why.
+        /// The reason.
         reason: CloseReason,
-        /// How long it was open, in seconds.
+        /// How long the connection was open, in seconds.
         age_seconds: u32,
     },
     /// The connection has entered a topic.
@@ -57,12 +57,12 @@ pub enum TraceKind {
     Unsubscribed(Name),
     /// The client publishes; limits and the application may still reject it.
     Published {
-        /// To which topic.
+        /// The topic.
         topic: Name,
         /// The payload, in bytes.
         bytes: usize,
     },
-    /// A message goes to the connection: into its socket, or behind what waits for it.
+    /// A message goes to the connection: into its socket, or behind its queued bytes.
     Delivered(TracedMessage),
     /// A message of one of its topics does not go to the connection now.
     NotDelivered(TracedMessage, NotDelivered),
@@ -73,16 +73,17 @@ pub enum TraceKind {
         /// The message.
         id: Position,
     },
-    /// The kernel takes no more for the connection: what comes now waits in its outbox.
+    /// The kernel takes no more bytes for the connection: from now on they wait in its outbox.
     Blocked,
-    /// All that waited for the connection has left.
+    /// All queued bytes of the connection have left.
     Drained,
-    /// So many events were left out, as there were more than [`EVENTS_PER_SECOND_MAX`](super::state::EVENTS_PER_SECOND_MAX).
+    /// So many events were left out, because they exceeded
+    /// [`EVENTS_PER_SECOND_MAX`](super::state::EVENTS_PER_SECOND_MAX).
     LeftOut(u64),
 }
 
 impl TraceKind {
-    /// Whether there may be many of them: they leave a part of what may be reported to others.
+    /// True for kinds that may be frequent: they leave a part of the limit to the others.
     pub(crate) fn is_of_message(&self) -> bool {
         match self {
             TraceKind::Published { .. }
@@ -103,7 +104,7 @@ impl TraceKind {
     }
 }
 
-/// A connection as a trace shows it.
+/// A connection in a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracedConnection {
     /// The name of its transport.
@@ -112,11 +113,11 @@ pub struct TracedConnection {
     pub age_seconds: u32,
     /// Its users.
     pub users: Vec<Name>,
-    /// How many topics it is in, users' own left out.
+    /// How many topics it is in, without users' own.
     pub topics: usize,
 }
 
-/// A message as a trace shows it: never its payload.
+/// A message in a trace: never its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracedMessage {
     /// Its id.
@@ -127,12 +128,12 @@ pub struct TracedMessage {
     pub event: Name,
     /// Its payload, in bytes.
     pub bytes: usize,
-    /// The time since it was published, in microseconds; in steps of a millisecond where the topic has history.
+    /// The time since publication, in microseconds; in steps of a millisecond if the topic has history.
     pub age_us: u64,
 }
 
 impl TracedMessage {
-    /// A message at this time: in microseconds of the node's clock, and in milliseconds since 1970.
+    /// Describes a message at this time: in microseconds of the node's clock, and in milliseconds since 1970.
     pub(crate) fn of(message: &Message, now_us: u64, now_ms: u64) -> Self {
         let publication = &message.publication;
         TracedMessage {
@@ -140,7 +141,7 @@ impl TracedMessage {
             topic: publication.topic.clone(),
             event: message.event().into(),
             bytes: publication.bytes(),
-            // The history may be of another process, which had another clock.
+            // The history may be from another process, which had another clock.
             age_us: match message.at_ms {
                 0 => now_us.saturating_sub(message.published_us),
                 at_ms => now_ms.saturating_sub(at_ms) * 1_000,
@@ -154,19 +155,19 @@ impl TracedMessage {
 pub enum NotDelivered {
     /// The connection has published it itself.
     Own,
-    /// The connection catches up: the message comes from the history, in its turn.
+    /// The connection catches up: the message comes from the history later.
     CatchingUp,
     /// The client's tags don't match the message's.
     Tags,
     /// Another of the client's filters brings it.
     Duplicate,
-    /// The client doesn't keep up: it gets the newest message of each key when it does.
+    /// The client doesn't keep up: when it does, it gets the newest message of each key.
     Conflated,
-    /// The MQTT client has enough to confirm: the message waits.
+    /// The MQTT client's window of unacknowledged messages is full: the message waits.
     Queued,
     /// The queue of the MQTT client is full.
     QueueFull,
-    /// The message is larger than the MQTT client takes.
+    /// The message is larger than the MQTT client accepts.
     TooLarge,
     /// The message has expired.
     Expired,
@@ -175,7 +176,7 @@ pub enum NotDelivered {
 }
 
 impl NotDelivered {
-    /// The reason's name.
+    /// Returns the reason's name.
     pub fn name(self) -> &'static str {
         match self {
             NotDelivered::Own => "own",

@@ -1,4 +1,4 @@
-//! How a trace begins and ends, and what the parts of the engine report to it.
+//! Begins and ends traces, and takes the events of the engine's parts.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::trace::event::{
 };
 
 impl Core {
-    /// Begins a trace, and reports the connections that are open. Gives how many there are.
+    /// Begins a trace, and reports the open connections. Returns their number.
     pub(crate) fn trace_begin(
         &mut self,
         number: u64,
@@ -31,7 +31,7 @@ impl Core {
         crate::core::count::count(slots.len())
     }
 
-    /// Reports what has happened to a connection, if a trace follows it.
+    /// Reports an event of a connection, if a trace follows it.
     #[inline]
     pub(crate) fn trace(&mut self, slot: u32, kind: impl FnOnce() -> TraceKind) {
         if self.traces.has(slot) {
@@ -45,7 +45,7 @@ impl Core {
         }
     }
 
-    /// An event of a connection, or of the user.
+    /// Reports an event of a connection, or of the user.
     fn trace_event(&mut self, index: usize, slot: Option<u32>, kind: TraceKind) {
         let is_of_message = kind.is_of_message();
         let Some(admitted) = self.traces.admit(index, self.now_us, is_of_message) else { return };
@@ -54,7 +54,7 @@ impl Core {
         }
         let connection = slot.and_then(|slot| Some((slot, self.table.get(slot)?.serial)));
         let connection = connection.map(|(slot, serial)| self.id(slot, serial));
-        // The driver adds what waits in a socket's outbox.
+        // The driver adds the bytes in a socket's outbox.
         let session = slot.and_then(|slot| self.table.cold(slot)?.session.as_ref());
         let outbox_bytes = session.map_or(0, |session| session.outbox.bytes());
         let event = TraceEvent { at_ms: self.unix_ms(), connection, outbox_bytes, kind };
@@ -67,7 +67,7 @@ impl Core {
         self.outputs.push(Output::Traced(Traced { sink, slot: None, event }.into()));
     }
 
-    /// Reports how many events were left out in seconds that are over. To be called now and then.
+    /// Reports how many events were left out in past seconds. Called once a second.
     pub(crate) fn trace_seconds(&mut self) {
         if self.traces.is_empty() {
             return;
@@ -77,7 +77,7 @@ impl Core {
         }
     }
 
-    /// A connection has entered a topic: a user's own means that it is that user's from now on.
+    /// A connection has entered a topic: if that is a user's own, the connection is now that user's.
     pub(crate) fn trace_entered(&mut self, slot: u32, topic: &str) {
         if self.traces.is_empty() {
             return;
@@ -119,7 +119,7 @@ impl Core {
         }
     }
 
-    /// A client publishes on this connection; a request does so in the name of a user.
+    /// A client publishes on this connection; an HTTP request names its user.
     pub(crate) fn trace_published(&mut self, slot: u32, publication: &Publication) {
         if self.traces.is_empty() {
             return;
@@ -135,7 +135,7 @@ impl Core {
         self.trace_to(of_sender.unwrap_or_default(), slot, kind());
     }
 
-    /// A user has acknowledged a topic up to this message: each connection of the user has.
+    /// A user has acknowledged a topic up to this message: this holds for all connections of the user.
     pub(crate) fn trace_acknowledged(&mut self, user: &str, topic: &Name, id: Position) {
         for index in self.traces.of_user(user) {
             let kind = TraceKind::Acknowledged { topic: topic.clone(), id };

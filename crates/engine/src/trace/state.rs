@@ -1,4 +1,4 @@
-//! Which traces there are, and which connections they follow.
+//! The traces, and the connections that they follow.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 use crate::core::command::Target;
 use crate::trace::event::TraceSink;
 
-/// Traces at a time.
+/// The most traces at a time.
 pub const TRACES_MAX: usize = 8;
 
-/// Events of a trace in a second, on one shard. More are left out and counted.
+/// The most events of a trace in a second, on one shard. Further ones are left out and counted.
 pub const EVENTS_PER_SECOND_MAX: u32 = if cfg!(test) { 20 } else { 1_000 };
 
-/// Those of them that messages leave to what is rarer, and says more: that a connection ends, or is slow.
+/// The part of them that only rarer and more important events may use: that a connection ends, or is slow.
 pub const RESERVED: u32 = EVENTS_PER_SECOND_MAX / 4;
 
 /// The traces of an engine.
@@ -22,7 +22,7 @@ pub(crate) struct Traces {
     list: Vec<Option<Trace>>,
     /// The traces that follow a connection, by slot: a bit for each index of the list.
     slots: HashMap<u32, u8>,
-    /// How many there are.
+    /// The number of traces.
     count: usize,
 }
 
@@ -31,27 +31,27 @@ struct Trace {
     number: u64,
     target: Target,
     sink: Arc<dyn TraceSink>,
-    /// The second of the node's clock that is counted.
+    /// The present second of the node's clock, whose events are counted.
     second: u64,
     events: u32,
     left_out: u64,
 }
 
-/// An event may go to a sink.
+/// An event that may go to a sink.
 pub(crate) struct Admitted {
     pub sink: Arc<dyn TraceSink>,
-    /// So many were left out before it.
+    /// So many events were left out before it.
     pub left_out: u64,
 }
 
 impl Traces {
-    /// True while there is none.
+    /// True while no trace is open.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Begins a trace; gives its index, or none where there are [`TRACES_MAX`].
+    /// Begins a trace. Returns its index, or `None` if there are [`TRACES_MAX`].
     pub fn begin(
         &mut self,
         number: u64,
@@ -72,7 +72,7 @@ impl Traces {
         Some(index)
     }
 
-    /// Ends a trace. One that is not there has ended.
+    /// Ends a trace. An unknown number is one that has ended.
     pub fn end(&mut self, number: u64) {
         let is_it = |trace: &Option<Trace>| trace.as_ref().is_some_and(|it| it.number == number);
         let Some(index) = self.list.iter().position(is_it) else { return };
@@ -87,7 +87,7 @@ impl Traces {
         }
     }
 
-    /// The trace at this index follows a connection from now on. False where it did so before.
+    /// The trace at this index follows a connection from now on. False if it did so before.
     pub fn follow(&mut self, index: usize, slot: u32) -> bool {
         let followers = self.slots.entry(slot).or_default();
         let is_new = *followers & (1 << index) == 0;
@@ -95,7 +95,7 @@ impl Traces {
         is_new
     }
 
-    /// The trace at this index follows a connection no longer.
+    /// The trace at this index stops following a connection.
     pub fn leave(&mut self, index: usize, slot: u32) {
         if let Some(followers) = self.slots.get_mut(&slot) {
             *followers &= !(1 << index);
@@ -105,7 +105,7 @@ impl Traces {
         }
     }
 
-    /// No trace follows the connection any longer; those of users do not, if it stays open.
+    /// All traces stop following the connection; if it stays open, only those of users do.
     pub fn forget(&mut self, slot: u32, stays_open: bool) {
         if self.slots.is_empty() {
             return;
@@ -124,20 +124,20 @@ impl Traces {
         !self.slots.is_empty() && self.slots.contains_key(&slot)
     }
 
-    /// Those of the connections that a trace follows.
+    /// Returns those of the connections that a trace follows.
     #[inline]
     pub fn among<'a>(&'a self, slots: &'a [u32]) -> impl Iterator<Item = u32> + 'a {
         let slots = if self.slots.is_empty() { &[] } else { slots };
         slots.iter().copied().filter(|slot| self.slots.contains_key(slot))
     }
 
-    /// The indexes of the traces that follow the connection.
+    /// Returns the indexes of the traces that follow the connection.
     pub fn followers(&self, slot: u32) -> impl Iterator<Item = usize> + use<> {
         let followers = self.slots.get(&slot).copied().unwrap_or_default();
         (0..TRACES_MAX).filter(move |index| followers & (1 << index) != 0)
     }
 
-    /// The indexes of the traces of this user.
+    /// Returns the indexes of the traces of this user.
     pub fn of_user(&self, user: &str) -> Vec<usize> {
         let is_of = |index: &usize| matches!(self.target(*index), Some(Target::User(traced)) if *traced == *user);
         (0..self.list.len()).filter(is_of).collect()
@@ -147,7 +147,7 @@ impl Traces {
         Some(&self.list.get(index)?.as_ref()?.target)
     }
 
-    /// Counts an event of a trace, at a time in microseconds of the node's clock. None where it is left out.
+    /// Counts an event of a trace, at a time in microseconds of the node's clock. `None` if the event is left out.
     pub fn admit(&mut self, index: usize, now_us: u64, is_of_message: bool) -> Option<Admitted> {
         let trace = self.list.get_mut(index)?.as_mut()?;
         let second = now_us / 1_000_000;
@@ -164,7 +164,7 @@ impl Traces {
         Some(Admitted { sink: trace.sink.clone(), left_out })
     }
 
-    /// The traces whose last second is over and had too many events, and how many were left out.
+    /// Returns the traces with too many events in a second that is over, and how many were left out.
     pub fn take_left_out(&mut self, now_us: u64) -> Vec<Admitted> {
         let second = now_us / 1_000_000;
         let over = self.list.iter_mut().flatten();

@@ -1,4 +1,4 @@
-//! What an operator sees of connections that speak to an engine.
+//! The events that an operator sees of connections to an engine.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::core::command::{Command, Target};
 use crate::core::handle::Shared;
 use crate::testing::{self, ClientEnd, Driver};
 
-/// What has come.
+/// The received events.
 #[derive(Default)]
 struct Sink(Mutex<Vec<TraceEvent>>);
 
@@ -30,7 +30,7 @@ impl Sink {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
 
-    /// What has come, a line an event.
+    /// Returns the received events, a line each.
     fn lines(&self) -> Vec<String> {
         self.take().iter().map(line).collect()
     }
@@ -179,7 +179,7 @@ impl World {
         self.work();
     }
 
-    /// Lets the engine work until nothing is under way.
+    /// Lets the engine work until it is quiet.
     fn work(&mut self) {
         for _ in 0..8 {
             self.driver.resume();
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// So many seconds pass.
+    /// Lets so many seconds pass.
     fn wait(&mut self, seconds: u64) {
         for _ in 0..seconds * 4 {
             self.driver.engine.set_now(self.driver.engine.now_us() + 250_000);
@@ -351,7 +351,7 @@ fn a_client_that_does_not_read_is_seen_to_be_slow() {
         world.work();
     }
     assert_eq!(sink.lines(), ["drained"]);
-    // It takes nothing for some seconds; the end is reported, however many messages there were.
+    // It takes no bytes for some seconds; the end is reported, however many messages there were.
     world.wait(5);
     for _ in 0..200 {
         world.publish("a", &big);

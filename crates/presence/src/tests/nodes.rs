@@ -4,7 +4,7 @@ use super::*;
 
 const OTHER: NodeId = NodeId(0xb0b0_b0b0);
 
-/// Entries of a second node in the same registry: `entries` are topics and users.
+/// Enters entries of a second node in the same registry: `entries` are topics and users.
 fn enter_of(presence: &mut Registry, node: NodeId, entries: &[(&str, &str)]) -> Vec<Ref> {
     let own = std::mem::replace(&mut presence.next, Ref::new(node, 0xb));
     let refs = entries.iter().map(|(topic, user)| presence.enter(topic, user, "{}", 0)).collect();
@@ -20,7 +20,7 @@ fn a_node_that_died_leaves_with_all_its_entries() {
     let refs = enter_of(&mut presence, OTHER, &entries);
     assert_eq!(refs.iter().map(|of| of.node()).collect::<Vec<_>>(), [OTHER; 3]);
     published(&mut presence, 1000);
-    // One that no notice has announced.
+    // No notice has announced this one.
     enter_of(&mut presence, OTHER, &[("t", "cid")]);
     assert_eq!(presence.stats().connections, 5);
 
@@ -38,7 +38,7 @@ fn a_node_that_died_leaves_with_all_its_entries() {
     assert_eq!(state(&presence, "t"), r#"{"alice":{"metas":[{"phx_ref":"1"}]}}"#);
     assert_eq!(presence.stats().topics, 1, "nobody is in the other topic");
 
-    // Its refs name nothing any more, and a second time removes nothing.
+    // Its refs name no entry any more, and a second call removes none.
     presence.leave("t", "alice", refs[0], 2000);
     assert_eq!(presence.update("t", "alice", refs[0], "{}", 2000), None);
     presence.expire(OTHER, None, 9, 2000);
@@ -97,7 +97,7 @@ fn the_local_registry_replies_at_once() {
     assert_eq!(list(None), (1, Some(alone)));
     let of = presence.update("t", "alice", of, r#"{"n":1}"#, 1000).unwrap();
     presence.leave("t", "alice", of, 1000);
-    // More topics than it looks through at a time.
+    // More topics than are scanned at a time.
     for n in 0..150 {
         presence.enter(&format!("t{n}"), "bob", "{}", 1000);
     }
@@ -109,7 +109,7 @@ fn the_local_registry_replies_at_once() {
     assert_eq!(list_of("u", None), (0, None), "no topic lists its users");
 }
 
-/// A registry that shares its entries, and has up to so many bytes of those of others.
+/// Creates a registry that shares its entries, and has up to so many bytes of those of others.
 fn sharing(node: NodeId, others_bytes_max: usize) -> Registry {
     let mut presence = presence();
     presence.next = Ref::new(node, 1);
@@ -138,14 +138,14 @@ fn a_node_that_is_back_before_its_end_was_announced_was_not_away() {
     assert_eq!(published(&mut there, 2000), [(DIFF, gone)]);
 }
 
-/// The other node's entries become those of a page. Returns the bytes of those that did not fit.
+/// Applies a page to the other node's entries. Returns the bytes of new ones that did not fit.
 fn apply_page(presence: &mut Registry, page: &Page, now_us: u64) -> usize {
     let dropped = presence.enter_some(OTHER, page.entries.iter(), now_us);
     presence.leave_some(OTHER, page, page.from, usize::MAX, now_us);
     dropped
 }
 
-/// A ref that is drawn twice, which no node does, shows that the second entry was not searched for.
+/// A ref that is drawn twice, which no node does, shows that the registry did not search for the second entry.
 #[test]
 fn entries_of_the_node_itself_are_not_searched_for_among_the_announced() {
     let mut presence = presence();
@@ -161,7 +161,7 @@ fn entries_of_the_node_itself_are_not_searched_for_among_the_announced() {
     );
 }
 
-/// What changed at one goes to the other.
+/// Passes the changes of one registry to the other.
 fn pass_changes(from: &mut Registry, to: &mut Registry, now_us: u64) -> usize {
     let changes = from.take_changes(usize::MAX, usize::MAX);
     assert!(changes.is_whole);
@@ -191,7 +191,7 @@ fn another_node_has_the_list_as_it_is_here_and_notifies_its_members() {
         r#"{{"joins":{{"alice":{{"metas":[{{"phx_ref":"{fresh}","phx_ref_prev":"{alice}","at":2}}]}}}},"leaves":{{"alice":{{"metas":[{{"phx_ref":"{alice}"}}]}}}}}}"#
     );
     assert_eq!(published(&mut there, 2000), [(DIFF, diff)]);
-    // Here no notice announced it; the connection itself may have it, though.
+    // No notice announced it here; the connection itself may have it, though.
     let notices = published(&mut here, 1000);
     assert!(
         notices[0]
@@ -203,7 +203,7 @@ fn another_node_has_the_list_as_it_is_here_and_notifies_its_members() {
     published(&mut there, 3000);
     let both = |presence: &Registry| state(presence, "t").matches("phx_ref\"").count();
     assert_eq!((both(&here), both(&there)), (2, 2));
-    // A change that comes once more does no harm.
+    // A repeated change does no harm.
     let changes = Change { gone: Some(alice.number()), entry: None };
     there.apply(OTHER, &[changes], 3000);
     assert_eq!(there.due_us(), None);
@@ -265,7 +265,7 @@ fn entries_of_other_nodes_have_a_limit() {
     assert_eq!(apply_page(&mut there, &page, 0), 2_331);
     assert_eq!(pass_changes(&mut here, &mut there, 0), 1);
     assert_eq!(there.stats().other_nodes, 2, "all that there are");
-    // No node changes the entries of another by them.
+    // A node can't change the entries of another by changes.
     let own = there.enter("t", "own", "{}", 0);
     let changes = [Change { gone: Some(own.number()), entry: None }];
     assert_eq!(there.apply(NODE, &changes, 0), 0);

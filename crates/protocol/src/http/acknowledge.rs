@@ -1,4 +1,4 @@
-//! `POST /ack`: a user says which messages it has.
+//! `POST /ack`: a user acknowledges messages.
 
 use std::borrow::Cow;
 
@@ -24,9 +24,9 @@ struct Body<'a> {
 }
 
 impl Route<'_> {
-    /// The body counts if there is one. A beacon, or a client that can only give a URL, has the same
-    /// fields in the query. A user in the query counts in any case: what stands in front of the server
-    /// and guards who says to be whom can read the query, and a body must not say otherwise.
+    /// A body replaces the query. A beacon, or a client that can only give a URL, has the same fields in the query. A
+    /// user in the query counts in any case: a proxy that guards users reads only the query, so the body must not
+    /// name another.
     pub(super) fn acknowledge(&self) -> Result<Request, Interrupt> {
         self.acknowledge_wanted()?;
         let query = self.query_body()?;
@@ -56,7 +56,7 @@ impl Route<'_> {
         Ok(Request::Acknowledge { acknowledgement, to, principal: Some(principal) })
     }
 
-    /// Whether the request may acknowledge, as far as the head says.
+    /// Checks that the head of the request is valid for an acknowledgement.
     pub(super) fn acknowledge_wanted(&self) -> Result<(), Rejection> {
         self.page()?;
         media::expect(self.request.header("content-type"), "application/json")

@@ -1,4 +1,4 @@
-//! Who makes a request, where the application says that: what it is asked, and what its answer means.
+//! The connect webhook's part of a request: what the application gets, and what its decision means.
 
 use auth::{Permit, Principal, Source, TokenMark};
 use model::{ErrorCode, Name};
@@ -25,11 +25,11 @@ impl Route<'_> {
         }
     }
 
-    /// Who the application says makes this request, which names these users; nothing where it is not asked,
-    /// or where it is as if it were not.
+    /// Returns the principal that the application gives this request, which names these users; `None` if the settings
+    /// have no such webhook, or the application leaves the decision to the server.
     ///
     /// # Errors
-    /// The application refuses, or says that it is somebody else: 403. Or it has not spoken.
+    /// 403 if the application rejects the request, or gives it another user. `Interrupt::Pending` until it replies.
     pub(super) fn admitted(&self, named: &[Name]) -> Result<Option<Principal>, Interrupt> {
         let Some(headers) = &self.settings.connect_headers else {
             return Ok(None);
@@ -62,26 +62,26 @@ impl Route<'_> {
         Ok(Some(Principal { users, client: None, grants, info, expires, mark, source }))
     }
 
-    /// The application has turned away who makes this request.
+    /// Returns true if the application rejected this request.
     pub(crate) fn is_turned_away(&self) -> bool {
         self.decisions.connect.as_ref().is_some_and(|decision| decision.result.is_err())
     }
 
-    /// The topics that the application has a connection enter.
+    /// The topics that the application gives the connection.
     pub(crate) fn given_topics(&self) -> &[Name] {
         let decision = self.decisions.connect.as_ref();
         let admission = decision.and_then(|decision| decision.result.as_ref().ok()?.as_ref());
         admission.map_or(&[], |admission| &admission.topics)
     }
 
-    /// A topic that is entered by the application's word.
+    /// The entry of a topic that the application gives.
     pub(crate) fn by_word(&self, topic: Name) -> Entry {
         let permit = Permit::of(&self.settings.policy.topic(&topic));
         Entry { topic, permit, meta: None }
     }
 
-    /// What the application is asked. A cookie travels by itself, also when a page of somebody else makes the
-    /// request: then it is left out, as a token in it would not count.
+    /// The request to the application. A browser sends a cookie by itself, also when a foreign page makes the
+    /// request: then this request leaves it out, because a token in it would not count.
     fn connect_request(&self, named: &[Name], headers: &[String]) -> ConnectRequest {
         let tokens = self.settings.auth.is_some();
         let is_ours = |key: &str, value: &str| {

@@ -1,9 +1,9 @@
-//! Who may make which request of the client port: a row for each path. A path without a row is not there.
+//! The paths of the client port, with what a client needs for each. The server replies 404 for every other path.
 
 /// A path of the client port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The methods that it takes, with commas; HEAD goes with GET.
+    /// The methods that it takes, separated by commas; HEAD goes with GET.
     pub methods: &'static str,
     /// The path.
     pub path: &'static str,
@@ -11,18 +11,18 @@ pub struct Endpoint {
     pub needs: Needs,
 }
 
-/// What a client needs for a request where tokens are used. What it may do is for the rules to say, too.
+/// What a client needs for a request where tokens are used. The policy decides besides what the client may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// Nothing: it shows nothing that anybody has published.
+    /// Nothing: the reply shows nothing that a client has published.
     Nothing,
     /// A token with the connection's first command; each command then needs what its action needs.
     TokenByCommand,
-    /// A token, of whatever grants; each topic that is joined then needs the grant `subscribe`.
+    /// A token with any grants; each topic that the client joins then needs the grant `subscribe`.
     Token,
-    /// A token that grants all of these for each topic that is named.
+    /// A token that grants all of these for each topic that the request names.
     Grants(&'static [Grant]),
-    /// A token of the user who is named, that grants `subscribe` where another topic than the user's own is.
+    /// A token of the user in the request, which grants `subscribe` if the topic is not the user's own.
     User,
 }
 
@@ -33,9 +33,9 @@ pub enum Grant {
     Subscribe,
     /// To publish to it.
     Publish,
-    /// To see who is in it.
+    /// To read the topic's presence.
     Presence,
-    /// To read what was published before.
+    /// To read messages published earlier.
     History,
 }
 

@@ -1,9 +1,9 @@
-//! Who makes a request: where its token is, and what that says.
+//! Determines the principal of a request, from its token, certificate, proxy or the application's decision.
 //!
-//! A token is taken from the first of these places that has one: `Authorization: Bearer …` (RFC 6750,
-//! section 2.1), what phoenix.js sends in the handshake of a WebSocket or with a long poll, `token=` in
-//! the query, and a cookie. A cookie travels by itself, also when a page of somebody else makes the
-//! request: it counts only where the page is of this server's own origin, or of one that the
+//! The first of these places that has a token counts: `Authorization: Bearer …` (RFC 6750, section 2.1), the
+//! subprotocol or header of phoenix.js for WebSockets and long polls, `token=` in the query, and a cookie. Browsers
+//! send a cookie by themselves, also when a foreign page makes the request: it counts only for pages of this server's
+//! own origin, or of one that the configuration names.
 //! configuration names.
 
 use std::borrow::Cow;
@@ -22,7 +22,7 @@ use crate::request::{Interrupt, Pending};
 /// The query parameter with a token.
 pub const TOKEN_PARAMETER: &str = "token";
 
-/// How the subprotocol begins in which phoenix.js 1.8 sends a token, in base64.
+/// The prefix of the subprotocol in which phoenix.js 1.8 sends a token, in base64.
 const PHOENIX_PREFIX: &str = "base64url.bearer.phx.";
 
 /// The header in which the long poll of phoenix.js 1.8 sends a token.
@@ -38,15 +38,16 @@ enum TokenSource {
 }
 
 impl Route<'_> {
-    /// Who makes this request, which names these users.
+    /// Returns the principal of this request, which names these users.
     ///
-    /// Where no tokens are used it is whoever it says. Else the token says who it is, and the request
-    /// may repeat that; without one a client's certificate says it, if it names a user. Without both it is nobody, and
-    /// may do what needs no token. Where the application is asked about those without a token, it says who it is.
+    /// If the settings use no tokens, the request itself names its user. Otherwise the token names it, and the request
+    /// may repeat that; without a token, a client's certificate names it, if it names a user. If the settings enable
+    /// that, the application decides about requests without a token. A request with none of these is anonymous, and
+    /// may do what needs no token.
     ///
     /// # Errors
-    /// The token is missing where it is required, or counts for nothing: 401. It is another user's, or the
-    /// application refuses: 403. Or it can't be said yet.
+    /// 401 if a required token is missing, or a token is invalid. 403 if the token is another user's, or the
+    /// application rejects the request. `Interrupt::Pending` until the application or the keys reply.
     pub(crate) fn principal(&self, named: Vec<Name>) -> Result<Principal, Interrupt> {
         if let Some(header) = &self.settings.user_header {
             return Ok(self.by_proxy(header, &named)?);
@@ -83,8 +84,8 @@ impl Route<'_> {
         }
     }
 
-    /// Who a trusted proxy says that it is; nobody where it doesn't say so, or where the request comes from
-    /// somebody else. The request may repeat that.
+    /// Returns the user that a trusted proxy names; anonymous if the proxy names none, or if the request doesn't come
+    /// from a proxy. The request may repeat the name.
     fn by_proxy(&self, header: &str, named: &[Name]) -> Result<Principal, Rejection> {
         let mut values = self.request.bytes(header).filter(|_| self.peer.proxy.is_some());
         let user = match (values.next(), values.next()) {
@@ -94,7 +95,7 @@ impl Route<'_> {
                 let message = "the proxy names a user that can be none: see what names may hold";
                 Some(user.ok_or_else(|| Rejection::new(ErrorCode::BadUser, message))?)
             }
-            // One of them may be the client's own.
+            // The client itself may have sent one of them.
             (_, Some(_)) => {
                 let message = "the proxy names several users: have it replace the client's header, \
                                and not add to it";
@@ -109,19 +110,19 @@ impl Route<'_> {
         Ok(Principal::anonymous(user.map(Name::from).into_iter().collect()))
     }
 
-    /// True where a token is required and this request has none.
+    /// Returns true if a token is required and this request has none.
     pub(crate) fn lacks_token(&self) -> Result<bool, Rejection> {
         let required = self.settings.auth.as_ref().is_some_and(|auth| auth.is_required());
         Ok(required && self.peer.certificate_user.is_none() && self.token()?.is_none())
     }
 
-    /// True where the token can only come from a program, which sees the status of an answer to its
-    /// handshake; a page of a browser sees none.
+    /// Returns true if only a program can have sent the token. A program sees the status of a rejected handshake; a
+    /// page of a browser sees none.
     pub(crate) fn is_by_header(&self) -> bool {
         matches!(self.token(), Ok(Some((_, TokenSource::Authorization))))
     }
 
-    /// The request's token, and where it stands.
+    /// The request's token, and its source.
     fn token(&self) -> Result<Option<(Cow<'_, str>, TokenSource)>, Rejection> {
         if let Some(token) = self.request.values("authorization").find_map(bearer) {
             return Ok(Some((token.into(), TokenSource::Authorization)));
@@ -143,13 +144,13 @@ impl Route<'_> {
         let offered = self.request.values("sec-websocket-protocol");
         let mut offered = offered.flat_map(|line| line.split(',')).map(str::trim);
         let encoded = offered.find_map(|offer| offer.strip_prefix(PHOENIX_PREFIX))?;
-        // It says base64url, and phoenix.js writes the other alphabet.
+        // The name says base64url, but phoenix.js writes the other alphabet.
         let decoded = STANDARD_NO_PAD.decode(encoded).or_else(|_| URL_SAFE_NO_PAD.decode(encoded));
         let decoded = decoded.ok()?;
         String::from_utf8(decoded).ok().map(Cow::Owned)
     }
 
-    /// The token in the query. The token of a Phoenix long-poll session has the same name, and is none.
+    /// The token in the query. A Phoenix long-poll session's token has the same parameter, and doesn't count here.
     fn query_token(&self) -> Option<Cow<'_, str>> {
         let pairs = query::pairs(self.request.query).flatten();
         let mut tokens = pairs.filter(|(key, _)| key == TOKEN_PARAMETER).map(|(_, token)| token);
@@ -177,7 +178,7 @@ impl Route<'_> {
                 };
                 origins.all(|origin| own(origin) || origin_is_named(self.settings, origin))
             }
-            // A browser that names no origin asks for its own page, or says from where it asks.
+            // A browser that sends no origin requests from its own page, or sends Sec-Fetch-Site.
             None => match request.header("sec-fetch-site") {
                 Some(site) => site == "same-origin" || site == "none",
                 None => matches!(request.method, super::Method::Get | super::Method::Head),
@@ -195,7 +196,7 @@ impl Route<'_> {
     }
 }
 
-/// The user of a certificate. The request may repeat that.
+/// Returns the user of the certificate as principal. The request may repeat the name.
 fn by_certificate(user: &Name, named: &[Name]) -> Result<Principal, Rejection> {
     if named.iter().any(|name| name != user) {
         let message =
@@ -205,13 +206,13 @@ fn by_certificate(user: &Name, named: &[Name]) -> Result<Principal, Rejection> {
     Ok(Principal::anonymous(vec![user.clone()]))
 }
 
-/// The token of an `Authorization` header, where it is a bearer's.
+/// The token of an `Authorization` header, if its scheme is `Bearer`.
 fn bearer(value: &str) -> Option<&str> {
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// What is answered where a token is missing.
+/// The rejection of a request without a token.
 pub(crate) fn token_required(always: bool) -> Rejection {
     let message = match always {
         true => {
@@ -225,7 +226,7 @@ pub(crate) fn token_required(always: bool) -> Rejection {
     Rejection::new(ErrorCode::TokenRequired, message)
 }
 
-/// What is answered to a token that counts for nothing, or not yet for something.
+/// The rejection of an invalid token; pending while the keys load.
 pub(crate) fn token_rejected(error: TokenError) -> Interrupt {
     if error == TokenError::KeysComing {
         return Interrupt::Pending(Pending::Keys);

@@ -1,14 +1,14 @@
-//! What a request says that its body is: one rule for both ports.
+//! The media type that a request gives its body: one rule for both ports.
 //!
-//! What tools say without being asked says nothing: `fetch` calls a string `text/plain;charset=UTF-8`,
-//! `curl -d` calls anything `application/x-www-form-urlencoded`, a `Blob` or an `ArrayBuffer` has no type
-//! or `application/octet-stream`. So where a call takes one type, a body with one of these is read as that
-//! type. A type that was chosen and is another is an error, which names the header to send.
+//! The default type of a tool says nothing about the body: `fetch` calls a string `text/plain;charset=UTF-8`, `curl
+//! -d` calls anything `application/x-www-form-urlencoded`, a `Blob` or an `ArrayBuffer` has no type or
+//! `application/octet-stream`. So a call that takes one type reads a body with one of these as that type. Any other
+//! type is an error, which names the header to send.
 
-/// What a body is said to be.
+/// The media type of a body, by its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Media {
-    /// Nothing is said.
+    /// The header is missing or empty.
     Unnamed,
     /// `text/plain`.
     Text,
@@ -25,7 +25,7 @@ pub enum Media {
 }
 
 impl Media {
-    /// What the value of `Content-Type` says; parameters change nothing.
+    /// Parses a value of `Content-Type`; parameters change nothing.
     pub fn of(content_type: Option<&str>) -> Self {
         const KNOWN: [(&str, Media); 6] = [
             ("", Media::Unnamed),
@@ -45,7 +45,7 @@ impl Media {
         }
     }
 
-    /// Whether tools say it by themselves, whatever the body is.
+    /// Returns true for a type that tools send by themselves, whatever the body is.
     fn is_default(self) -> bool {
         matches!(self, Media::Unnamed | Media::Text | Media::Form | Media::Bytes)
     }
@@ -56,7 +56,7 @@ fn essence(content_type: Option<&str>) -> &str {
     content_type.unwrap_or("").split(';').next().unwrap_or("").trim()
 }
 
-/// Checks what is said of a body where the call takes this type, `application/json` mostly.
+/// Checks the type of a body against the type that the call takes, mostly `application/json`.
 ///
 /// # Errors
 /// A message that names the header to send.

@@ -1,4 +1,4 @@
-//! HTTP: requests in, answers out, and what is asked by a request alone.
+//! HTTP: parses requests, writes replies, and serves the paths that need no open connection.
 
 mod acknowledge;
 mod admission;

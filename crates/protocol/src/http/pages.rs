@@ -1,4 +1,4 @@
-//! What browsers and tools ask besides: preflights, presence, the status page, files.
+//! The rest of the client port: preflights, presence, the status page, files.
 
 use super::parameters::Listener;
 use super::reply::short_reply;
@@ -21,7 +21,7 @@ impl Route<'_> {
         short_reply(204, &headers, b"", self.request.keep_alive, false, out);
     }
 
-    /// Who is in a topic: for polls, and for whoever is not in it.
+    /// A topic's presence: for polls, and for clients that are not in the topic.
     pub(super) fn presence(&self) -> Result<Request, Interrupt> {
         let Listener { principal, topics, named, query, .. } = self.listener()?;
         let [Entry { topic, .. }] = &topics[..named] else {
@@ -37,19 +37,19 @@ impl Route<'_> {
         Ok(Request::Presence { topic: topic.clone(), members_only: false, to })
     }
 
-    /// The page, or with `?format=json` its figures.
+    /// The status page, or with `?format=json` its figures.
     pub(super) fn status(&self, out: &mut Vec<u8>) -> Result<Request, Rejection> {
         if self.query()?.json {
             return Ok(Request::Status { respond: self.respond() });
         }
-        // Its style and script are in it.
+        // The page contains its style and script.
         let policy = "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; \
                       script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
         self.write_file("text/html; charset=utf-8", policy, include_bytes!("status.html"), out);
         Ok(Request::Replied { keep_alive: self.request.keep_alive })
     }
 
-    /// Answers with the file at the path, if there is one.
+    /// Replies with the file at the path, if the settings have one.
     pub(super) fn file(&self, path: &str, out: &mut Vec<u8>) -> bool {
         let found = self.settings.files.iter().find(|file| file.path == path);
         if let Some(file) = found {
@@ -61,7 +61,7 @@ impl Route<'_> {
     }
 
     fn write_file(&self, content_type: &str, policy: &str, body: &[u8], out: &mut Vec<u8>) {
-        // What leads to a page may stand in its address, and an address may hold a token.
+        // The address of a page may hold a token, and Referer would pass it to other sites.
         let headers = format!(
             "Cache-Control: no-cache\r\nReferrer-Policy: no-referrer\r\n\
              Content-Security-Policy: {policy}; frame-ancestors 'none'\r\n{}",

@@ -1,23 +1,22 @@
 //! Parameters with a typo: names that are nearly those of known ones.
 //!
-//! A request may have parameters that mean nothing here: a cache breaker, what analytics add, the page's
-//! own. But `?topics=news` opens a connection that is in no topic and says nothing of it. So a parameter
-//! that can hardly be meant otherwise than as one of ours is an error, as long as the request doesn't have
-//! that one as well. So is one that the same call has elsewhere and that this path doesn't take: without it
-//! the request would do something else than its sender thinks.
+//! A request may have parameters that mean nothing here: a cache breaker, what analytics add, the page's own. But
+//! `?topics=news` opens a connection that silently joins no topic. So a parameter that is probably one of ours with a
+//! typo is an error, unless the request has the right one as well. So is one that another call takes and this path
+//! doesn't: without it the request would do something else than its sender expects.
 
 use super::Rejection;
 use crate::typo::{is_one_edit_away, plain};
 use model::ErrorCode;
 
-/// A parameter with other names that people give it, without case, `-` and `_`.
+/// A parameter, and other names that people use for it, in lower case without `-` and `_`.
 type Known = (&'static str, &'static [&'static str]);
 
 const TOPIC: Known = ("topic", &["channel", "channels"]);
 const USER: Known = ("user", &["users", "usr", "username", "userid"]);
 const TAG: Known = ("tag", &["tags"]);
 
-/// What a listener may say.
+/// The parameters of a listener.
 const LISTENER: [Known; 8] = [
     TOPIC,
     USER,
@@ -29,10 +28,10 @@ const LISTENER: [Known; 8] = [
     ("filter", &["filters", "wildcard", "wildcards"]),
 ];
 
-/// What a publisher may say.
+/// The parameters of a publisher.
 const PUBLISHER: [Known; 5] = [TOPIC, USER, TAG, ("key", &["keys"]), ("event", &["eventname"])];
 
-/// What a reader of a history may say.
+/// The parameters of a reader of a history.
 const HISTORY: [Known; 5] = [
     TOPIC,
     USER,
@@ -41,7 +40,7 @@ const HISTORY: [Known; 5] = [
     ("reverse", &["reversed", "backwards"]),
 ];
 
-/// A parameter that a path doesn't take, without case, `-` and `_`, and what to do instead.
+/// A parameter that a path doesn't take, in lower case without `-` and `_`, and what to do instead.
 type Refused = (&'static str, &'static str);
 
 const APPLICATION_ONLY: &str =
@@ -52,7 +51,7 @@ const ONCE: &str = "only the application may say it, in POST /api/publish on the
                     again without doubling, put an id of your own into the data, and let readers pass \
                     over what they have";
 
-/// What a publish of the application takes, and not that of a client.
+/// Parameters of the application's publish that a client's publish doesn't take.
 const NOT_FOR_PUBLISHERS: [Refused; 6] = [
     ("sender", SENDER),
     ("id", ONCE),
@@ -65,7 +64,7 @@ const NOT_FOR_PUBLISHERS: [Refused; 6] = [
 const BEFORE: &str = "did you mean since with reverse=true? (Pages go on with the next of the page before \
                       as since.)";
 
-/// How others turn pages.
+/// Parameters with which other servers turn pages.
 const NOT_FOR_READERS: [Refused; 5] = [
     ("before", BEFORE),
     ("until", BEFORE),
@@ -74,20 +73,20 @@ const NOT_FOR_READERS: [Refused; 5] = [
     ("cursor", BEFORE),
 ];
 
-/// A word of fewer letters is like too many others.
+/// Shorter words resemble too many others.
 const LETTERS_MIN: usize = 5;
 
-/// What a parameter that this path doesn't have was probably meant for.
+/// What a parameter unknown to this path probably means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// For this one.
+    /// This parameter, with a typo.
     As(&'static str),
-    /// For something that it can't do here; what to do instead.
+    /// Something that the path doesn't do, with what to do instead.
     Refused(&'static str),
 }
 
 impl Kind {
-    /// What a name was probably meant for, if for anything here.
+    /// Guesses what an unknown name means; `None` if it resembles nothing of this path.
     fn of(path: &str, name: &str) -> Option<Self> {
         let (known, refused): (&[Known], &[Refused]) = match path {
             "/publish" => (&PUBLISHER, &NOT_FOR_PUBLISHERS),
@@ -105,17 +104,17 @@ impl Kind {
                 || others.contains(&&*plain)
                 || (is_long && is_one_edit_away(plain.as_bytes(), right.as_bytes()))
         });
-        // A name that is right is for another path.
+        // A right name that comes here is valid on another path.
         found.map(|(right, _)| *right).filter(|right| *right != name).map(Kind::As)
     }
 }
 
-/// What a request's unknown names were probably meant to be.
+/// What the unknown names of a request probably mean.
 #[derive(Default)]
 pub(crate) struct Meant(Vec<(Kind, String)>);
 
 impl Meant {
-    /// Notes a name that isn't known on this path: one for each that it may have been meant to be.
+    /// Notes a name that this path doesn't know, once for each meaning.
     pub fn note(&mut self, path: &str, name: &str) {
         if let Some(kind) = Kind::of(path, name)
             && !self.0.iter().any(|(noted, _)| *noted == kind)
@@ -124,7 +123,7 @@ impl Meant {
         }
     }
 
-    /// Refuses the first name, unless the request has the one that was meant as well.
+    /// Rejects the first noted name, unless the request has the right parameter as well.
     pub fn check(&self, path: &str, has: impl Fn(&str) -> bool) -> Result<(), Rejection> {
         let is_wrong = |(kind, _): &&(Kind, String)| match kind {
             Kind::As(right) => !has(right),
@@ -144,7 +143,7 @@ impl Meant {
     }
 }
 
-/// Whether a name is that of the last event's id, which clients write in different ways.
+/// Checks that a name is that of the last event's id, which clients write in different ways.
 pub(super) fn is_last_event_id(name: &str) -> bool {
     plain(name) == "lasteventid"
 }
@@ -261,7 +260,7 @@ mod tests {
             "eventId",
             "è",
             "topıc",
-            // Ours, where they mean nothing.
+            // Ours, on paths that don't use them.
             "event",
             "key",
             "limit",

@@ -19,19 +19,19 @@ pub(crate) struct Query {
     pub resume: ResumeRequest,
     /// The id of the last event, which is newer than the rest of the URL.
     last: Option<ResumeToken>,
-    /// The request has a last event's id that no Throng server gives, as from the server that the page used before.
+    /// The request has a last event id in a format that is not Throng's, such as one from the page's former server.
     is_foreign: bool,
     pub tags: Vec<Name>,
     pub seconds: Option<u32>,
     pub event: Option<Name>,
     pub json: bool,
-    /// The topics are filters of MQTT.
+    /// The topics are topic filters of MQTT.
     filters: bool,
     /// Unchecked: only a publish request uses it.
     pub key: Option<Name>,
-    /// Tokens for single topics, unread.
+    /// Unverified tokens for single topics.
     pub topic_tokens: Vec<Box<str>>,
-    /// What was probably meant by names that aren't known, and those names.
+    /// Unknown names, and what they probably mean.
     meant: Meant,
 }
 
@@ -45,18 +45,18 @@ impl Query {
 /// A listener that the policy allows.
 pub(crate) struct Listener {
     pub principal: Principal,
-    /// The topics that it enters: those that the request names come first.
+    /// The topics that it enters, first those that the request names.
     pub topics: Vec<Entry>,
-    /// So many of them the request names.
+    /// The number of topics that the request names.
     pub named: usize,
-    /// Its other parameters: its users are in the principal, and its topics beside it.
+    /// The other parameters, without users and topics.
     pub query: Query,
-    /// It has still to say who it is.
+    /// The client has to authenticate later.
     pub stranger: bool,
 }
 
 impl Listener {
-    /// It stays, and is written to in this encoding.
+    /// Opens the connection for messages in this encoding.
     pub fn open(self, encoding: Encoding) -> Request {
         let Listener { principal, topics, query, stranger, named: _ } = self;
         let Query { resume, tags, .. } = query;
@@ -65,7 +65,7 @@ impl Listener {
 }
 
 impl Route<'_> {
-    /// Whether the principal may do this with the topic, or the application has to say so.
+    /// Decides whether the principal may do this with the topic; the application may have to decide.
     pub(crate) fn decide(
         &self,
         principal: &Principal,
@@ -75,7 +75,7 @@ impl Route<'_> {
         self.decide_with(principal, action, topic, &[])
     }
 
-    /// The same, where one of these tokens may grant what the principal's own does not.
+    /// The same, but one of these tokens may grant what the principal's own does not.
     pub(crate) fn decide_with(
         &self,
         principal: &Principal,
@@ -88,7 +88,7 @@ impl Route<'_> {
         decision.undenied().map_err(|deny| CodedError::from(deny).into())
     }
 
-    /// What the tokens for single topics say that came with the request.
+    /// Verifies the request's tokens for single topics.
     pub(crate) fn topic_tokens(&self, tokens: &[Box<str>]) -> Result<Vec<TopicToken>, Interrupt> {
         let Some(auth) = &self.settings.auth else {
             return Ok(Vec::new());
@@ -97,8 +97,8 @@ impl Route<'_> {
         verified.collect::<Result<_, TokenError>>().map_err(token_rejected)
     }
 
-    /// Decides whether the principal may enter these topics, and read the past of those of which it asks for
-    /// that: all of them, or none. Where the application has still to say so the request is held.
+    /// Decides whether the principal may enter these topics, and read the history of those for which `past` is true:
+    /// all of them, or none. While the application has to decide, the request is pending.
     pub(crate) fn entries(
         &self,
         principal: &Principal,
@@ -110,7 +110,7 @@ impl Route<'_> {
         for topic in names {
             let consent = self.decide_with(principal, Action::Subscribe, &topic, tokens)?;
             if past(&topic) {
-                // The application is asked once for both.
+                // One request to the application covers both.
                 let _ = self.decide_with(principal, Action::History, &topic, tokens)?;
             }
             match (consent, self.decision(&topic)) {
@@ -129,7 +129,7 @@ impl Route<'_> {
         }
     }
 
-    /// Decides whether the principal may read the past of a topic.
+    /// Decides whether the principal may read a topic's history.
     pub(crate) fn reads(
         &self,
         principal: &Principal,
@@ -145,7 +145,7 @@ impl Route<'_> {
         }
     }
 
-    /// What the application has said of a topic.
+    /// The application's decision about a topic.
     fn decision(&self, topic: &str) -> Option<&TopicDecision> {
         self.decisions.topics.iter().find(|decision| decision.topic == topic)
     }
@@ -162,7 +162,7 @@ impl Route<'_> {
         let given = self.given_topics();
         let mut names = std::mem::take(&mut query.topics);
         let known: Vec<Name> = names.extract_if(.., |it| given.contains(it)).collect();
-        // The users of a token are more than the request names, maybe.
+        // A token can have more users than the request names.
         self.check_topics(principal.users.len() + names.len() + given.len())?;
         let tokens = self.topic_tokens(&query.topic_tokens)?;
         let past = |topic: &Name| query.resume.reads_history(topic);
@@ -173,8 +173,8 @@ impl Route<'_> {
         Ok(Listener { principal, topics, named, query, stranger: false })
     }
 
-    /// The same for a connection that may say later who it is: without a token, where one is required,
-    /// it is a stranger, who names no topics yet.
+    /// The same for a connection that may authenticate later: without a required token the client is a stranger, and
+    /// may name no topics yet.
     pub(crate) fn listener_or_stranger(&self) -> Result<Listener, Interrupt> {
         if !self.lacks_token()? {
             return self.listener();
@@ -185,7 +185,7 @@ impl Route<'_> {
         };
         let query = self.query()?;
         match undecided {
-            // Who should say who it is may do so later.
+            // A client that lacks credentials may authenticate later.
             Some(Err(Interrupt::Rejection(rejection)))
                 if rejection.status == 401 && query.users.is_empty() && query.topics.is_empty() => {
             }
@@ -199,8 +199,8 @@ impl Route<'_> {
         Ok(Listener { principal, topics: Vec::new(), named: 0, query, stranger: true })
     }
 
-    /// Begins an endless answer: `begin` writes its head and what comes first, and says how its messages
-    /// are encoded. To HEAD the head is all, and the connection ends.
+    /// Begins an endless reply: `begin` writes its head and first messages, and returns the encoding of its messages.
+    /// HEAD gets only the head, and the connection ends.
     pub(crate) fn listen(
         &self,
         out: &mut Vec<u8>,
@@ -237,8 +237,7 @@ impl Route<'_> {
         }
         let header = self.request.bytes("last-event-id").find(|id| !id.is_empty());
         match header.map(|id| std::str::from_utf8(id).ok()?.parse::<ResumeToken>().ok()) {
-            // A browser returns with the URL that it began with, so this header is newer than all
-            // that the URL says.
+            // A browser reconnects with its first URL, so this header is newer than the URL.
             Some(Some(last)) => {
                 query.resume = ResumeRequest { all: Some(last.into()), topics: Vec::new() };
             }
@@ -246,13 +245,13 @@ impl Route<'_> {
             None => {}
         }
         if query.is_foreign {
-            // Where the URL names no position, the client learns that it has missed messages.
+            // If the URL gives no position, the client gets a notice that it has missed messages.
             query.resume.all.get_or_insert_with(|| ResumeToken::from(ELSEWHERE).into());
         }
         Ok(query)
     }
 
-    /// The topics are meant as filters.
+    /// Turns the topics of a query with `filter` into topic filters.
     fn take_filters(&self, query: &mut Query) -> Result<(), Rejection> {
         let path = self.request.path;
         if !matches!(path, "/sse" | "/stream" | "/ws") {
@@ -267,7 +266,7 @@ impl Route<'_> {
         Ok(())
     }
 
-    /// Checks that a connection may be in so many topics, each user's own included.
+    /// Checks that a connection may be in so many topics, including the users' own.
     pub(crate) fn check_topics(&self, topics: usize) -> Result<(), Rejection> {
         let max = self.settings.topics_per_connection_max;
         match topics <= max {
@@ -279,13 +278,13 @@ impl Route<'_> {
         }
     }
 
-    /// Refuses what was probably meant to be a parameter, each with its right name, unless the request has
-    /// that one as well; and what this path doesn't take.
+    /// Rejects probable typos of parameters with the right name, unless the request has that one as well, and
+    /// parameters that this path doesn't take.
     pub(super) fn check_meant(&self, meant: &Meant) -> Result<(), Rejection> {
         meant.check(self.request.path, |right| self.names(right))
     }
 
-    /// Whether the request has a parameter of this name.
+    /// Checks that the request has a parameter of this name.
     fn names(&self, name: &str) -> bool {
         query::pairs(self.request.query).flatten().any(|(key, _)| key == name)
     }
@@ -328,7 +327,7 @@ impl Route<'_> {
             _ if parameter_typo::is_last_event_id(key) => {
                 match value.parse() {
                     Ok(last) => query.last = Some(last),
-                    // `start` and `last:5` belong into `since`.
+                    // `start` and `last:5` are values of `since`.
                     Err(ResumeTokenError) if value.parse::<Since>().is_ok() => {
                         return Err(bad_since(SinceError::Token));
                     }

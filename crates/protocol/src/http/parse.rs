@@ -1,4 +1,4 @@
-//! HTTP/1.1 requests in (RFC 9110 and 9112).
+//! Parses HTTP/1.1 requests (RFC 9110 and 9112).
 
 use std::mem::MaybeUninit;
 
@@ -10,29 +10,29 @@ use crate::query;
 /// The most header lines a request may have.
 pub const HEADERS_MAX: usize = 64;
 
-/// Where Phoenix clients poll.
+/// The path of Phoenix long polls.
 pub const LONGPOLL: &str = "/socket/longpoll";
 
-/// Where users acknowledge.
+/// The path of acknowledgements.
 pub const ACK: &str = "/ack";
 
-/// The body of an acknowledgement: two names, escaped at worst, and an id, in bytes.
+/// Bytes of an acknowledgement's body at most: two names, escaped at worst, and an id.
 const ACK_BYTES_MAX: usize = 8 << 10;
 
-/// What a request is allowed to be. All in bytes.
+/// The limits of a request's parts, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The whole head, up to and with the empty line.
+    /// The whole head, including the empty line.
     pub head_bytes_max: usize,
     /// The target of the request line.
     pub uri_bytes_max: usize,
     /// The body.
     pub body_bytes_max: usize,
-    /// The body of a request to [`LONGPOLL`], in bytes: it may hold many messages.
+    /// The body of a request to [`LONGPOLL`], which may hold many messages.
     pub longpoll_body_bytes_max: usize,
 }
 
-/// The methods that Throng knows; others get 405 or 501.
+/// The methods that Throng knows; a request with another gets 405 or 501.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Read.
@@ -47,7 +47,7 @@ pub enum Method {
     Other,
 }
 
-/// A request: the head and, where one was announced, the whole body.
+/// A request: the head and, if it has one, the whole body.
 #[derive(Debug)]
 pub struct HttpRequest<'a> {
     /// The method.
@@ -58,7 +58,7 @@ pub struct HttpRequest<'a> {
     pub query: &'a str,
     /// The minor version: HTTP/1.0 or HTTP/1.1.
     pub minor: u8,
-    /// Whether the connection may stay for another request.
+    /// Whether the connection may stay open for another request.
     pub keep_alive: bool,
     /// `Connection` lists `upgrade` and `Upgrade` lists `websocket`.
     pub upgrade: bool,
@@ -68,17 +68,17 @@ pub struct HttpRequest<'a> {
 }
 
 impl<'a> HttpRequest<'a> {
-    /// The first value of a header, if it is text; names are compared without case.
+    /// The first value of a header that is UTF-8; the case of names doesn't matter.
     pub fn header(&self, name: &str) -> Option<&'a str> {
         self.values(name).next()
     }
 
-    /// All values of a header that are text.
+    /// All values of a header that are UTF-8.
     pub fn values<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'a str> + 's {
         self.bytes(name).filter_map(|value| std::str::from_utf8(value).ok()).map(str::trim_ascii)
     }
 
-    /// All values of a header as they came, without the white space around them.
+    /// All values of a header, without the white space around them.
     pub fn bytes<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'a [u8]> + 's {
         self.headers
             .iter()
@@ -87,13 +87,12 @@ impl<'a> HttpRequest<'a> {
     }
 }
 
-/// How far the bytes go.
+/// The state of parsing.
 #[derive(Debug)]
 pub enum Parsed<'a> {
-    /// More of the head must come.
+    /// The head is not complete.
     Partial,
-    /// The head is complete, and the body is not: the caller can reject the request before its body
-    /// comes.
+    /// The head is complete, and the body is not: the caller can reject the request before its body comes.
     Head {
         /// The request, without its body.
         request: HttpRequest<'a>,
@@ -106,14 +105,14 @@ pub enum Parsed<'a> {
     Whole(HttpRequest<'a>, usize),
 }
 
-/// Reads one request from the start of `bytes`. The same bytes give the same result however they
-/// were split on the way here.
+/// Parses one request from the start of `bytes`. The result doesn't depend on how the bytes were split on the way
+/// here.
 pub fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Parsed<'a>, Rejection> {
     check_line(bytes, limits)?;
-    // Most requests have a few of so many, and the rest needn't be filled.
+    // Most requests have few header lines, and unused slots need no initialization.
     let mut slots = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut head = httparse::Request::new(&mut []);
-    // Only so much of the input may be head: later bytes in the buffer can't change the result.
+    // Bytes after the largest possible head must not change the result.
     let window = &bytes[..bytes.len().min(limits.head_bytes_max)];
     let head_bytes = match head.parse_with_uninit_headers(window, &mut slots) {
         Ok(httparse::Status::Complete(head_bytes)) => head_bytes,
@@ -143,7 +142,7 @@ pub fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Parsed<'a>, Rejecti
 
 /// Rejects a request line as soon as it is too long, before the head is complete.
 fn check_line(bytes: &[u8], limits: &Limits) -> Result<(), Rejection> {
-    // Robust servers pass over an empty line before the request line (RFC 9112, section 2.2).
+    // RFC 9112, section 2.2: a server ignores an empty line before the request line.
     let start = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     let line = &bytes[start..];
     let line = &line[..memchr::memchr(b'\n', line).unwrap_or(line.len())];
@@ -234,8 +233,8 @@ fn request<'a>(
     Ok(request)
 }
 
-/// Headers that decide what a request is. The first value that is text must not speak for one that
-/// is none: a proxy in front may have read that one.
+/// Headers that decide what a request is. If one value is not UTF-8, the server must not use another value instead: a
+/// proxy in front may have read the first.
 const DECIDING: [&str; 8] = [
     "host",
     "connection",
@@ -247,9 +246,9 @@ const DECIDING: [&str; 8] = [
     crate::phoenix::longpoll::TOKEN_HEADER,
 ];
 
-/// Refuses a request one of whose deciding headers is no text. What is left out here is read as
-/// bytes (`Origin`, `Content-Length`), means nothing but by a value that we know
-/// (`Sec-WebSocket-Protocol` and `-Extensions`), or may be any other server's (`Last-Event-ID`).
+/// Rejects a request with a deciding header that is not UTF-8. Other headers are read as bytes (`Origin`,
+/// `Content-Length`), count only with a value that we know (`Sec-WebSocket-Protocol` and `-Extensions`), or may be
+/// another server's (`Last-Event-ID`).
 fn check_text(headers: &[(&str, &[u8])]) -> Result<(), Rejection> {
     let decides = |name: &str| DECIDING.iter().any(|it| it.eq_ignore_ascii_case(name));
     let invalid =
@@ -262,8 +261,8 @@ fn check_text(headers: &[(&str, &[u8])]) -> Result<(), Rejection> {
     }
 }
 
-/// The announced size of the body. Two ways to announce one are an error: what a proxy in front
-/// takes for the body and what we take must be the same (request smuggling).
+/// Returns the size of the body by the head. Two lengths are an error: a proxy in front and this server must agree on
+/// where the body ends (request smuggling).
 fn body_bytes(request: &HttpRequest<'_>, limits: &Limits) -> Result<usize, Rejection> {
     if request.bytes("transfer-encoding").next().is_some() {
         let message = "send the body with a Content-Length: chunked requests are not read";
@@ -340,7 +339,7 @@ mod tests {
             (b"Host: a\r\nTransfer-Encoding: \xff\r\n", 411),
             (b"Host: a\r\nContent-Type: \xff\r\n", 400),
             (b"Host: a\r\nX-Phoenix-Longpoll-Token: \xff\r\n", 400),
-            // What nobody here reads may be anything.
+            // Headers that the server doesn't read may contain anything.
             (b"Host: a\r\nCookie: caf\xe9\r\nUser-Agent: \xff\r\n", 200),
             (b"Host: a\r\nLast-Event-ID: \xff\r\n", 200),
             (b"Host: b\xc3\xbccher.example\r\n", 200),
@@ -402,8 +401,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// However the bytes are split, a request is served or refused alike. Which of several
-        /// rules a rejection names depends on which came first.
+        /// However the bytes are split, a request is either served or rejected. The rejection may name another rule,
+        /// depending on which was first.
         #[test]
         fn any_split_gives_the_same_meaning(
             mut text in "(GET|POST|HEAD) /[a-z?=&%]{0,80} HTTP/1.[01]\r\n(Host: h\r\n){0,2}(Content-Length: [0-9]{1,3}\r\n)?([A-Za-z-]{1,9}: [ -~]{0,40}\r\n){0,8}\r\n[a-z]{0,40}",

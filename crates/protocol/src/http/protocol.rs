@@ -1,5 +1,5 @@
-//! HTTP before or between requests: the protocol that a connection begins in. It asks the other
-//! protocols for their paths, and answers the rest.
+//! HTTP before or between requests: the protocol that a connection begins in. It passes each request to the protocol
+//! that has its path, and serves the other paths itself.
 
 use std::net::IpAddr;
 
@@ -16,10 +16,10 @@ use crate::protocol::{Delivery, Liveness, Protocol, Protocols, Read, Reader};
 use crate::request::{Interrupt, Request, Respond};
 use crate::{Codecs, Settings};
 
-/// What goes before the body of a request that asks for it.
+/// The interim reply to a request that waits for one before it sends its body.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// What HTTP itself answers.
+/// What HTTP itself serves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Own {
     Publish,
@@ -30,7 +30,7 @@ enum Own {
     Health,
 }
 
-/// Its paths; a request has no other way to them.
+/// Its paths; each is reached by its path alone.
 const OWN: [(Own, &str); 6] = [
     (Own::Publish, "/publish"),
     (Own::Acknowledge, ACK),
@@ -57,7 +57,7 @@ impl Own {
     }
 }
 
-/// A row for each of them.
+/// A row for each of `OWN`.
 const ENDPOINTS: [Endpoint; OWN.len()] = {
     let mut rows = [Endpoint::new("", "", Needs::Nothing); OWN.len()];
     let mut at = 0;
@@ -70,7 +70,7 @@ const ENDPOINTS: [Endpoint; OWN.len()] = {
     rows
 };
 
-/// HTTP before or between requests: nothing is ever pushed to it.
+/// HTTP before or between requests. The server pushes nothing to it.
 pub struct Http;
 
 impl Protocol for Http {
@@ -100,8 +100,7 @@ impl Protocol for Http {
         let (consumed, request) = match parse(bytes, &settings.http) {
             Ok(Parsed::Partial) => return Read::MORE,
             Ok(Parsed::Head { mut request, bytes, continue_wanted }) => {
-                // The server doesn't read the body of a rejected request: the connection ends with
-                // the answer.
+                // The server doesn't read the body of a rejected request: the connection ends with the reply.
                 request.keep_alive = false;
                 reader.peer.client = client(settings, &request, &reader.peer);
                 let cors = reply::cors(settings, &request);
@@ -125,7 +124,7 @@ impl Protocol for Http {
                 let from = out.len();
                 match dispatch(reader.protocols, &route, out) {
                     Ok(request_or_rejection) => (consumed, request_or_rejection),
-                    // It comes again.
+                    // The same request comes again.
                     Err(Interrupt::Pending(pending)) => {
                         out.truncate(from);
                         (0, Request::Pending(pending))
@@ -150,7 +149,7 @@ impl Protocol for Http {
     fn goodbye(&self, _close: CloseReason, _retry_ms: u32, _out: &mut Vec<u8>) {}
 }
 
-/// Whom a request is for that a trusted proxy has sent, if its head says so.
+/// The client's address, as the head of a trusted proxy's request gives it.
 fn client(settings: &Settings, request: &HttpRequest<'_>, peer: &Peer) -> Option<IpAddr> {
     let (proxy, trusted) = (peer.proxy?, &settings.proxies.networks);
     let values = |name| request.bytes(name).collect::<Vec<_>>().into_iter();
@@ -163,7 +162,7 @@ fn client(settings: &Settings, request: &HttpRequest<'_>, peer: &Peer) -> Option
     }
 }
 
-/// From a request to what it asks for.
+/// Passes a request to the method that serves it.
 fn dispatch(
     protocols: &Protocols,
     route: &Route<'_>,
@@ -211,8 +210,8 @@ fn dispatch(
     Ok(Request::Replied { keep_alive })
 }
 
-/// Decides about a request whose head is complete and whose body is not. True when the request is
-/// answered, with the answer in `out`: the server need not hold a body that it will not read.
+/// Decides about a request whose head is complete and whose body is not. Returns true if the reply is in `out`: the
+/// server then reads no body.
 fn before_body(protocols: &Protocols, route: &Route<'_>, out: &mut Vec<u8>) -> bool {
     let of_protocol = protocols.names().find_map(|protocol| protocol.before_body(route, out));
     let outcome = match (of_protocol, route.request.path, route.request.method) {
@@ -227,7 +226,7 @@ fn before_body(protocols: &Protocols, route: &Route<'_>, out: &mut Vec<u8>) -> b
     };
     match outcome {
         Ok(outcome) => outcome,
-        // Whoever waits for it has sent the body meanwhile.
+        // The client sends its body during the wait, and `dispatch` decides then.
         Err(Interrupt::Pending(_)) => false,
         Err(Interrupt::Rejection(rejection)) => {
             reject_route(protocols, route, &rejection, out);
@@ -236,7 +235,7 @@ fn before_body(protocols: &Protocols, route: &Route<'_>, out: &mut Vec<u8>) -> b
     }
 }
 
-/// Appends the rejection in the form that the request's client reads.
+/// Appends the rejection in the format of the request's client.
 fn reject_route(
     protocols: &Protocols,
     route: &Route<'_>,
@@ -250,7 +249,7 @@ fn reject_route(
     }
 }
 
-/// Appends a rejection in the form of the protocol that has this path, if it has one of its own.
+/// Appends the rejection in the format of the protocol with this path, if it has one of its own.
 fn own_form(
     protocols: &Protocols,
     path: &str,
@@ -262,8 +261,8 @@ fn own_form(
     protocols.names().any(|protocol| protocol.reject(path, method, rejection, respond, out))
 }
 
-/// Appends the rejection of a request that nobody has read to its end, in the form that its client
-/// reads as far as its path tells. The connection ends with it.
+/// Appends the rejection of a request that the server has not read to its end, in the format of its client as far as
+/// the path shows that. The connection ends with it.
 pub fn reject_unread(
     protocols: &Protocols,
     bytes: &[u8],
@@ -280,9 +279,9 @@ pub fn reject_unread(
     }
 }
 
-/// Answers a request on a connection that the server has no capacity for: a health check as always, so
-/// that nobody takes a full server for a dead one, anything else with the rejection. Returns whether
-/// it was a health check; `None` when more must come. The connection ends with the answer.
+/// Replies to a request on a connection that is over the server's capacity: to a health check as always, so that
+/// monitoring doesn't take a full server for a dead one, and to anything else with the rejection. Returns whether it
+/// was a health check; `None` until the head is complete. The connection ends with the reply.
 pub fn reject_connection(
     protocols: &Protocols,
     settings: &Settings,

@@ -11,7 +11,7 @@ use model::name::check_name;
 use model::{Attributes, Data, ErrorCode, Name, Publication};
 
 impl Route<'_> {
-    /// Where and how a request publishes, as far as the head says.
+    /// Reads from the head where and how a request publishes.
     pub(super) fn publish_wanted(&self) -> Result<(Name, Query, Consent), Interrupt> {
         self.page()?;
         if self.media() == Media::Multipart {
@@ -62,7 +62,7 @@ impl Route<'_> {
         Media::of(self.request.header("content-type"))
     }
 
-    /// A body is JSON or bytes where its media type says so, and text otherwise.
+    /// Reads the body as JSON or bytes if its media type says so, and otherwise as text.
     fn body_data(&self, body: &[u8]) -> Result<Data, Rejection> {
         let media = self.media();
         if media == Media::Bytes {

@@ -1,11 +1,11 @@
-//! What is wrong with a request.
+//! The rejection of a request: status, code and message.
 
 use std::borrow::Cow;
 
 use model::{CodedError, ErrorCode, ReplyCode};
 
-/// The answer to a request that can't be served. If parsing failed the connection ends too, because
-/// nobody knows where the next request begins.
+/// The reply to a request that can't be served. If parsing failed, the connection ends too, because the start of the
+/// next request is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// The status.

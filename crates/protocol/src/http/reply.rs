@@ -9,7 +9,7 @@ use super::{HttpRequest, Rejection};
 use crate::request::Respond;
 use crate::{Settings, json};
 
-/// The phrase of a status that Throng uses.
+/// The reason phrase of a status that Throng uses.
 pub fn reason(status: u16) -> &'static str {
     match status {
         100 => "Continue",
@@ -41,7 +41,7 @@ pub fn reason(status: u16) -> &'static str {
 /// The media type of nearly all replies.
 const JSON: &str = "application/json";
 
-/// A short reply, whole. `headers` are further lines, each with its CRLF.
+/// A complete short reply.
 #[derive(Debug)]
 pub struct HttpReply<'a> {
     /// The status.
@@ -52,15 +52,15 @@ pub struct HttpReply<'a> {
     pub content_type: &'a str,
     /// The body.
     pub body: &'a [u8],
-    /// Whether the connection stays.
+    /// Whether the connection stays open.
     pub keep_alive: bool,
-    /// Leave the body out (HEAD), but tell its length.
+    /// Leaves the body out (HEAD), but sends its length.
     pub head_only: bool,
 }
 
 impl HttpReply<'_> {
-    /// Appends the reply. No browser guesses another type, and JSON, which says how things are now,
-    /// is stored by no cache.
+    /// Appends the reply. `nosniff` stops browsers from guessing another media type, and caches must not store JSON,
+    /// which is the state of a moment.
     pub fn write(&self, out: &mut Vec<u8>) {
         status_line(self.status, out);
         if !self.body.is_empty() {
@@ -71,7 +71,7 @@ impl HttpReply<'_> {
                 out.extend_from_slice(b"Cache-Control: no-store\r\n");
             }
         }
-        // A 204 has no length at all (RFC 9110, section 8.6).
+        // A 204 must have no Content-Length (RFC 9110, section 8.6).
         if self.status != 204 {
             out.extend_from_slice(b"Content-Length: ");
             out.extend_from_slice(itoa::Buffer::new().format(self.body.len()).as_bytes());
@@ -88,7 +88,7 @@ impl HttpReply<'_> {
     }
 }
 
-/// Appends `HTTP/1.1 200 OK` and its CRLF.
+/// Appends the status line with its CRLF.
 pub fn status_line(status: u16, out: &mut Vec<u8>) {
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(itoa::Buffer::new().format(status).as_bytes());
@@ -121,7 +121,7 @@ pub fn reject(
 ) {
     let is_any = |codes: [ErrorCode; 2]| codes.iter().any(|code| rejection.code == *code);
     let extra = match rejection.status {
-        // RFC 6750, section 3: without a token the challenge says nothing of an error.
+        // RFC 6750, section 3: the challenge for a request without a token contains no error.
         401 if is_any([ErrorCode::TokenRequired, ErrorCode::Unauthorized]) => {
             "WWW-Authenticate: Bearer realm=\"throng\"\r\n"
         }
@@ -147,25 +147,25 @@ pub(crate) fn short_reply(
     out: &mut Vec<u8>,
 ) {
     let content_type = JSON;
-    // An upgrade that is offered is named in Connection (RFC 9110, section 7.8).
+    // Connection must list Upgrade if the reply offers an upgrade (RFC 9110, section 7.8).
     let offered = format!("Connection: Upgrade\r\n{headers}");
     let headers = if status == 426 && keep_alive { &offered } else { headers };
     HttpReply { status, headers, content_type, body, keep_alive, head_only }.write(out);
 }
 
-/// Appends an answer of status 200 with this JSON text.
+/// Appends a reply of status 200 with this JSON text.
 pub fn json_reply(respond: &Respond, body: &[u8], out: &mut Vec<u8>) {
     let Respond { cors, keep_alive, head_only } = respond;
     short_reply(200, cors, body, *keep_alive, *head_only, out);
 }
 
-/// Appends a rejection to one that waits for it.
+/// Appends the rejection of a request that was pending.
 pub fn reject_to(respond: &Respond, rejection: &Rejection, out: &mut Vec<u8>) {
     let Respond { cors, keep_alive, head_only } = respond;
     reject(rejection, cors, *keep_alive, *head_only, out);
 }
 
-/// Appends the answer to a client's publish: the message's position, or the error.
+/// Appends the reply to a client's publish: the message's position, or the error.
 pub fn publish_reply(
     respond: &Respond,
     published: Result<Position, CodedError>,
@@ -180,8 +180,8 @@ pub fn publish_reply(
     }
 }
 
-/// The CORS lines for a request: what a browser needs to let the page read the answer (WHATWG
-/// Fetch, section CORS protocol).
+/// The CORS lines for a request: with them a browser lets the page read the reply (WHATWG Fetch, section CORS
+/// protocol).
 pub(super) fn cors(settings: &Settings, request: &HttpRequest<'_>) -> Cow<'static, str> {
     if any_origin(settings) {
         return ANY_ORIGIN.into();
@@ -189,7 +189,7 @@ pub(super) fn cors(settings: &Settings, request: &HttpRequest<'_>) -> Cow<'stati
     let mut origins = request.bytes("origin");
     match (origins.next().map(std::str::from_utf8), origins.next()) {
         (Some(Ok(origin)), None) if settings.cors_origins.iter().any(|it| it == origin) => {
-            // With this the page's requests may bring the cookie that holds a token.
+            // This line lets the page's requests bring the cookie that holds a token.
             let credentials = match settings.auth.is_some() && settings.token_cookie.is_some() {
                 true => "Access-Control-Allow-Credentials: true\r\n",
                 false => "",
@@ -200,35 +200,34 @@ pub(super) fn cors(settings: &Settings, request: &HttpRequest<'_>) -> Cow<'stati
     }
 }
 
-/// The CORS line that lets any page read the answer.
+/// The CORS line that lets any page read the reply.
 pub const ANY_ORIGIN: &str = "Access-Control-Allow-Origin: *\r\n";
 
 fn any_origin(settings: &Settings) -> bool {
     settings.cors_origins.iter().any(|allowed| allowed == "*")
 }
 
-/// Whether the configuration names this origin: `*` doesn't.
+/// Checks that the configuration names this origin; `*` names none.
 pub(super) fn origin_is_named(settings: &Settings, origin: &[u8]) -> bool {
     settings.cors_origins.iter().any(|it| it != "*" && it.as_bytes() == origin)
 }
 
-/// Whether the requesting page may read this server's answers. A request without an origin is not from
-/// a page. A browser sends one origin, in ASCII: of several all must be allowed, and one that is not
-/// text is foreign.
+/// Checks that the requesting page may read this server's replies. A request without an origin is not from a page. A
+/// browser sends one origin, in ASCII: of several all must be allowed, and one that is not UTF-8 is foreign.
 pub(super) fn page_is_allowed(settings: &Settings, request: &HttpRequest<'_>) -> bool {
     let allowed = |origin| settings.cors_origins.iter().any(|it| it.as_bytes() == origin);
     any_origin(settings) || request.bytes("origin").all(allowed)
 }
 
-/// Whether a request comes from this machine itself, as far as it says: not from a page of another site, unless
-/// the configuration names that, and not by way of a proxy. Its address is for the caller to know.
+/// Checks that the headers of a request fit one from this machine: no page of another site, unless the configuration
+/// names that, and no proxy. The caller checks the address.
 pub(super) fn is_of_this_machine(settings: &Settings, request: &HttpRequest<'_>) -> bool {
     let is_own = |origin: &[u8]| origin_is_loopback(origin) || origin_is_named(settings, origin);
     let mut proxied = ["x-forwarded-for", "forwarded"].into_iter();
     request.bytes("origin").all(is_own) && !proxied.any(|name| request.bytes(name).next().is_some())
 }
 
-/// Whether a page came from a server on this machine. The header `Host` would prove nothing: any site can make
+/// Checks that the page came from a server on this machine. The header `Host` would prove nothing: any site can make
 /// its own name point here.
 fn origin_is_loopback(origin: &[u8]) -> bool {
     let origin = std::str::from_utf8(origin).unwrap_or_default();
@@ -243,10 +242,10 @@ fn origin_is_loopback(origin: &[u8]) -> bool {
     host == "localhost" || address.parse().is_ok_and(is_loopback)
 }
 
-/// Where a health check asks.
+/// The path of health checks.
 pub const HEALTH: &str = "/healthz";
 
-/// Appends the answer to a health check.
+/// Appends the reply to a health check.
 pub(crate) fn healthy(cors: &str, keep_alive: bool, head_only: bool, out: &mut Vec<u8>) {
     short_reply(200, cors, b"{\"status\":\"ok\"}", keep_alive, head_only, out);
 }

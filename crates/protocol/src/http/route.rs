@@ -1,4 +1,4 @@
-//! An HTTP request on its way to its answer, and what protocols ask of it.
+//! An HTTP request with its context, and the checks that protocols share.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::request::{Decisions, Respond};
 use crate::websocket::handshake;
 use model::{ConnectionId, ErrorCode};
 
-/// An HTTP request, and what its answer depends on.
+/// An HTTP request, and what its reply depends on.
 pub struct Route<'a> {
     /// The settings.
     pub settings: &'a Settings,
@@ -18,21 +18,20 @@ pub struct Route<'a> {
     pub id: ConnectionId,
     /// The time, in seconds since 1970.
     pub now_s: u64,
-    /// Where it comes from: a trusted proxy may say more of its client.
+    /// The peer, with the client that a trusted proxy names.
     pub peer: Peer,
     /// The request.
     pub request: &'a HttpRequest<'a>,
-    /// The CORS lines of its answer, each with its CRLF.
+    /// The CORS lines of its reply, each with its CRLF.
     pub cors: &'a Cow<'static, str>,
-    /// What the application has said about it.
+    /// The application's decisions about it.
     pub decisions: &'a Decisions,
 }
 
-/// Appends the head of an endless answer, with the header lines that one transport has around those
-/// that all have.
+/// Appends the head of an endless reply, with the header lines of one transport around those that all have.
 pub(crate) fn endless_head(kind: &str, connection: &str, cors: &str, out: &mut Vec<u8>) {
     status_line(200, out);
-    // X-Accel-Buffering tells nginx in front not to hold messages back.
+    // X-Accel-Buffering stops nginx in front from delaying messages.
     let shared = "Cache-Control: no-store, no-transform\r\nX-Accel-Buffering: no\r\n\
                   X-Content-Type-Options: nosniff\r\n";
     for lines in [kind, shared, connection, cors, "\r\n"] {
@@ -41,7 +40,7 @@ pub(crate) fn endless_head(kind: &str, connection: &str, cors: &str, out: &mut V
 }
 
 impl Route<'_> {
-    /// Checks that the request reads.
+    /// Checks that the request's method is GET or HEAD.
     ///
     /// # Errors
     /// 405 for other methods than GET and HEAD.
@@ -54,7 +53,7 @@ impl Route<'_> {
         }
     }
 
-    /// Checks that the request opens a WebSocket (RFC 6455, section 4.2.1) and gives the value of
+    /// Checks that the request opens a WebSocket (RFC 6455, section 4.2.1) and returns the value of
     /// `Sec-WebSocket-Accept`.
     pub(crate) fn upgrade(&self) -> Result<String, Rejection> {
         let request = self.request;
@@ -90,9 +89,9 @@ impl Route<'_> {
         Ok(accept)
     }
 
-    /// Checks that the page that makes the request may use the server, where it is one. A browser asks
-    /// before most requests from foreign pages, but not before those that a form could make, and those
-    /// change something too.
+    /// Checks that the page that makes the request, if one does, may use the server. A browser sends a preflight
+    /// before most requests of foreign pages, but not before those that a form can make, and those change something
+    /// too.
     pub(crate) fn page(&self) -> Result<(), Rejection> {
         if page_is_allowed(self.settings, self.request) {
             return Ok(());
@@ -102,7 +101,7 @@ impl Route<'_> {
         Err(Rejection::new(ErrorCode::BadOrigin, message))
     }
 
-    /// Checks that the request is this machine's own, where that alone gives its client rights.
+    /// Checks that the request comes from this machine, if only that gives its client rights.
     pub(crate) fn of_this_machine(&self) -> Result<(), Rejection> {
         if is_of_this_machine(self.settings, self.request) {
             return Ok(());
@@ -112,7 +111,7 @@ impl Route<'_> {
         Err(Rejection::new(ErrorCode::BadOrigin, message))
     }
 
-    /// How an answer that takes time is framed.
+    /// The framing of a reply that comes later.
     pub(crate) fn respond(&self) -> Respond {
         Respond {
             cors: self.cors.clone(),

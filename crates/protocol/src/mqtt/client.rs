@@ -1,4 +1,4 @@
-//! Packets of clients as bytes (MQTT 5.0 and 3.1.1, sections 3.1, 3.8, 3.10 and 3.12).
+//! Writes packets of clients (MQTT 5.0 and 3.1.1, sections 3.1, 3.8, 3.10 and 3.12).
 
 use model::Qos;
 
@@ -12,32 +12,32 @@ use super::write::{Property, packet, properties_of, put_id};
 pub struct ConnectParts<'a> {
     /// The version.
     pub version: Version,
-    /// In its older form, MQTT 3.1, if that is 3.
+    /// The version is 3.1, if `version` is 3.
     pub is_3_1: bool,
-    /// A new session is wanted.
+    /// The client requests a new session.
     pub clean: bool,
-    /// In seconds.
+    /// The keep-alive, in seconds.
     pub keep_alive_s: u16,
-    /// Of 5.0.
+    /// Properties of 5.0.
     pub properties: &'a [Property<'a>],
     /// The client identifier.
     pub client: &'a str,
-    /// What is published when the client is gone.
+    /// The will, which the server publishes when the client is gone.
     pub will: Option<WillParts<'a>>,
     /// The user name.
     pub user: Option<&'a str>,
-    /// The password. MQTT 3 has none without a user name.
+    /// The password. MQTT 3 allows it only with a user name.
     pub password: Option<&'a [u8]>,
 }
 
 /// The will in CONNECT.
 #[derive(Clone, Copy, Debug)]
 pub struct WillParts<'a> {
-    /// How surely it is published.
+    /// The QoS of the message.
     pub qos: Qos,
-    /// It is to be retained.
+    /// The message is to be retained.
     pub retain: bool,
-    /// Of 5.0.
+    /// Properties of 5.0.
     pub properties: &'a [Property<'a>],
     /// The topic.
     pub topic: &'a str,
@@ -81,13 +81,13 @@ pub fn connect(parts: &ConnectParts<'_>, out: &mut Vec<u8>) -> Result<(), WriteE
 /// One filter of SUBSCRIBE.
 #[derive(Clone, Copy, Debug)]
 pub struct SubscribeParts<'a> {
-    /// The filter, with what makes it a shared one.
+    /// The filter, with `$share` and the group if it is shared.
     pub filter: &'a str,
-    /// At the most so surely.
+    /// The maximum QoS.
     pub qos: Qos,
-    /// Not what the client itself publishes. Of 5.0, as what follows.
+    /// The client gets no messages of its own. This option and the next ones are of 5.0.
     pub no_local: bool,
-    /// Messages say whether they were published to be retained.
+    /// Messages retain the RETAIN flag of their publisher.
     pub retain_as_published: bool,
     /// When retained messages are sent: 0 always, 1 for a new subscription, 2 never.
     pub retain_handling: u8,

@@ -2,7 +2,7 @@
 
 use super::{MqttError, WriteError};
 
-/// What is left of a packet.
+/// The unread rest of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor<'a>(pub &'a [u8]);
 
@@ -25,7 +25,7 @@ impl<'a> Cursor<'a> {
         Ok(u32::from_be_bytes(*four))
     }
 
-    /// A number of one to four bytes.
+    /// Reads a number of one to four bytes.
     pub fn variable(&mut self) -> Result<u32, MqttError> {
         match variable(self.0)? {
             Some((number, bytes)) if is_shortest(number, bytes) => {
@@ -43,19 +43,19 @@ impl<'a> Cursor<'a> {
         Ok(consumed)
     }
 
-    /// Bytes behind their length.
+    /// Reads bytes behind their length.
     pub fn binary(&mut self) -> Result<&'a [u8], MqttError> {
         let bytes = self.two()?.into();
         self.take(bytes)
     }
 
-    /// A text behind its length: well-formed UTF-8 without U+0000.
+    /// Reads a text behind its length: well-formed UTF-8 without U+0000.
     pub fn text(&mut self) -> Result<&'a str, MqttError> {
         let text = simdutf8::basic::from_utf8(self.binary()?).map_err(|_| MqttError::Text)?;
         if memchr::memchr(0, text.as_bytes()).is_some() { Err(MqttError::Text) } else { Ok(text) }
     }
 
-    /// A packet identifier.
+    /// Reads a packet identifier.
     pub fn packet_id(&mut self) -> Result<u16, MqttError> {
         match self.two()? {
             0 => Err(MqttError::PacketId),
@@ -67,15 +67,14 @@ impl<'a> Cursor<'a> {
         self.0.is_empty()
     }
 
-    /// Nothing may be left.
+    /// Checks that no bytes are left.
     pub fn end(&self) -> Result<(), MqttError> {
         if self.is_empty() { Ok(()) } else { Err(MqttError::TooLong) }
     }
 }
 
-/// The number of one to four bytes at the beginning of `bytes`, and how many it takes; nothing while more must
-/// come (MQTT 5.0, section 1.5.5; MQTT 3.1.1, section 2.2.3). Whether it has as few as can be is for
-/// [`is_shortest`].
+/// Reads the number of one to four bytes at the beginning of `bytes`, and returns it with its size; `None` until it
+/// is complete (MQTT 5.0, section 1.5.5; MQTT 3.1.1, section 2.2.3). [`is_shortest`] checks that the size is minimal.
 pub(super) fn variable(bytes: &[u8]) -> Result<Option<(u32, usize)>, MqttError> {
     let mut number = 0;
     for at in 0..4 {
@@ -88,12 +87,12 @@ pub(super) fn variable(bytes: &[u8]) -> Result<Option<(u32, usize)>, MqttError> 
     Err(MqttError::Length)
 }
 
-/// Whether a number takes no more bytes than it must, as 5.0 has it.
+/// Checks that a number takes no more bytes than it needs, as 5.0 requires.
 pub(super) fn is_shortest(number: u32, bytes: usize) -> bool {
     variable_bytes(number as usize) == bytes
 }
 
-/// Appends a number of one to four bytes; it is below 2^28.
+/// Appends a number of one to four bytes; it must be below 2^28.
 pub(super) fn put_variable(mut number: u32, out: &mut Vec<u8>) {
     while number >= 0x80 {
         out.push((number & 0x7f) as u8 | 0x80);
@@ -102,7 +101,7 @@ pub(super) fn put_variable(mut number: u32, out: &mut Vec<u8>) {
     out.push((number & 0x7f) as u8);
 }
 
-/// How many bytes such a number takes.
+/// The size of such a number, in bytes.
 pub(super) fn variable_bytes(number: usize) -> usize {
     match number {
         ..0x80 => 1,

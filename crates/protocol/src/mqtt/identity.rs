@@ -1,5 +1,5 @@
-//! Who an MQTT client is: by a token in its password, its user name or its authentication data; by the word of
-//! the application; by its certificate; or by its user name alone, where nobody has to prove anything.
+//! The identity of an MQTT client: from a token in its password, user name or authentication data; from the
+//! application; from its certificate; or from its user name alone, if the server requires no proof.
 
 use auth::{Principal, Source, TokenError, TokenMark};
 use base64::Engine;
@@ -13,21 +13,21 @@ use super::property::id;
 use crate::protocol::Reader;
 use crate::request::{Admission, ConnectDecision, ConnectRequest, Credentials, Pending};
 
-/// The authentication method with which a token comes as authentication data, and with AUTH a new one.
+/// The authentication method for tokens in CONNECT, and in AUTH for new ones.
 pub const TOKEN_METHOD: &str = "token";
 
-/// What a client is told that names a user and has no certificate.
+/// The error for a client that names a user and has no certificate.
 const CERTIFICATE_REQUIRED: &str = "a user name needs a certificate that names the same user";
 
-/// Why a client is not let in, or not yet.
+/// The reason why a client may not connect, or not yet.
 pub(super) enum Refusal {
-    /// With this code, and a text for its author.
+    /// A code, and a text for the client's developer.
     Code(ReasonCode, &'static str),
-    /// It is to be read again when this is known.
+    /// The server reads CONNECT again after this.
     Pending(Pending),
 }
 
-/// Who a client is, and whether that was proved.
+/// Returns the client's principal, and whether it was proved.
 pub(super) fn principal(
     reader: &Reader<'_>,
     connect: &Connect<'_>,
@@ -39,7 +39,7 @@ pub(super) fn principal(
         return Err(Refusal::Code(ReasonCode::BadAuthenticationMethod, text));
     }
     if settings.user_header.is_some() {
-        // Only a proxy says who somebody is, and it has no place for that here.
+        // Only a proxy names users, and MQTT has no header for it.
         return Ok((Principal::anonymous(Vec::new()), true));
     }
     let data = connect.properties.binary(id::AUTHENTICATION_DATA);
@@ -90,7 +90,7 @@ pub(super) fn principal(
     }
 }
 
-/// Why a token does not let its client in, or not yet.
+/// The rejection of a token; pending while the keys load.
 fn refused(error: TokenError) -> Refusal {
     if error == TokenError::KeysComing {
         return Refusal::Pending(Pending::Keys);
@@ -102,7 +102,7 @@ fn refused(error: TokenError) -> Refusal {
     Refusal::Code(error.code().into(), "the token counts for nothing")
 }
 
-/// Who the application says that the client is.
+/// Returns the principal that the application gives the client.
 fn admitted(
     reader: &Reader<'_>,
     connect: &Connect<'_>,
@@ -130,7 +130,7 @@ fn admitted(
     };
     let auth = reader.settings.auth.as_ref();
     let Some(admission) = result.as_ref().map_err(refused)? else {
-        // The application is silent, and that lets in.
+        // The application leaves the decision to the server.
         return match auth {
             None if reader.settings.has_certificate_users && !named.is_empty() => {
                 Err(Refusal::Code(ErrorCode::CertificateRequired.into(), CERTIFICATE_REQUIRED))

@@ -1,4 +1,4 @@
-//! What MQTT clients ask for, in the engine's vocabulary: as packets say it, and owned.
+//! The requests of MQTT clients, in the engine's vocabulary: owned copies of packets.
 
 use auth::Principal;
 use model::{Encoding, Name, Publication, Qos};
@@ -7,86 +7,86 @@ use super::MqttError;
 use super::property::{Properties, id};
 use crate::secret::Secret;
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Debug)]
 pub enum Incoming {
-    /// To be let in.
+    /// The client connects.
     Connect(Box<Connect>),
-    /// To publish.
+    /// The client publishes.
     Publish(Box<Publish>),
-    /// It has a message, or is done with one.
+    /// The client confirms a message or a step of QoS 2.
     Confirm(Confirm),
-    /// To get messages.
+    /// The client subscribes.
     Subscribe(Box<Subscribe>),
-    /// To get them no longer.
+    /// The client unsubscribes.
     Unsubscribe {
         /// The packet identifier.
         id: u16,
-        /// Filters, as they were subscribed to.
+        /// Filters as in SUBSCRIBE.
         filters: Vec<Name>,
     },
-    /// To be told that the server is there.
+    /// The client checks that the server is alive.
     Ping,
-    /// What can't be: the connection ends.
+    /// The client sent an invalid packet: the connection ends.
     Broken(MqttError),
-    /// To go.
+    /// The client disconnects.
     Disconnect {
-        /// Its will is to be published all the same (MQTT 5.0, section 3.14.2.1).
+        /// The server publishes the will nevertheless (MQTT 5.0, section 3.14.2.1).
         with_will: bool,
-        /// For how long its session outlives the connection, in seconds, where it says that.
+        /// Seconds for which the session outlives the connection, if the packet gives them.
         seconds: Option<u32>,
     },
-    /// To go on with a new token.
+    /// The client continues with a new token.
     Authenticate {
-        /// The method, which is that of CONNECT.
+        /// The method; it must be that of CONNECT.
         method: Box<str>,
         /// The token.
         token: Secret,
     },
 }
 
-/// A client that wants to be let in, and may.
+/// A client with a valid CONNECT, which may connect.
 #[derive(Debug)]
 pub struct Connect {
-    /// What it speaks.
+    /// The encoding of its packets.
     pub encoding: Encoding,
-    /// Who it is.
+    /// Its identity and grants.
     pub principal: Principal,
-    /// Whether that was proved: by a token, or by the application's word.
+    /// A token or the application proved the identity.
     pub is_proved: bool,
-    /// Its identifier; the server gives it one where it has none.
+    /// Its identifier; the server assigns one if it is empty.
     pub client: Name,
-    /// The server has given it its identifier.
+    /// The server has assigned the identifier.
     pub is_assigned: bool,
-    /// It wants a new session.
+    /// The client requests a new session.
     pub clean: bool,
-    /// For how long the session outlives the connection, in seconds; [`u32::MAX`] is without end.
+    /// Seconds for which the session outlives the connection; [`u32::MAX`] is unlimited.
     pub seconds: u32,
-    /// How often it speaks at the least, in seconds; 0 says nothing of that.
+    /// The keep-alive, in seconds; 0 is none.
     pub keep_alive_s: u16,
-    /// What is published when it is gone.
+    /// The will, which the server publishes when the client is gone.
     pub will: Option<Will>,
-    /// What it takes.
+    /// The client's limits.
     pub limits: ClientLimits,
-    /// How it authenticates again with a new token, if it may.
+    /// The method with which the client may authenticate again, if any.
     pub method: Option<Box<str>>,
 }
 
-/// What a client takes.
+/// The limits of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientLimits {
-    /// Messages with QoS 1 and 2 that are under way to it.
+    /// Unconfirmed messages of QoS 1 and 2 to the client.
     pub receive_max: u16,
-    /// The bytes of a packet.
+    /// Bytes of a packet.
     pub packet_bytes_max: u32,
-    /// Aliases of topics; 0 where it knows none.
+    /// Topic aliases; 0 if the client accepts none.
     pub topic_alias_max: u16,
-    /// It wants to be told why something was refused.
+    /// The client accepts reason strings with errors.
     pub problem_information: bool,
 }
 
 impl Default for ClientLimits {
-    /// Those of a client that sets none.
+    /// The limits of a client that sets none.
     fn default() -> Self {
         ClientLimits {
             receive_max: u16::MAX,
@@ -98,7 +98,7 @@ impl Default for ClientLimits {
 }
 
 impl ClientLimits {
-    /// What CONNECT says of it.
+    /// The limits in CONNECT.
     pub(super) fn of(properties: &Properties<'_>) -> Self {
         let number = |number: u8| properties.number(number);
         let small = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
@@ -111,14 +111,14 @@ impl ClientLimits {
     }
 }
 
-/// What is published when a client is gone.
+/// The will: a message that the server publishes after the connection.
 #[derive(Debug)]
 pub struct Will {
-    /// What. Its time to live is not in it.
+    /// The message, without its time to live.
     pub publication: Publication,
-    /// How long that waits for the client to come back, in seconds.
+    /// Seconds to wait for the client to return before the server publishes.
     pub delay_s: u32,
-    /// How long it counts from when it is published, in seconds.
+    /// Time to live from that moment, in seconds.
     pub expiry_s: Option<u32>,
 }
 
@@ -127,24 +127,24 @@ pub struct Will {
 pub struct Publish {
     /// The packet identifier; 0 with QoS 0.
     pub id: u16,
-    /// The topic's alias; 0 is none. With an empty topic the one that the alias stands for is meant.
+    /// The topic's alias; 0 is none. With an empty topic the alias stands for the topic.
     pub alias: u16,
-    /// The message, whose time to live counts from now on.
+    /// The message, whose time to live begins now.
     pub publication: Publication,
 }
 
-/// A client has a message, or is done with one.
+/// A client confirms a message or a step of QoS 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Confirm {
-    /// By which packet.
+    /// The packet.
     pub kind: ConfirmKind,
     /// The packet identifier.
     pub id: u16,
-    /// It did not take it.
+    /// The client rejected the message.
     pub failed: bool,
 }
 
-/// The packets that confirm something.
+/// The packets of confirmations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfirmKind {
     /// PUBACK.
@@ -164,22 +164,22 @@ pub struct Subscribe {
     pub id: u16,
     /// The identifier of the subscriptions; 0 is none.
     pub subscription: u32,
-    /// What it wants.
+    /// The filters with their options.
     pub wants: Vec<Want>,
 }
 
 /// One filter that a client subscribes to.
 #[derive(Clone, Debug)]
 pub struct Want {
-    /// The filter, without what makes it a shared one.
+    /// The filter, without `$share` and the group.
     pub filter: Name,
-    /// The group with which it is shared.
+    /// The group of a shared subscription.
     pub group: Option<Name>,
-    /// At the most so surely.
+    /// The maximum QoS.
     pub qos: Qos,
-    /// Not what the client itself publishes.
+    /// The client gets no messages of its own.
     pub no_local: bool,
-    /// Messages say whether they were published to be retained.
+    /// Messages retain the RETAIN flag of their publisher.
     pub retain_as_published: bool,
     /// When retained messages are sent.
     pub retain_handling: RetainHandling,

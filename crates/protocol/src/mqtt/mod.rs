@@ -1,7 +1,7 @@
-//! MQTT 3.1, 3.1.1 and 5.0: packets for both sides, and what clients ask of the server.
+//! MQTT 3.1, 3.1.1 and 5.0: packets for both sides, and the requests of clients.
 //!
-//! Packets are read as they stand in the bytes that came, and written without a copy. The standards are MQTT
-//! Version 3.1.1 (OASIS, 29 October 2014) and MQTT Version 5.0 (OASIS, 7 March 2019).
+//! Packets borrow from the received bytes, and are written without a copy. The standards are MQTT Version 3.1.1
+//! (OASIS, 29 October 2014) and MQTT Version 5.0 (OASIS, 7 March 2019).
 
 mod allowed;
 pub mod client;

@@ -1,5 +1,4 @@
-//! Packets, as they stand in the bytes that were received (MQTT 5.0 and 3.1.1, sections 2 and 3). Nothing is
-//! copied.
+//! Packets that borrow from the received bytes (MQTT 5.0 and 3.1.1, sections 2 and 3).
 
 use model::Qos;
 use model::filter::Filter;
@@ -8,7 +7,7 @@ use super::cursor::Cursor;
 use super::property::Properties;
 use super::{MqttError, ReasonCode};
 
-/// The versions of the protocol that differ in their packets.
+/// Versions of the protocol with different packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// 3.1 and 3.1.1.
@@ -17,45 +16,45 @@ pub enum Version {
     V5,
 }
 
-/// Who sends a packet.
+/// The sender of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// A client does.
+    /// A client.
     Client,
-    /// A server does.
+    /// A server.
     Server,
 }
 
 /// A packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packet<'a> {
-    /// A client wants to come in.
+    /// A client connects.
     Connect(Connect<'a>),
-    /// It may, or not.
+    /// The server accepts or rejects it.
     Connack(Connack<'a>),
     /// A message.
     Publish(Publish<'a>),
-    /// A message with QoS 1 has come.
+    /// Confirms a message of QoS 1.
     Puback(Confirm<'a>),
-    /// A message with QoS 2 has come.
+    /// Confirms a message of QoS 2.
     Pubrec(Confirm<'a>),
-    /// It may be forgotten that it has come.
+    /// The sender of a QoS 2 message has its PUBREC.
     Pubrel(Confirm<'a>),
-    /// It was forgotten.
+    /// The receiver has discarded the packet identifier.
     Pubcomp(Confirm<'a>),
-    /// A client wants messages.
+    /// A client subscribes.
     Subscribe(Subscribe<'a>),
-    /// It gets them, or not.
+    /// The server accepts or rejects each subscription.
     Suback(Results<'a>),
-    /// A client wants them no longer.
+    /// A client unsubscribes.
     Unsubscribe(Unsubscribe<'a>),
-    /// It gets them no longer.
+    /// The server confirms that.
     Unsuback(Results<'a>),
-    /// Is anybody there?
+    /// A client checks that the server is alive.
     Pingreq,
-    /// Yes.
+    /// The server confirms that.
     Pingresp,
-    /// The end.
+    /// The connection ends.
     Disconnect(Disconnect<'a>),
     /// A step of an authentication.
     Auth(Disconnect<'a>),
@@ -66,17 +65,17 @@ pub enum Packet<'a> {
 pub struct Connect<'a> {
     /// The version.
     pub version: Version,
-    /// It is 3.1, whose clients have an identifier.
+    /// The version is 3.1, in which the client identifier is required.
     pub is_3_1: bool,
-    /// A new session is wanted; in MQTT 3 one that ends with the connection.
+    /// The client requests a new session; in MQTT 3 one that ends with the connection.
     pub clean: bool,
-    /// In seconds.
+    /// The keep-alive, in seconds.
     pub keep_alive_s: u16,
-    /// Of 5.0.
+    /// Properties of 5.0.
     pub properties: Properties<'a>,
-    /// May be empty.
+    /// The client identifier; may be empty.
     pub client: &'a str,
-    /// What is published when the client is gone.
+    /// The will, which the server publishes when the client is gone.
     pub will: Option<Will<'a>>,
     /// The user name.
     pub user: Option<&'a str>,
@@ -87,11 +86,11 @@ pub struct Connect<'a> {
 /// The will in CONNECT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Will<'a> {
-    /// How surely it is published.
+    /// The QoS of the message.
     pub qos: Qos,
-    /// It is to be retained.
+    /// The message is to be retained.
     pub retain: bool,
-    /// Of 5.0.
+    /// Properties of 5.0.
     pub properties: Properties<'a>,
     /// The topic.
     pub topic: &'a str,
@@ -106,24 +105,24 @@ pub struct Connack<'a> {
     pub session_present: bool,
     /// The reason code, or the return code of MQTT 3.
     pub code: u8,
-    /// Of 5.0.
+    /// Properties of 5.0.
     pub properties: Properties<'a>,
 }
 
 /// PUBLISH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Publish<'a> {
-    /// It may have been sent before.
+    /// The sender may have sent it before.
     pub dup: bool,
-    /// How surely.
+    /// The QoS.
     pub qos: Qos,
-    /// It is to be retained, or was.
+    /// The message is to be retained, or was.
     pub retain: bool,
-    /// Empty where an alias stands for it.
+    /// The topic; empty if an alias stands for it.
     pub topic: &'a str,
-    /// 0 with QoS 0.
+    /// The packet identifier; 0 with QoS 0.
     pub id: u16,
-    /// Of 5.0.
+    /// Properties of 5.0.
     pub properties: Properties<'a>,
     /// The message.
     pub payload: &'a [u8],
@@ -134,9 +133,9 @@ pub struct Publish<'a> {
 pub struct Confirm<'a> {
     /// The packet identifier.
     pub id: u16,
-    /// Of 5.0.
+    /// The reason code of 5.0.
     pub reason: ReasonCode,
-    /// Of 5.0.
+    /// Properties of 5.0.
     pub properties: Properties<'a>,
 }
 
@@ -145,10 +144,10 @@ pub struct Confirm<'a> {
 pub struct Subscribe<'a> {
     /// The packet identifier.
     pub id: u16,
-    /// Of 5.0.
+    /// Properties of 5.0.
     pub properties: Properties<'a>,
     pub(super) version: Version,
-    /// Valid.
+    /// Valid filters with options, as bytes.
     pub(super) filters: &'a [u8],
 }
 
@@ -157,11 +156,11 @@ pub struct Subscribe<'a> {
 pub struct Subscription<'a> {
     /// The filter.
     pub filter: Filter<'a>,
-    /// At the most so surely.
+    /// The maximum QoS.
     pub qos: Qos,
-    /// Not what the client itself publishes.
+    /// The client gets no messages of its own.
     pub no_local: bool,
-    /// Messages say whether they were published to be retained.
+    /// Messages retain the RETAIN flag of their publisher.
     pub retain_as_published: bool,
     /// When retained messages are sent: 0 always, 1 for a new subscription, 2 never.
     pub retain_handling: u8,
@@ -172,7 +171,7 @@ pub struct Subscription<'a> {
 pub struct Results<'a> {
     /// The packet identifier.
     pub id: u16,
-    /// Of 5.0.
+    /// Properties of 5.0.
     pub properties: Properties<'a>,
     /// A code for each filter; none in UNSUBACK of MQTT 3.
     pub codes: &'a [u8],
@@ -183,18 +182,18 @@ pub struct Results<'a> {
 pub struct Unsubscribe<'a> {
     /// The packet identifier.
     pub id: u16,
-    /// Of 5.0.
+    /// Properties of 5.0.
     pub properties: Properties<'a>,
-    /// Valid.
+    /// Valid filters, as bytes.
     pub(super) filters: &'a [u8],
 }
 
 /// DISCONNECT and AUTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disconnect<'a> {
-    /// Of 5.0.
+    /// The reason code of 5.0.
     pub reason: ReasonCode,
-    /// Of 5.0.
+    /// Properties of 5.0.
     pub properties: Properties<'a>,
 }
 
@@ -202,7 +201,7 @@ impl<'a> Subscribe<'a> {
     /// The filters, in order.
     pub fn subscriptions(&self) -> impl Iterator<Item = Subscription<'a>> + use<'a> {
         let (mut left, version) = (Cursor(self.filters), self.version);
-        // They were read before.
+        // `read` has checked them.
         std::iter::from_fn(move || {
             if left.is_empty() { None } else { subscription(&mut left, version).ok() }
         })
@@ -210,7 +209,7 @@ impl<'a> Subscribe<'a> {
 }
 
 impl<'a> Unsubscribe<'a> {
-    /// The filters as they are written, in order.
+    /// The filters as the client wrote them, in order.
     pub fn filters(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let mut left = Cursor(self.filters);
         std::iter::from_fn(move || if left.is_empty() { None } else { left.text().ok() })

@@ -3,14 +3,14 @@
 use super::MqttError;
 use super::cursor::Cursor;
 
-/// The packets and the will, by what properties they may have.
+/// The packets and the will, as contexts that allow different properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PropertyContext {
     Connect,
     Connack,
     /// PUBLISH of a server.
     Publish,
-    /// PUBLISH of a client, which knows nothing of who is subscribed.
+    /// PUBLISH of a client, which can't name subscriptions.
     ClientPublish,
     Will,
     /// PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK.
@@ -19,7 +19,7 @@ pub(super) enum PropertyContext {
     Unsubscribe,
     /// DISCONNECT of a client.
     ClientDisconnect,
-    /// DISCONNECT of a server, which doesn't say for how long the client's session is to live.
+    /// DISCONNECT of a server, which can't set the session expiry.
     Disconnect,
     Auth,
 }
@@ -81,7 +81,7 @@ pub mod id {
     pub const SHARED_SUBSCRIPTION_AVAILABLE: u8 = 0x2a;
 }
 
-/// The form of a property, and where it may be.
+/// The form of a property, and the contexts that allow it.
 fn known(number: u8) -> Option<(Form, &'static [PropertyContext])> {
     use PropertyContext::{
         Auth, ClientDisconnect, ClientPublish, Confirm, Connack, Connect, Disconnect, Publish,
@@ -131,20 +131,20 @@ fn known(number: u8) -> Option<(Form, &'static [PropertyContext])> {
     })
 }
 
-/// The form of a property's value; nothing where there is no such property.
+/// The form of a property's value; `None` for an unknown property.
 pub(super) fn form(number: u8) -> Option<Form> {
     known(number).map(|(form, _)| form)
 }
 
-/// The properties of a packet: read, and found to be allowed there.
+/// The checked properties of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Properties<'a>(&'a [u8]);
 
 impl<'a> Properties<'a> {
-    /// None.
+    /// No properties.
     pub const NONE: Properties<'static> = Properties(&[]);
 
-    /// Reads and checks the properties at the beginning of what is left of a packet.
+    /// Reads and checks the properties at the cursor.
     pub(super) fn read(
         cursor: &mut Cursor<'a>,
         context: PropertyContext,
@@ -153,7 +153,7 @@ impl<'a> Properties<'a> {
         let own = cursor.take(bytes)?;
         let (mut left, mut seen) = (Cursor(own), 0u64);
         while let [number, ..] = *left.0 {
-            // A message that comes for several subscriptions has all of their identifiers.
+            // A message for several subscriptions has the identifiers of all.
             let may_repeat = number == id::USER_PROPERTY
                 || (number == id::SUBSCRIPTION_IDENTIFIER && context == PropertyContext::Publish);
             match known(number) {
@@ -175,14 +175,14 @@ impl<'a> Properties<'a> {
         Ok(Properties(own))
     }
 
-    /// All, in their order.
+    /// All properties, in their order.
     pub fn iter(&self) -> impl Iterator<Item = (u8, Value<'a>)> + use<'a> {
         let mut left = Cursor(self.0);
-        // They were read before.
+        // `read` has checked them.
         std::iter::from_fn(move || if left.is_empty() { None } else { next(&mut left).ok() })
     }
 
-    /// A number.
+    /// The value of a property with a number.
     pub fn number(&self, number: u8) -> Option<u32> {
         self.iter().find_map(|(id, value)| match value {
             Value::Number(value) if id == number => Some(value),
@@ -190,7 +190,7 @@ impl<'a> Properties<'a> {
         })
     }
 
-    /// A text.
+    /// The value of a property with a text.
     pub fn text(&self, number: u8) -> Option<&'a str> {
         self.iter().find_map(|(id, value)| match value {
             Value::Text(text) if id == number => Some(text),
@@ -198,7 +198,7 @@ impl<'a> Properties<'a> {
         })
     }
 
-    /// Bytes.
+    /// The value of a property with bytes.
     pub fn binary(&self, number: u8) -> Option<&'a [u8]> {
         self.iter().find_map(|(id, value)| match value {
             Value::Binary(bytes) if id == number => Some(bytes),
@@ -206,7 +206,7 @@ impl<'a> Properties<'a> {
         })
     }
 
-    /// The user's own, in their order.
+    /// The user properties, in their order.
     pub fn user(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
         self.iter().filter_map(|(_, value)| match value {
             Value::Pair(name, value) => Some((name, value)),
@@ -214,7 +214,7 @@ impl<'a> Properties<'a> {
         })
     }
 
-    /// The subscriptions that a message comes for, or the one of SUBSCRIBE.
+    /// The subscription identifiers of a message, or the one of SUBSCRIBE.
     pub fn subscription_identifiers(&self) -> impl Iterator<Item = u32> + use<'a> {
         self.iter().filter_map(|(id, value)| match value {
             Value::Number(value) if id == id::SUBSCRIPTION_IDENTIFIER => Some(value),
@@ -222,13 +222,13 @@ impl<'a> Properties<'a> {
         })
     }
 
-    /// True without any.
+    /// Returns true if it has no properties.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// The properties by their names, each as it came: what the standard says of one that is absent is for the caller.
+/// Properties by their names, as received: for an absent one the caller applies the default of the standard.
 macro_rules! accessors {
     ($($(#[doc = $doc:literal])+ $name:ident: $id:ident, $get:ident -> $type:ty $(, $map:expr)?;)+) => {
         impl<'a> Properties<'a> {
@@ -242,7 +242,7 @@ macro_rules! accessors {
     };
 }
 
-/// A number that was read from two bytes.
+/// Narrows a number that was read from two bytes.
 fn two(number: u32) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }
@@ -250,53 +250,53 @@ fn two(number: u32) -> u16 {
 accessors! {
     /// The payload is UTF-8.
     payload_is_text: PAYLOAD_FORMAT_INDICATOR, number -> bool, |it| it == 1;
-    /// For how long a message is of use, in seconds.
+    /// Seconds until a message expires.
     message_expiry_s: MESSAGE_EXPIRY_INTERVAL, number -> u32;
-    /// What the payload is.
+    /// The media type of the payload.
     content_type: CONTENT_TYPE, text -> &'a str;
-    /// Where an answer goes.
+    /// The topic for a response.
     response_topic: RESPONSE_TOPIC, text -> &'a str;
-    /// What an answer repeats.
+    /// Data that a response repeats.
     correlation_data: CORRELATION_DATA, binary -> &'a [u8];
-    /// For how long a session outlives its connection, in seconds.
+    /// Seconds for which a session outlives its connection.
     session_expiry_s: SESSION_EXPIRY_INTERVAL, number -> u32;
-    /// The identifier that the server gave.
+    /// The client identifier that the server assigned.
     assigned_client_identifier: ASSIGNED_CLIENT_IDENTIFIER, text -> &'a str;
-    /// The keep-alive that counts, in seconds.
+    /// The keep-alive that the server sets, in seconds.
     server_keep_alive_s: SERVER_KEEP_ALIVE, number -> u16, two;
-    /// How a client authenticates.
+    /// The authentication method.
     authentication_method: AUTHENTICATION_METHOD, text -> &'a str;
-    /// With what.
+    /// Data for the authentication method.
     authentication_data: AUTHENTICATION_DATA, binary -> &'a [u8];
-    /// Whether reasons may be told in texts and user properties.
+    /// The client accepts reason strings and user properties with errors.
     request_problem_information: REQUEST_PROBLEM_INFORMATION, number -> bool, |it| it == 1;
-    /// How long a will waits, in seconds.
+    /// Seconds before the server publishes a will.
     will_delay_s: WILL_DELAY_INTERVAL, number -> u32;
-    /// Whether the server is asked for response information.
+    /// The client requests response information.
     request_response_information: REQUEST_RESPONSE_INFORMATION, number -> bool, |it| it == 1;
-    /// What response topics may begin with.
+    /// The prefix of response topics.
     response_information: RESPONSE_INFORMATION, text -> &'a str;
-    /// Another server.
+    /// The server to use instead.
     server_reference: SERVER_REFERENCE, text -> &'a str;
-    /// Why, for people.
+    /// A reason for people.
     reason_string: REASON_STRING, text -> &'a str;
-    /// Messages with QoS 1 and 2 that may be under way.
+    /// Unconfirmed messages of QoS 1 and 2, at most.
     receive_maximum: RECEIVE_MAXIMUM, number -> u16, two;
     /// The highest topic alias.
     topic_alias_maximum: TOPIC_ALIAS_MAXIMUM, number -> u16, two;
-    /// What stands for the topic, or will.
+    /// The alias that stands for the topic, now or later.
     topic_alias: TOPIC_ALIAS, number -> u16, two;
     /// The highest QoS: 0 or 1.
     maximum_qos: MAXIMUM_QOS, number -> u32;
-    /// Whether messages can be retained.
+    /// The server supports retained messages.
     retain_available: RETAIN_AVAILABLE, number -> bool, |it| it == 1;
-    /// The most bytes of a packet.
+    /// Bytes of a packet, at most.
     maximum_packet_size: MAXIMUM_PACKET_SIZE, number -> u32;
-    /// Whether filters may have wildcards.
+    /// The server supports wildcards in filters.
     wildcard_subscription_available: WILDCARD_SUBSCRIPTION_AVAILABLE, number -> bool, |it| it == 1;
-    /// Whether subscriptions may have identifiers.
+    /// The server supports subscription identifiers.
     subscription_identifier_available: SUBSCRIPTION_IDENTIFIER_AVAILABLE, number -> bool, |it| it == 1;
-    /// Whether subscriptions may be shared.
+    /// The server supports shared subscriptions.
     shared_subscription_available: SHARED_SUBSCRIPTION_AVAILABLE, number -> bool, |it| it == 1;
 }
 
@@ -315,7 +315,7 @@ fn next<'a>(cursor: &mut Cursor<'a>) -> Result<(u8, Value<'a>), MqttError> {
     Ok((number, value))
 }
 
-/// Whether a property may have this value.
+/// Checks that a property may have this value.
 fn check(number: u8, value: Value<'_>) -> Result<(), MqttError> {
     let Value::Number(value) = value else { return Ok(()) };
     match number {

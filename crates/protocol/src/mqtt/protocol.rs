@@ -21,13 +21,13 @@ use crate::request::{Interrupt, Open, Request, Secret};
 use crate::websocket::{Event, Frames, Outcome, handshake};
 use crate::{Codecs, Settings};
 
-/// The first byte of CONNECT, with which every connection begins. No request of HTTP does.
+/// The first byte of CONNECT, with which every connection begins. No HTTP request begins with it.
 const CONNECT: u8 = 0x10;
 
-/// The subprotocols of a WebSocket, the best first (MQTT 5.0, section 6; `mqttv3.1` is that of 3.1).
+/// The subprotocols of a WebSocket, in order of preference (MQTT 5.0, section 6; `mqttv3.1` is that of 3.1).
 const SUBPROTOCOLS: [&str; 2] = ["mqtt", "mqttv3.1"];
 
-/// What a client takes for sure of which nothing is known: CONNACK without properties.
+/// The limits of a client that has sent none yet: it accepts at least a CONNACK without properties.
 const SHORTEST: ClientLimits = ClientLimits {
     receive_max: u16::MAX,
     packet_bytes_max: 5,
@@ -35,7 +35,7 @@ const SHORTEST: ClientLimits = ClientLimits {
     problem_information: false,
 };
 
-/// A packet of more bytes is waited for whole before any of it is read.
+/// The server reads a larger packet only when it is complete.
 const WAITED_BYTES: usize = 4 << 10;
 
 impl Protocol for Mqtt {
@@ -84,7 +84,7 @@ impl Protocol for Mqtt {
                 offered.flat_map(|line| line.split(',')).map(str::trim).collect();
             let subprotocol = SUBPROTOCOLS.into_iter().find(|it| offered.contains(it));
             handshake::response(&accept, subprotocol, None, out);
-            // Its version is in its first packet.
+            // The first packet contains the version.
             let encoding = Mqtt { version: Version::V3, framed: true }.number();
             Ok(Request::Open(Open {
                 encoding,
@@ -107,7 +107,7 @@ impl Protocol for Mqtt {
         let bytes_max = reader.settings.mqtt.as_ref().map_or(0, |it| it.packet_bytes_max as usize);
         let frames = Frames { bytes_max, window_bits: 0 };
         let mut gathered = Vec::new();
-        // Packets may be split and merged over frames at will (MQTT 5.0, section 6).
+        // Clients may split and merge packets over frames (MQTT 5.0, section 6).
         let read = frames.read(reader, bytes, out, &mut |_, event| match event {
             Event::Binary(payload) => {
                 gathered.extend_from_slice(payload);
@@ -130,7 +130,7 @@ impl Protocol for Mqtt {
     }
 
     fn encode(&self, message: &Message, _: &mut Codecs, out: &mut Vec<u8>) {
-        // Such names are none in MQTT, and what the server says of presence is for its own clients.
+        // MQTT can't carry such topics, and presence notices are for Throng's own clients.
         if check_name(&message.publication.topic).is_err() || is_reserved(message.event()) {
             return;
         }
@@ -160,8 +160,8 @@ impl Protocol for Mqtt {
 }
 
 impl Mqtt {
-    /// Appends the last words to a client that is not let in, of which these bytes have come, with the server
-    /// that is to be used instead. To anything but CONNECT there is no answer.
+    /// Appends the rejection of a client whose first bytes these are, with the server to use instead. Only CONNECT
+    /// gets a reply.
     pub fn turn_away_to(
         self,
         first: &[u8],
@@ -177,12 +177,12 @@ impl Mqtt {
         }
     }
 
-    /// Reads the first packet of what was gathered of frames.
+    /// Reads the first packet of the gathered frames.
     fn read_gathered(&self, reader: &mut Reader<'_>, out: &mut Vec<u8>) -> Option<Read> {
         let gathered = reader.decoder.take_gathered();
         let read = self.read_packet(reader, gathered.unread(), out);
         let (consumed, read) = match read {
-            // It waits until its frames have come.
+            // The packet is not complete: its other frames must come.
             Some(Read { consumed: 0, request: Some(Request::Continue { .. }), .. }) | None => {
                 (0, None)
             }
@@ -192,7 +192,7 @@ impl Mqtt {
         read
     }
 
-    /// Reads the first packet; nothing while more must come.
+    /// Reads the first packet; `None` until it is complete.
     fn read_packet(
         &self,
         reader: &mut Reader<'_>,
@@ -223,23 +223,23 @@ impl Mqtt {
         }
     }
 
-    /// The end of a connection on which came what can't be.
+    /// Ends a connection that sent an invalid packet.
     fn broken(&self, error: MqttError, is_known: bool, bytes: &[u8], out: &mut Vec<u8>) -> Read {
         if is_known {
             return to_request(bytes.len(), Incoming::Broken(error));
         }
         if let Some(level) = level(bytes) {
-            // Whatever the client speaks, it knows one of these two. MQTT 3 has a word for the version alone.
+            // A client of any version knows one of these two. MQTT 3 has a code for the version only.
             let version = if level > 4 { Version::V5 } else { Version::V3 };
             if version == Version::V5 || error == MqttError::Version {
-                // What it takes is not known: the shortest it must.
+                // The client's limits are unknown: send the shortest packet that every client accepts.
                 Mqtt { version, ..*self }.refuse(error.reason(), None, &SHORTEST, out);
             }
         }
         ends(bytes, error.close())
     }
 
-    /// A client wants to come in.
+    /// Processes CONNECT.
     fn connect(
         &self,
         reader: &mut Reader<'_>,
@@ -316,7 +316,7 @@ impl Mqtt {
     }
 }
 
-/// The will in a CONNECT packet: what is published when the client is gone.
+/// Converts the will of a CONNECT packet.
 fn will_of(will: &packet::Will<'_>, principal: &auth::Principal) -> Will {
     Will {
         delay_s: will.properties.number(id::WILL_DELAY_INTERVAL).unwrap_or(0),
@@ -330,7 +330,7 @@ fn will_of(will: &packet::Will<'_>, principal: &auth::Principal) -> Will {
     }
 }
 
-/// The connection ends: nothing of what it has sent is read any more.
+/// Ends the connection, and discards the rest of its input.
 fn ends(bytes: &[u8], close: CloseReason) -> Read {
     let request = Some(Request::Close(close));
     Read { consumed: bytes.len(), request, ..Read::MORE }
@@ -341,7 +341,7 @@ fn to_request(consumed: usize, incoming: Incoming) -> Read {
     Read { consumed, request, ..Read::MORE }
 }
 
-/// What a packet asks for; nothing where a client that was let in may not send it.
+/// Converts a packet to a request; `None` if a connected client may not send it.
 fn incoming(reader: &Reader<'_>, packet: &Packet<'_>) -> Option<Incoming> {
     let confirm = |kind, confirm: &packet::Confirm<'_>| {
         let failed = confirm.reason.is_error();
@@ -388,7 +388,7 @@ fn incoming(reader: &Reader<'_>, packet: &Packet<'_>) -> Option<Incoming> {
                 token: Secret(String::from_utf8_lossy(data).into()),
             })
         }
-        // A second one (MQTT 5.0, section 3.1), what answers a question that nobody asked, and those of servers.
+        // A second CONNECT (MQTT 5.0, section 3.1), an AUTH that replies to no challenge, and packets of servers.
         Packet::Connect(_)
         | Packet::Auth(_)
         | Packet::Connack(_)
@@ -415,7 +415,7 @@ fn want(subscription: packet::Subscription<'_>) -> Want {
     }
 }
 
-/// A message that a client publishes, or wants to be published when it is gone. Text is what is UTF-8.
+/// Builds a message from PUBLISH or a will. A payload that is UTF-8 becomes text.
 fn publication(
     topic: &str,
     payload: &[u8],
@@ -449,7 +449,7 @@ fn publication(
     publication
 }
 
-/// The level of the protocol that CONNECT names, if that is MQTT.
+/// The protocol level in CONNECT, if the protocol is MQTT.
 fn level(connect: &[u8]) -> Option<u8> {
     let length = connect.get(1..)?.iter().take(4).position(|byte| byte & 0x80 == 0)? + 1;
     let named = connect.get(1 + length..)?;

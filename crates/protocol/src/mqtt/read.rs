@@ -1,5 +1,5 @@
-//! Reads packets (MQTT 5.0 and 3.1.1, sections 2 and 3). What the standards call malformed or an error of the
-//! protocol, and can be seen in one packet, is refused here.
+//! Reads packets (MQTT 5.0 and 3.1.1, sections 2 and 3), and rejects what the standards call malformed or a protocol
+//! error, as far as one packet shows it.
 
 use model::Qos;
 use model::filter::{Filter, check_name};
@@ -14,22 +14,22 @@ use super::packet::{
 use super::property::{Properties, PropertyContext};
 use super::reason::ReasonCode;
 
-/// How many bytes the first packet of `bytes` has, with its fixed header, as soon as that is known: at most
-/// 268,435,460.
+/// The size of the first packet of `bytes` in bytes, including its fixed header, at most 268,435,460; `None` until
+/// the length has come.
 ///
 /// # Errors
-/// The remaining length is none.
+/// The remaining length is invalid.
 pub fn packet_bytes(bytes: &[u8]) -> Result<Option<usize>, MqttError> {
     let Some(rest) = bytes.get(1..) else { return Ok(None) };
     Ok(variable(rest)?.map(|(length, consumed)| 1 + consumed + length as usize))
 }
 
-/// Reads the first packet, which `from` sent, and tells how many bytes it takes; nothing while more must come.
-/// Without a version only CONNECT may come, and with one no CONNECT.
+/// Reads the first packet, which `from` sent, and returns it with its size in bytes; `None` until it is complete.
+/// Without a version it must be CONNECT, and with one it must not.
 ///
 /// # Errors
-/// What ends the connection. What its first bytes tell (the type, the flags, the length, the protocol's name) is
-/// found before the rest has come.
+/// The error that ends the connection. Errors of the first bytes (type, flags, length, protocol name) come before the
+/// packet is complete.
 pub fn read(
     bytes: &[u8],
     version: Option<Version>,
@@ -65,7 +65,7 @@ pub fn read(
 
 const CONNECT: u8 = 1;
 
-/// Whether a packet of this type may come now, with these flags.
+/// Checks that a packet with this type and these flags may come now.
 fn check_kind(kind: u8, flags: u8, version: Option<Version>, from: Side) -> Result<(), MqttError> {
     match (version, kind == CONNECT) {
         (None, false) => return Err(MqttError::ConnectFirst),
@@ -75,7 +75,7 @@ fn check_kind(kind: u8, flags: u8, version: Option<Version>, from: Side) -> Resu
     if kind == 0 || (kind == 15 && version == Some(Version::V3)) {
         return Err(MqttError::ReservedType(kind));
     }
-    // DISCONNECT of MQTT 3 is the client's alone.
+    // In MQTT 3 only clients send DISCONNECT.
     let is_both = matches!(kind, 3..=7 | 15) || (kind == 14 && version == Some(Version::V5));
     let (fits, to) = match from {
         Side::Client => (matches!(kind, CONNECT | 8 | 10 | 12 | 14), "server"),
@@ -94,7 +94,7 @@ fn check_kind(kind: u8, flags: u8, version: Option<Version>, from: Side) -> Resu
     }
 }
 
-/// Whether a packet of this type can be so long behind its fixed header.
+/// Checks the remaining length against the packet's type.
 fn check_length(kind: u8, version: Option<Version>, length: u32) -> Result<(), MqttError> {
     let is_v5 = version == Some(Version::V5);
     let (min, max) = match kind {
@@ -112,7 +112,7 @@ fn check_length(kind: u8, version: Option<Version>, length: u32) -> Result<(), M
     }
 }
 
-/// Whether what has come of CONNECT begins with the protocol's name.
+/// Checks that the received part of CONNECT begins with the protocol's name.
 fn check_protocol(body: &[u8]) -> Result<(), MqttError> {
     let begins = |name: &[u8]| body.iter().zip(name).all(|(one, other)| one == other);
     if begins(b"\0\x04MQTT") || begins(b"\0\x06MQIsdp") {
@@ -234,17 +234,17 @@ fn publish<'a>(
     Ok(Publish { dup, qos, retain, topic, id, properties, payload })
 }
 
-/// A topic to which something can be published.
+/// Checks that a client may publish to this topic.
 fn topic(name: &str) -> Result<&str, MqttError> {
     check_name(name).map(|()| name).map_err(|_| MqttError::Topic)
 }
 
-/// Answers go to one topic.
+/// A response topic has no wildcards.
 fn check_response_topic(properties: &Properties<'_>) -> Result<(), MqttError> {
     properties.response_topic().map_or(Ok(""), topic).map(drop)
 }
 
-/// A payload that is said to be text is text.
+/// Checks that a payload is UTF-8 if its format indicator says so.
 fn check_payload(properties: &Properties<'_>, payload: &[u8]) -> Result<(), MqttError> {
     if properties.payload_is_text() == Some(true) && simdutf8::basic::from_utf8(payload).is_err() {
         return Err(MqttError::PayloadFormat);
@@ -343,7 +343,7 @@ fn disconnect<'a>(
     Ok(end)
 }
 
-/// Only success goes without a method (MQTT 5.0, section 3.15.2.1).
+/// Only success may omit the method (MQTT 5.0, section 3.15.2.1).
 fn auth<'a>(cursor: &mut Cursor<'a>, from: Side) -> Result<Disconnect<'a>, MqttError> {
     if cursor.is_empty() {
         let reason = allowed::reason(0, allowed::auth(from))?;

@@ -1,10 +1,10 @@
-//! Why something was done or refused (MQTT 5.0, section 2.4; MQTT 3.1.1, section 3.2.2.3).
+//! Reason codes of MQTT 5.0 (section 2.4) and return codes of MQTT 3.1.1 (section 3.2.2.3).
 
 use model::ErrorCode;
 
 macro_rules! reason_codes {
     ($($(#[doc = $doc:literal])+ $name:ident = $code:literal,)+) => {
-        /// A reason code of MQTT 5.0. Where one number has several names, the meaning of the packet decides.
+        /// A reason code of MQTT 5.0. If a number has several names, the packet decides which one applies.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum ReasonCode {
@@ -12,7 +12,7 @@ macro_rules! reason_codes {
         }
 
         impl ReasonCode {
-            /// All, in the order of their numbers.
+            /// All codes, in the order of their numbers.
             pub const ALL: &'static [ReasonCode] = &[$(ReasonCode::$name),+];
 
             /// The code with this number.
@@ -33,29 +33,29 @@ reason_codes! {
     GrantedQos1 = 0x01,
     /// Granted QoS 2.
     GrantedQos2 = 0x02,
-    /// The client disconnects, and its will is to be published.
+    /// The client disconnects, and the server publishes its will.
     DisconnectWithWillMessage = 0x04,
-    /// The message was accepted, and nobody is subscribed.
+    /// The server accepted the message, and the topic has no subscribers.
     NoMatchingSubscribers = 0x10,
     /// There was no such subscription.
     NoSubscriptionExisted = 0x11,
-    /// The authentication goes on.
+    /// The authentication continues.
     ContinueAuthentication = 0x18,
     /// The client authenticates again.
     ReAuthenticate = 0x19,
-    /// Something went wrong that has no code.
+    /// An error without a code of its own.
     UnspecifiedError = 0x80,
     /// The packet can't be read.
     MalformedPacket = 0x81,
     /// The packet is not allowed here.
     ProtocolError = 0x82,
-    /// This server does not accept what is valid.
+    /// The packet is valid, but this server does not accept it.
     ImplementationSpecificError = 0x83,
     /// The server does not speak this version.
     UnsupportedProtocolVersion = 0x84,
     /// The client identifier is not allowed.
     ClientIdentifierNotValid = 0x85,
-    /// The user name or the password counts for nothing.
+    /// The user name or the password is invalid.
     BadUserNameOrPassword = 0x86,
     /// The client may not do this.
     NotAuthorized = 0x87,
@@ -67,47 +67,47 @@ reason_codes! {
     Banned = 0x8a,
     /// The server is shutting down.
     ServerShuttingDown = 0x8b,
-    /// The authentication method is not supported, or another than before.
+    /// The authentication method is not supported, or differs from that of CONNECT.
     BadAuthenticationMethod = 0x8c,
-    /// Nothing was heard for one and a half times the keep-alive.
+    /// The client sent nothing for one and a half times the keep-alive.
     KeepAliveTimeout = 0x8d,
-    /// Another connection with the same client identifier has come.
+    /// Another connection took over the client identifier.
     SessionTakenOver = 0x8e,
-    /// The filter is valid, and not accepted here.
+    /// The filter is valid, but this server does not accept it.
     TopicFilterInvalid = 0x8f,
-    /// The topic is valid, and not accepted here.
+    /// The topic is valid, but this server does not accept it.
     TopicNameInvalid = 0x90,
     /// The packet identifier is in use.
     PacketIdentifierInUse = 0x91,
-    /// There is no such packet identifier.
+    /// The packet identifier is unknown.
     PacketIdentifierNotFound = 0x92,
-    /// More was sent without a confirmation than was allowed.
+    /// The sender exceeded the receive maximum of unconfirmed messages.
     ReceiveMaximumExceeded = 0x93,
     /// The topic alias is 0 or too large.
     TopicAliasInvalid = 0x94,
-    /// The packet is larger than was allowed.
+    /// The packet is larger than the receiver accepts.
     PacketTooLarge = 0x95,
-    /// Too much was sent in a short time.
+    /// The client sent too much in a short time.
     MessageRateTooHigh = 0x96,
     /// A limit was reached.
     QuotaExceeded = 0x97,
-    /// The operator has decided so.
+    /// The operator ended the connection.
     AdministrativeAction = 0x98,
-    /// The payload is not what its format says.
+    /// The payload does not have the format that the packet gives.
     PayloadFormatInvalid = 0x99,
     /// Retained messages are not supported.
     RetainNotSupported = 0x9a,
     /// The QoS is not supported.
     QosNotSupported = 0x9b,
-    /// Another server is to be used for now.
+    /// The client should use another server for now.
     UseAnotherServer = 0x9c,
-    /// Another server is to be used from now on.
+    /// The client should use another server from now on.
     ServerMoved = 0x9d,
     /// Shared subscriptions are not supported.
     SharedSubscriptionsNotSupported = 0x9e,
     /// Too many connections were made in a short time.
     ConnectionRateExceeded = 0x9f,
-    /// The connection was open for as long as it may be.
+    /// The connection reached its maximum duration.
     MaximumConnectTime = 0xa0,
     /// Subscription identifiers are not supported.
     SubscriptionIdentifiersNotSupported = 0xa1,
@@ -127,12 +127,12 @@ impl ReasonCode {
         self as u8
     }
 
-    /// Whether something was not done.
+    /// Returns true if the code reports an error.
     pub fn is_error(self) -> bool {
         self.number() >= 0x80
     }
 
-    /// What MQTT 3.1.1 has for it in CONNACK.
+    /// The CONNACK return code of MQTT 3.1.1 for this reason.
     pub fn connect_return(self) -> ConnectReturnCode {
         let same = ConnectReturnCode::ALL.into_iter().find(|code| code.reason() == self);
         let may_not = [ReasonCode::Banned, ReasonCode::BadAuthenticationMethod].contains(&self);
@@ -149,7 +149,7 @@ impl ReasonCode {
     }
 }
 
-/// The reason for what is refused with this error.
+/// The reason that MQTT clients get for an error.
 impl From<ErrorCode> for ReasonCode {
     fn from(code: ErrorCode) -> Self {
         let known = code.mqtt_reason().and_then(ReasonCode::from_number);
@@ -157,7 +157,7 @@ impl From<ErrorCode> for ReasonCode {
     }
 }
 
-/// What a reason code is about.
+/// The subject of a reason code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReasonOf {
     /// A message of its own, by PUBACK, PUBREC, PUBREL or PUBCOMP.
@@ -168,7 +168,7 @@ pub enum ReasonOf {
     Connection,
 }
 
-/// What happened and what to do, for whoever writes the client.
+/// What happened and what to do, for the client's developer.
 const TEXTS: &[(ReasonOf, ReasonCode, &str)] = {
     use ReasonCode::*;
     use ReasonOf::*;
@@ -283,17 +283,17 @@ const TEXTS: &[(ReasonOf, ReasonCode, &str)] = {
 };
 
 impl ReasonCode {
-    /// What happened and what to do; nothing where there is nothing to explain.
+    /// What happened and what to do; `None` if the code needs no explanation.
     pub fn text(self, of: ReasonOf) -> Option<&'static str> {
         TEXTS.iter().find(|row| (row.0, row.1) == (of, self)).map(|row| row.2)
     }
 }
 
-/// What MQTT 3 says in CONNACK (MQTT 3.1.1, section 3.2.2.3).
+/// A return code of MQTT 3 in CONNACK (MQTT 3.1.1, section 3.2.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ConnectReturnCode {
-    /// The client is let in.
+    /// The server accepts the client.
     Accepted = 0,
     /// The server does not speak this version.
     UnacceptableProtocolVersion = 1,
@@ -301,14 +301,14 @@ pub enum ConnectReturnCode {
     IdentifierRejected = 2,
     /// The server is not available.
     ServerUnavailable = 3,
-    /// The user name or the password counts for nothing.
+    /// The user name or the password is invalid.
     BadUserNameOrPassword = 4,
-    /// The client may not come in.
+    /// The client may not connect.
     NotAuthorized = 5,
 }
 
 impl ConnectReturnCode {
-    /// All, in the order of their numbers.
+    /// All codes, in the order of their numbers.
     pub const ALL: [ConnectReturnCode; 6] = [
         ConnectReturnCode::Accepted,
         ConnectReturnCode::UnacceptableProtocolVersion,
@@ -323,12 +323,12 @@ impl ConnectReturnCode {
         self as u8
     }
 
-    /// The code with this number; nothing from 6 on.
+    /// The code with this number; `None` from 6 on.
     pub fn from_number(number: u8) -> Option<Self> {
         ConnectReturnCode::ALL.get(usize::from(number)).copied()
     }
 
-    /// What MQTT 5.0 has for it.
+    /// The reason code of MQTT 5.0 for it.
     pub fn reason(self) -> ReasonCode {
         match self {
             ConnectReturnCode::Accepted => ReasonCode::Success,

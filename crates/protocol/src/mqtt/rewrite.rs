@@ -1,4 +1,4 @@
-//! Packets that were read, as bytes again.
+//! Writes packets that were read.
 
 use super::client::{ConnectParts, SubscribeParts, WillParts, connect, subscribe, unsubscribe};
 use super::packet::{Confirm, Connect, Packet, Subscription, Version};
@@ -13,8 +13,7 @@ fn all<'a>(properties: &Properties<'a>) -> Vec<Property<'a>> {
     properties.iter().collect()
 }
 
-/// Appends a packet that was read, in the version that it was read in: the same bytes, or fewer where the sender
-/// wrote more than it must.
+/// Appends a packet in the version in which it was read: the same bytes, or fewer if the sender wrote optional ones.
 ///
 /// # Errors
 /// None for a packet that was read.

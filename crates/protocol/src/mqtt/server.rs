@@ -1,4 +1,4 @@
-//! What the server says to its clients.
+//! Writes the server's packets to its clients.
 
 use model::{CloseReason, Data, Encoding, Message, Name, Qos};
 
@@ -14,47 +14,48 @@ use crate::websocket::frame::{self, Opcode};
 pub struct Mqtt {
     /// The version.
     pub version: Version,
-    /// In binary frames of a WebSocket.
+    /// Packets are in binary frames of a WebSocket.
     pub framed: bool,
 }
 
-/// What a client is told that is let in. What is not given is as the client asked, or as the standard has it.
+/// The contents of CONNACK for an accepted client. `None` is the value that the client requested, or the default of
+/// the standard.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepted<'a> {
-    /// Its session goes on.
+    /// The client's session continues.
     pub session_present: bool,
-    /// For how long the session outlives the connection, in seconds.
+    /// Seconds for which the session outlives the connection.
     pub seconds: Option<u32>,
-    /// Messages with QoS 1 and 2 that it may have under way.
+    /// Unconfirmed messages of QoS 1 and 2 from the client, at most.
     pub receive_max: u16,
-    /// The bytes of a packet.
+    /// Bytes of a packet, at most.
     pub packet_bytes_max: u32,
-    /// Aliases of topics that it may use.
+    /// Topic aliases that the client may use.
     pub topic_alias_max: u16,
-    /// The identifier that it was given.
+    /// The identifier that the server assigned.
     pub client: Option<&'a str>,
-    /// How often it is to speak, in seconds.
+    /// The keep-alive, in seconds.
     pub keep_alive_s: Option<u16>,
-    /// It may use wildcards.
+    /// The client may use wildcards.
     pub wildcards: bool,
-    /// It may publish messages that are retained.
+    /// The client may publish retained messages.
     pub retains: bool,
-    /// How it authenticates.
+    /// The authentication method.
     pub method: Option<&'a str>,
 }
 
-/// How a message is sent to one client.
+/// The parts of PUBLISH that differ between clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamp<'a> {
-    /// How surely.
+    /// The QoS.
     pub qos: Qos,
-    /// The packet identifier; of no meaning with QoS 0.
+    /// The packet identifier; ignored with QoS 0.
     pub id: u16,
-    /// It was sent before.
+    /// The server sent it before.
     pub again: bool,
-    /// It is a retained message, or was published as one to somebody who wants to know.
+    /// It is a retained message, or was published as one and the subscription is `retain_as_published`.
     pub retain: bool,
-    /// The identifiers of the subscriptions that it comes for.
+    /// The identifiers of the subscriptions that it matches.
     pub subscriptions: &'a [u32],
     /// The topic's alias, and whether the client knows it.
     pub alias: Option<(u16, bool)>,
@@ -63,7 +64,7 @@ pub struct Stamp<'a> {
 }
 
 impl Mqtt {
-    /// All: their encodings count from `FIRST` on.
+    /// All variants: their encodings count from `FIRST` on.
     pub const ALL: [Mqtt; 4] = [
         Mqtt { version: Version::V3, framed: false },
         Mqtt { version: Version::V5, framed: false },
@@ -71,7 +72,7 @@ impl Mqtt {
         Mqtt { version: Version::V5, framed: true },
     ];
 
-    /// The MQTT of an encoding; nothing where it is another protocol's.
+    /// The MQTT of an encoding; `None` for another protocol's.
     pub fn of(encoding: Encoding) -> Option<Mqtt> {
         let at = encoding.0.checked_sub(FIRST)?;
         Mqtt::ALL.get(usize::from(at)).copied()
@@ -83,18 +84,18 @@ impl Mqtt {
         Encoding(FIRST + version + 2 * u8::from(self.framed))
     }
 
-    /// Whether packets can report what the server allows, and which server to use instead.
+    /// Returns true if packets can contain the server's limits, and the server to use instead.
     pub fn reports_limits(self) -> bool {
         self.version == Version::V5
     }
 
-    /// Whether a client learns why something of its own was refused.
+    /// Returns true if a client learns why the server rejected a request.
     pub fn reports_reasons(self) -> bool {
         self.version == Version::V5
     }
 
-    /// Appends what `write` appends, in a frame where that is how it goes. Nothing is sent where a field is longer
-    /// than MQTT can say: names and settings never are, and properties came in such packets.
+    /// Appends what `write` appends, in a frame of a WebSocket if there is one. Appends nothing if a field is longer
+    /// than MQTT allows: names and settings never are, and properties came in such packets.
     fn framed(self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>) -> Result<(), WriteError>) {
         if !self.framed {
             let written = write(out);
@@ -109,8 +110,8 @@ impl Mqtt {
         }
     }
 
-    /// Appends CONNACK to a client that is let in. False where that is larger than the client takes, which can't
-    /// be let in then: it would not know what it must. Without aliases of topics it can do.
+    /// Appends CONNACK to an accepted client. Returns false if the packet is larger than the client accepts, even
+    /// without topic aliases: then the client can't connect, because it would not learn what it must.
     #[must_use]
     pub fn accept(self, accepted: &Accepted<'_>, limits: &ClientLimits, out: &mut Vec<u8>) -> bool {
         let without_aliases = Accepted { topic_alias_max: 0, ..*accepted };
@@ -126,8 +127,8 @@ impl Mqtt {
         false
     }
 
-    /// Appends what `write` appends, in a frame where that is how it goes, unless it is larger than the client
-    /// takes. True where it was appended.
+    /// Appends what `write` appends, in a frame of a WebSocket if there is one, unless it is larger than the client
+    /// accepts. Returns true if it appended the packet.
     fn fitting(
         self,
         limits: &ClientLimits,
@@ -145,8 +146,8 @@ impl Mqtt {
         fits
     }
 
-    /// Appends a packet that `write` writes with the properties of its end: the last is a text, as far as the
-    /// client takes it. A packet that is larger than it takes even without is not sent.
+    /// Appends a packet that `write` writes with its last properties: a reason string, if the client accepts that
+    /// many bytes. Appends nothing if the packet is too large even without the text.
     fn explained(
         self,
         text: Option<&str>,
@@ -162,7 +163,7 @@ impl Mqtt {
         }
     }
 
-    /// Appends CONNACK to a client that is not let in, with a text for its author.
+    /// Appends CONNACK to a rejected client, with a text for its developer.
     pub fn refuse(
         self,
         reason: ReasonCode,
@@ -170,7 +171,7 @@ impl Mqtt {
         limits: &ClientLimits,
         out: &mut Vec<u8>,
     ) {
-        // DISCONNECT has codes that CONNACK has not.
+        // Some codes of DISCONNECT are not valid in CONNACK.
         let known = allowed::or(reason, allowed::CONNACK, ReasonCode::ServerUnavailable);
         let code = match self.version {
             Version::V3 => reason.connect_return_code(),
@@ -182,7 +183,7 @@ impl Mqtt {
         });
     }
 
-    /// Appends CONNACK to a client that is to go to another server. MQTT 3 has no word for that.
+    /// Appends CONNACK to a client that should use another server. MQTT 3 has no code for that.
     fn send_elsewhere(self, reference: &str, limits: &ClientLimits, out: &mut Vec<u8>) {
         let reason = ReasonCode::UseAnotherServer;
         if self.version == Version::V3 {
@@ -195,7 +196,7 @@ impl Mqtt {
         });
     }
 
-    /// Appends the last words to a client that waits to be let in.
+    /// Appends the rejection of a client that waits for CONNACK.
     pub fn send_away(
         self,
         close: CloseReason,
@@ -209,7 +210,7 @@ impl Mqtt {
         }
     }
 
-    /// Appends DISCONNECT with why the connection ends.
+    /// Appends DISCONNECT with the reason why the connection ends.
     pub fn say_goodbye(
         self,
         close: CloseReason,
@@ -231,7 +232,7 @@ impl Mqtt {
         self.framed(out, |out| write::confirm(kind.packet(), self.version, id, success, &[], out));
     }
 
-    /// Appends the same with why not.
+    /// Appends the same with an error.
     pub fn confirm_error(
         self,
         kind: ConfirmKind,
@@ -282,7 +283,7 @@ impl Mqtt {
         limits: &ClientLimits,
         out: &mut Vec<u8>,
     ) {
-        // Too many of them have no code here.
+        // UNSUBACK has no code for some of them, such as an exceeded quota.
         let other = ReasonCode::ImplementationSpecificError;
         let known = |reason: &ReasonCode| allowed::or(*reason, allowed::UNSUBACK, other);
         let codes: Vec<u8> = results.iter().map(|reason| known(reason).number()).collect();
@@ -301,18 +302,18 @@ impl Mqtt {
         });
     }
 
-    /// Appends AUTH: the client may go on. Its CONNACK had the method as well, and was larger.
+    /// Appends AUTH: the client may continue. It always fits: CONNACK had the method as well, and was larger.
     pub fn authenticated(self, method: &str, out: &mut Vec<u8>) {
         let method = [(id::AUTHENTICATION_METHOD, Value::Text(method))];
         self.framed(out, |out| write::auth(ReasonCode::Success, &method, out));
     }
 
-    /// Appends DISCONNECT. MQTT 3 has none from a server.
+    /// Appends DISCONNECT. In MQTT 3 servers send none.
     pub fn disconnect(self, reason: ReasonCode, limits: &ClientLimits, out: &mut Vec<u8>) {
         self.end(reason, reason.text(ReasonOf::Connection), None, limits, out);
     }
 
-    /// Appends DISCONNECT for what can't be.
+    /// Appends DISCONNECT for an invalid packet.
     pub fn break_off(self, error: MqttError, limits: &ClientLimits, out: &mut Vec<u8>) {
         self.end(error.reason(), Some(&error.to_string()), None, limits, out);
     }
@@ -335,20 +336,20 @@ impl Mqtt {
         self.end_frames(out);
     }
 
-    /// Appends the end of a WebSocket, where there is one.
+    /// Appends the close frame of a WebSocket, if there is one.
     pub fn end_frames(self, out: &mut Vec<u8>) {
         if self.framed {
             crate::websocket::close(1000, "", out);
         }
     }
 
-    /// Appends a message as one client gets it.
+    /// Appends a message for one client.
     pub fn message(self, message: &Message, stamp: &Stamp<'_>, out: &mut Vec<u8>) {
         let properties = properties(message, stamp);
         self.framed(out, |out| self.parts(message, stamp, properties.iter().copied()).write(out));
     }
 
-    /// How many bytes that packet has.
+    /// The size of that packet, in bytes.
     pub fn message_bytes(self, message: &Message, stamp: &Stamp<'_>) -> usize {
         let properties = properties(message, stamp);
         self.parts(message, stamp, properties.iter().copied()).bytes()
@@ -386,10 +387,10 @@ impl ConfirmKind {
     }
 }
 
-/// The first encoding of MQTT. The numbers stay for good.
+/// The first encoding of MQTT. The numbers never change.
 pub const FIRST: u8 = 15;
 
-/// The bytes of a message's payload: a text of the application's as it is, other JSON as its text.
+/// The bytes of a message's payload: the application's text as it is, other JSON as its text.
 pub fn payload(data: &Data) -> &[u8] {
     match data {
         Data::Json(text) | Data::Text(text) => text.as_bytes(),
@@ -456,7 +457,7 @@ fn properties<'a>(message: &'a Message, stamp: &Stamp<'a>) -> Vec<(u8, Value<'a>
     all
 }
 
-/// What a client is told when the server ends its connection.
+/// The reason code that a client gets when the server ends its connection.
 fn reason_of(close: CloseReason) -> ReasonCode {
     match close {
         CloseReason::ByClient | CloseReason::Lost | CloseReason::Replied => ReasonCode::Success,
@@ -480,7 +481,7 @@ fn reason_of(close: CloseReason) -> ReasonCode {
     }
 }
 
-/// Whether a client that is told to go for this reason is told where, too.
+/// Returns true if DISCONNECT for this reason may name another server.
 fn has_reference(close: CloseReason) -> bool {
     matches!(close, CloseReason::Drain | CloseReason::UseAnotherServer)
 }

@@ -14,7 +14,7 @@ use Version::{V3, V5};
 
 const MAX: usize = 1 << 20;
 
-/// Reads one whole packet. A CONNECT comes before there is a version.
+/// Reads one whole packet. CONNECT is read without a version.
 fn whole(bytes: &[u8], version: Version, from: Side) -> Result<Packet<'_>, MqttError> {
     let version = (bytes[0] >> 4 != 1).then_some(version);
     let (packet, consumed) = read(bytes, version, from, MAX)?.expect("whole");
@@ -32,7 +32,7 @@ fn accepted(version: Version, from: Side, bytes: &[u8]) {
     assert!(whole(bytes, version, from).is_ok(), "{bytes:02x?}");
 }
 
-/// A packet of this first byte, with the length of its body.
+/// A packet with this first byte, and the length of its body.
 fn of(first: u8, body: &[u8]) -> Vec<u8> {
     [&[first, u8::try_from(body.len()).unwrap()], body].concat()
 }
@@ -115,7 +115,7 @@ fn connect_is_refused() {
     }
     // [MQTT-3.1.2-22] of 3.1.1
     connect(b"\0\x04MQTT\x04\x42\0\x3c\0\0\0\x01p", MqttError::ConnectFlags);
-    // A will to no topic, and to more than one.
+    // A will with an empty topic, and with a wildcard.
     connect(b"\0\x04MQTT\x04\x06\0\x3c\0\0\0\0\0\0", MqttError::Topic);
     connect(b"\0\x04MQTT\x04\x06\0\x3c\0\0\0\x01#\0\0", MqttError::Topic);
     connect(b"\0\x04MQTT\x04\x02\0\x3c\0\x02c", MqttError::Truncated);
@@ -133,7 +133,7 @@ fn connect_is_refused() {
     assert_eq!(read(&[0x10], Some(V5), Server, MAX), Err(MqttError::PacketType("client")));
 }
 
-/// What is no MQTT is known by its first bytes.
+/// The first bytes show that a client does not speak MQTT.
 #[test]
 fn first_bytes_decide() {
     assert_eq!(read(b"GET /", None, Client, MAX), Err(MqttError::ConnectFirst));
@@ -171,14 +171,14 @@ fn lengths() {
     }
     let five = [0x30, 0x80, 0x80, 0x80, 0x80];
     assert_eq!(read(&five, Some(V3), Client, MAX), Err(MqttError::Length));
-    // [MQTT-1.5.5-1] of 5.0; 3.1.1 asks for nothing of the kind.
+    // [MQTT-1.5.5-1] of 5.0; 3.1.1 has no such rule.
     let ping = [0xc0, 0x80, 0x00];
     refused(V5, Client, &ping, MqttError::NotShortest);
     accepted(V3, Client, &ping);
     let connect = b"\x10\x8d\0\0\x04MQTT\x05\x02\0\x3c\0\0\0";
     refused(V5, Client, connect, MqttError::NotShortest);
     refused(V5, Client, &of(0x30, b"\0\x01a\x80\0"), MqttError::NotShortest);
-    // What can't be so long, or so short, is refused before it has come.
+    // A packet of an impossible length is rejected before it is complete.
     assert_eq!(read(&[0xc0, 1], Some(V5), Client, MAX), Err(MqttError::TooLong));
     assert_eq!(read(&[0x40, 3], Some(V3), Client, MAX), Err(MqttError::TooLong));
     assert_eq!(read(&[0xe0, 1], Some(V3), Client, MAX), Err(MqttError::TooLong));
@@ -427,7 +427,7 @@ fn connack_and_the_end() {
     accepted(V5, Client, &expiry);
     refused(V5, Server, &expiry, MqttError::Property(0x11));
 
-    // AUTH has a method; only success goes without, and only from a server.
+    // AUTH has a method; only success may omit it, and only from a server.
     accepted(V5, Client, &of(0xf0, b"\x19\x04\x15\0\x01m"));
     accepted(V5, Server, &[0xf0, 0]);
     refused(V5, Client, &[0xf0, 0], MqttError::Reason(0));
@@ -491,7 +491,7 @@ fn reasons() {
     }
     assert_eq!(ReasonCode::ServerBusy.connect_return_code(), 3);
     assert_eq!(ReasonCode::Banned.connect_return_code(), 5);
-    // What a packet has no code for is said by another one of its own.
+    // A reason without a code in the packet becomes another code.
     let (mqtt, limits) = (Mqtt { version: V5, framed: false }, ClientLimits::default());
     let whole_of = |write: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = Vec::new();
@@ -504,7 +504,7 @@ fn reasons() {
         assert_eq!(whole_of(&|out| mqtt.subscribed(7, &[Err(code)], &limits, out)), 0x90);
         assert_eq!(whole_of(&|out| mqtt.unsubscribed(7, &[code], &limits, out)), 0xb0);
     }
-    // What a client is told for what.
+    // The code for each error.
     for (error, code) in [
         (MqttError::Truncated, 0x81),
         (MqttError::PropertyTwice(1), 0x82),

@@ -1,5 +1,5 @@
-//! Packets as bytes: those that both sides send, and those of servers. Each function appends one packet, or
-//! nothing and says why. What it is given is not judged otherwise: tests send what they must not.
+//! Writes packets: those of both sides, and those of servers. Each function appends one packet, or nothing and
+//! returns an error. It checks nothing else: tests write invalid packets.
 
 use model::Qos;
 
@@ -8,13 +8,13 @@ use super::packet::Version;
 use super::property::{Form, Value, form};
 use super::{ReasonCode, WriteError};
 
-/// What a packet may have behind its fixed header, in bytes (MQTT 5.0, section 2.1.4).
+/// Bytes of a packet behind its fixed header, at most (MQTT 5.0, section 2.1.4).
 pub const REMAINING_BYTES_MAX: usize = 268_435_455;
 
 /// A property to write, by its number (see [`property::id`](super::property::id)).
 pub type Property<'a> = (u8, Value<'a>);
 
-/// Appends a packet of this type and with these flags whose body `body` appends.
+/// Appends a packet with this first byte (type and flags) and the body that `body` appends.
 pub(super) fn packet(
     first: u8,
     out: &mut Vec<u8>,
@@ -33,13 +33,13 @@ pub(super) fn packet(
     };
     let end = out.len();
     put_variable(length, out);
-    // The length goes before the body. Most packets are short, and are moved by one byte.
+    // Moves the length before the body. Most packets are short, and move by one byte.
     let header = out.len() - end;
     out[from..].rotate_right(header);
     Ok(())
 }
 
-/// A remaining length.
+/// Checks and converts a remaining length.
 pub(super) fn remaining(bytes: usize) -> Result<u32, WriteError> {
     let length = u32::try_from(bytes).ok().filter(|_| bytes <= REMAINING_BYTES_MAX);
     length.ok_or(WriteError::Packet(bytes))
@@ -54,7 +54,7 @@ pub(super) fn properties<'a>(
     all.into_iter().try_for_each(|(number, value)| property(number, value, out))
 }
 
-/// Those of 5.0 alone.
+/// Appends properties in MQTT 5.0 only.
 pub(super) fn properties_of(
     version: Version,
     all: &[Property<'_>],
@@ -113,24 +113,24 @@ pub(super) fn property(number: u8, value: Value<'_>, out: &mut Vec<u8>) -> Resul
 pub struct PublishParts<'a, P> {
     /// The version.
     pub version: Version,
-    /// It may have been sent before.
+    /// The sender may have sent it before.
     pub dup: bool,
-    /// How surely.
+    /// The QoS.
     pub qos: Qos,
-    /// It is to be retained, or was.
+    /// The message is to be retained, or was.
     pub retain: bool,
-    /// The topic; empty where an alias stands for it.
+    /// The topic; empty if an alias stands for it.
     pub topic: &'a str,
-    /// The packet identifier; of no meaning with QoS 0.
+    /// The packet identifier; ignored with QoS 0.
     pub id: u16,
-    /// Of 5.0.
+    /// Properties of 5.0.
     pub properties: P,
     /// The message.
     pub payload: &'a [u8],
 }
 
 impl<'a, P: Iterator<Item = Property<'a>> + Clone> PublishParts<'a, P> {
-    /// The bytes of the packet.
+    /// The size of the packet, in bytes.
     pub fn bytes(&self) -> usize {
         let body = self.body_bytes();
         1 + variable_bytes(body) + body
@@ -206,7 +206,7 @@ pub enum ConfirmType {
     Pubcomp = 7,
 }
 
-/// Appends PUBACK, PUBREC, PUBREL or PUBCOMP. MQTT 3 has no place for a reason nor for properties.
+/// Appends PUBACK, PUBREC, PUBREL or PUBCOMP. In MQTT 3 they have neither a reason nor properties.
 ///
 /// # Errors
 /// The identifier is 0, or a property can't be written.
@@ -225,14 +225,14 @@ pub fn confirm(
     })
 }
 
-/// Appends a reason and properties, as far as they must be there.
+/// Appends a reason and properties, each only if it must be sent.
 fn put_reason(
     version: Version,
     reason: ReasonCode,
     all: &[Property<'_>],
     out: &mut Vec<u8>,
 ) -> Result<(), WriteError> {
-    // Success needs no word.
+    // The receiver takes a missing reason for success.
     if version == Version::V5 && (reason != ReasonCode::Success || !all.is_empty()) {
         out.push(reason.number());
         if !all.is_empty() {
@@ -279,7 +279,7 @@ pub fn suback(
     })
 }
 
-/// Appends UNSUBACK. MQTT 3 has no place for codes.
+/// Appends UNSUBACK. In MQTT 3 it has no codes.
 ///
 /// # Errors
 /// The identifier is 0, a property can't be written, or there are too many codes.
@@ -303,7 +303,7 @@ pub fn pingresp(out: &mut Vec<u8>) {
     out.extend_from_slice(&[0xd0, 0]);
 }
 
-/// Appends DISCONNECT. MQTT 3 has no place for a reason, and none from a server at all.
+/// Appends DISCONNECT. In MQTT 3 it has no reason, and servers send none.
 ///
 /// # Errors
 /// A property can't be written.
@@ -316,7 +316,7 @@ pub fn disconnect(
     packet(0xe0, out, |out| put_reason(version, reason, all, out))
 }
 
-/// Appends AUTH, which only 5.0 has. All but plain success needs an authentication method among the properties.
+/// Appends AUTH, which only 5.0 has. Except for plain success, the properties need an authentication method.
 ///
 /// # Errors
 /// A property can't be written.

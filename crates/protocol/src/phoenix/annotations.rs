@@ -1,8 +1,8 @@
-//! What the server says of a message, beside what its publisher says.
+//! What the server adds to a publisher's message.
 //!
-//! Phoenix has no field for it, so it stands in the payload's object, under names with the prefix that
-//! Phoenix keeps for what the server adds (as `phx_ref` in a presence's meta). A publisher can't write
-//! such a member: it is left out of the payload, also where the server has nothing to say.
+//! Phoenix has no fields for that, so annotations are members of the payload's object, with the prefix that Phoenix
+//! reserves for the server (such as `phx_ref` in a presence's meta). The server removes such members of a publisher,
+//! even if it adds none itself.
 
 use model::name::check_name;
 use model::{Data, Name};
@@ -11,28 +11,27 @@ use serde_json::value::RawValue;
 
 use crate::json;
 
-/// The member that says which key the message is the state of. A client that publishes says so in the
-/// same way.
+/// The member with the key whose state the message is. Clients that publish use the same member.
 pub const KEY: &str = "phx_key";
 
-/// The member that says which user published the message.
+/// The member with the user who published the message.
 pub const SENDER: &str = "phx_sender";
 
-/// The member that says which topic the message was published to, where it came by a filter.
+/// The member with the topic of a message that a client gets by a topic filter.
 pub const TOPIC: &str = "phx_topic";
 
-/// What the server says of a message.
+/// The server's annotations of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Annotations<'a> {
-    /// The user who published it, where one is known.
+    /// The user who published it, if known.
     pub sender: Option<&'a str>,
-    /// The key whose state it is, if it is one's.
+    /// The key whose state it is, if it is a state.
     pub key: Option<&'a str>,
-    /// Its topic, where the channel's is a filter.
+    /// Its topic, if the channel's topic is a filter.
     pub topic: Option<&'a str>,
 }
 
-/// A member of the server's own: its name, and its value where there is something to say.
+/// A member of the server's own: its name, and its value if the message has one.
 type Member<'a> = (&'static str, Option<&'a str>);
 
 impl Annotations<'_> {
@@ -41,9 +40,8 @@ impl Annotations<'_> {
         [(SENDER, sender), (KEY, key), (TOPIC, topic)]
     }
 
-    /// Appends a JSON object, which the caller knows to be valid, with the server's members behind its
-    /// own. Nothing but those of the same names is left out, and an object that has none of them and
-    /// gets none is copied as it is.
+    /// Appends a JSON object, which must be valid, with the server's members after its own. Members of the publisher
+    /// with those names are left out; an object without them that gets none is copied unchanged.
     pub(super) fn object(&self, object: &str, out: &mut Vec<u8>) {
         let own = self.members();
         let clean = !may_have(object, &own);
@@ -77,28 +75,28 @@ impl Annotations<'_> {
     }
 }
 
-/// Appends a comma behind an earlier member.
+/// Appends a comma after an earlier member.
 fn comma(from: usize, out: &mut Vec<u8>) {
     if out.len() > from {
         out.push(b',');
     }
 }
 
-/// Whether an object may have one of these members, at any depth. Most have not, and need no closer
-/// look: a name stands there as it is, or with a letter as `\uXXXX`.
+/// Returns true if an object may have one of these members, at any depth. Most objects have none and need no parsing:
+/// a name would stand there literally, or with a letter as `\uXXXX`.
 fn may_have(object: &str, own: &[Member<'_>]) -> bool {
     let has = |text: &str| memchr::memmem::find(object.as_bytes(), text.as_bytes()).is_some();
     has("\\u") || own.iter().any(|(name, _)| has(name))
 }
 
-/// What stands between an object's braces, without white space around it.
+/// The text between an object's braces, trimmed.
 fn inner(object: &str) -> &str {
     let text = object.trim_ascii();
     let text = text.strip_prefix('{').unwrap_or(text);
     text.strip_suffix('}').unwrap_or(text).trim_ascii()
 }
 
-/// The members that stand between an object's braces, each with its name and its value.
+/// Splits the text between an object's braces into members, each with its name and value.
 fn members(inner: &str) -> impl Iterator<Item = &str> {
     let mut rest = inner;
     std::iter::from_fn(move || {
@@ -120,27 +118,27 @@ fn members(inner: &str) -> impl Iterator<Item = &str> {
             }
             false
         });
-        // A comma is one byte, so that the text is cut between two characters.
+        // A comma is one byte, so it cuts the text between two characters.
         let (member, after) = text.split_at(end.unwrap_or(text.len()));
         rest = after.strip_prefix(',').unwrap_or("");
         Some(member.trim_ascii_end())
     })
 }
 
-/// Whether a member has one of these names, however it is escaped.
+/// Checks whether a member has one of these names, however it is escaped.
 fn is_one_of(member: &str, own: &[Member<'_>]) -> bool {
-    // The name is the first value of the text; a colon follows, at which the parser stops.
+    // The name is the first value of the text; the parser stops at the colon after it.
     let mut values = serde_json::Deserializer::from_str(member).into_iter::<MemberName<'_>>();
-    // One that no text can hold (half of a surrogate pair) is none of ours.
+    // A name that is no valid text (half of a surrogate pair) is none of ours.
     let name = values.next().and_then(Result::ok);
     name.is_some_and(|name| own.iter().any(|(own, _)| name.0 == *own))
 }
 
-/// Takes the key out of a payload that a client pushes. What is left of `{"phx_key":…,"data":null}` is
-/// `null`, which removes the key: members hear of it in the same form.
+/// Takes the key out of a payload that a client pushes. The rest of `{"phx_key":…,"data":null}` is `null`, which
+/// removes the key: members get the removal in the same form.
 ///
 /// # Errors
-/// What is wrong with the key.
+/// The reason why the key is invalid.
 pub fn take_key(payload: &mut Data) -> Result<Option<Name>, String> {
     let Data::Json(text) = payload else {
         return Ok(None);
@@ -151,7 +149,7 @@ pub fn take_key(payload: &mut Data) -> Result<Option<Name>, String> {
     }
     let (keys, rest): (Vec<&str>, Vec<&str>) =
         members(inner(text)).partition(|member| is_one_of(member, &own));
-    // Of members of one name the last one counts, as it does to a browser.
+    // The last of several members with one name counts, as in a browser.
     let Some(last) = keys.last() else {
         return Ok(None);
     };
@@ -214,7 +212,7 @@ mod tests {
             (r#"{"a":1,"phx_sender":1,"b":"\",","phx_sender":null}"#, r#"{"a":1,"b":"\","}"#),
             (r#"{"\u0070hx_sender":1,"phx\u005Fsender":2}"#, "{}"),
             (r#"{ "phx_sender" : 1 , "a" : 2 }"#, r#"{"a" : 2}"#),
-            // Others' names, and ours at another place.
+            // Foreign names, and ours in a nested object.
             (r#"{"a":{"phx_sender":1}}"#, r#"{"a":{"phx_sender":1}}"#),
             (r#"{"a":"phx_sender","phx_ref":1}"#, r#"{"a":"phx_sender","phx_ref":1}"#),
             (r#"{"phx_sender\u0000":1}"#, r#"{"phx_sender\u0000":1}"#),
@@ -287,7 +285,7 @@ mod tests {
         })
     }
 
-    /// A value as JSON text, with white space, commas and braces at every place.
+    /// A value as JSON text, with white space, commas and braces in every position.
     fn value() -> impl Strategy<Value = String> {
         let leaf = prop_oneof![
             Just("null".to_string()),
@@ -315,7 +313,7 @@ mod tests {
             sender in proptest::option::of("[a-z\"\\\\\u{e9}]{1,8}"),
         ) {
             let text = object(members);
-            // Of members of one name the last one counts, as it does to a browser.
+            // The last of several members with one name counts, as in a browser.
             let mut want: Map<String, Value> = serde_json::from_str(&text).unwrap();
             want.remove(SENDER);
             want.remove(KEY);
@@ -326,7 +324,7 @@ mod tests {
             prop_assert_eq!(serde_json::from_str::<Map<_, _>>(&got).unwrap(), want, "{}", got);
             let own = members_of(&got).filter(|name| name == SENDER || name == KEY).count();
             prop_assert_eq!(own, usize::from(sender.is_some()), "{}", got);
-            // A client's push: what is left is what was there, without the key.
+            // A client's push: the rest is the payload without the key.
             let mut payload = Data::Json(text.into());
             let pushed: Map<String, Value> = match &payload {
                 Data::Json(text) => serde_json::from_str(text).unwrap(),
@@ -357,7 +355,7 @@ mod tests {
         }
     }
 
-    /// The names of an object's members, doubles too.
+    /// The names of an object's members, with duplicates.
     fn members_of(object: &str) -> impl Iterator<Item = String> {
         members(inner(object)).map(|member| {
             let mut values = serde_json::Deserializer::from_str(member).into_iter::<String>();

@@ -1,4 +1,4 @@
-//! What a message carries, as it is written.
+//! The content of a message, and how it is written.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,19 +7,18 @@ use super::{Annotations, Payload};
 use crate::json;
 use model::Data;
 
-/// What a message to a client carries.
+/// The content of a message to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content<'a> {
-    /// JSON text, which the caller knows to be valid. An object is sent as it is; another value
-    /// as `{"data":…}`, since clients expect an object, except in a reply, where it is the
-    /// response.
+    /// JSON text, which must be valid. An object is sent unchanged, and another value as `{"data":…}`, because
+    /// clients expect an object. In a reply the value is the response.
     Json(&'a str),
-    /// Text, sent like the JSON string that it makes.
+    /// Text, sent as a JSON string.
     Text(&'a str),
-    /// Bytes: a binary message in V2; `{"data":"…","encoding":"base64"}` in V1, which has none.
+    /// Bytes: a binary message in V2; `{"data":"…","encoding":"base64"}` in V1, which has no binary messages.
     Binary(&'a [u8]),
-    /// Bytes that go as `{"data":"…","encoding":"base64"}` in V2 as well, for a transport or
-    /// a client that can't take binary messages.
+    /// Bytes that are sent as `{"data":"…","encoding":"base64"}` in V2 too, for a transport or a client without
+    /// binary messages.
     Base64(&'a [u8]),
 }
 
@@ -54,7 +53,7 @@ impl Content<'_> {
         }
     }
 
-    /// The same with what the server says of the message.
+    /// The same with the server's annotations.
     pub(super) fn annotated(self, annotations: &Annotations<'_>, out: &mut Vec<u8>) {
         if let Content::Json(text) = self
             && self.is_object()
@@ -63,13 +62,13 @@ impl Content<'_> {
         }
         let from = out.len();
         self.object(out);
-        // What is no object of the publisher's is one of ours, with a member before the brace.
+        // A value other than an object is in an object of ours, which has a member before the brace.
         out.pop();
         annotations.append(from + 1, out);
         out.push(b'}');
     }
 
-    /// Whether the content is written as an object anyway.
+    /// Returns true if the content is written as an object.
     fn is_object(self) -> bool {
         match self {
             Content::Json(text) => text.trim_ascii_start().starts_with('{'),
@@ -78,7 +77,7 @@ impl Content<'_> {
         }
     }
 
-    /// Appends the content as a JSON value of its own kind.
+    /// Appends the content as a JSON value of its own type.
     pub(super) fn value(self, out: &mut Vec<u8>) {
         match self {
             Content::Json(text) => out.extend_from_slice(text.as_bytes()),

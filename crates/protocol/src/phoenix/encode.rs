@@ -1,8 +1,8 @@
-//! Answers, pushes and broadcasts → frames.
+//! Encodes replies, pushes and broadcasts to frames.
 //!
-//! The encoders append the payload of one WebSocket message, without its frame header, and say
-//! whether it is text or binary. They check the limits of topic, event and refs first, for text as
-//! for binary: [`PhoenixError::CantEncode`] is an error of the server itself, and then nothing was appended.
+//! The encoders append the payload of one WebSocket message, without its frame header, and return whether it is text
+//! or binary. They check the lengths of topic, event and refs first: [`PhoenixError::CantEncode`] is an error of the
+//! server itself, and then the buffer is unchanged.
 
 use super::message::KIND_PUSH;
 use super::reference;
@@ -18,7 +18,7 @@ use model::name::shown;
 pub(super) const KIND_REPLY: u8 = 1;
 pub(super) const KIND_BROADCAST: u8 = 2;
 
-/// What kind of WebSocket message a frame is.
+/// The type of a WebSocket message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// JSON text.
@@ -37,17 +37,17 @@ impl Form {
     }
 }
 
-/// How a client's message was taken.
+/// The status of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It was done.
+    /// The server carried out the request.
     Ok,
-    /// It was not; the response says why.
+    /// The server rejected it; the response has the reason.
     Error,
 }
 
 impl Status {
-    /// The status as it is written.
+    /// The status in a message.
     pub fn name(self) -> &'static str {
         match self {
             Status::Ok => "ok",
@@ -57,7 +57,7 @@ impl Status {
 }
 
 impl Serializer {
-    /// Appends the answer to a client's message.
+    /// Appends the reply to a client's message.
     pub fn reply(
         self,
         to: Address<'_>,
@@ -102,14 +102,13 @@ impl Serializer {
         self.text(to, event, out, |out| content.object(out))
     }
 
-    /// Appends a message to all members: the same bytes for everyone who speaks this version.
+    /// Appends a message to all members: the same bytes for each of this version.
     ///
-    /// The id of a message that history keeps stands where other messages have their `ref`, so that
-    /// `channel.on(event, (payload, ref) => …)` gets it beside the payload. phoenix.js (1.5 and 1.8
-    /// were read) does nothing else with it: it compares a `ref` with those of its own heartbeats
-    /// and pings, which are plain numbers, and looks for who awaits it only where the event is
-    /// `phx_reply`. What the server says of the message stands in the payload; without it, the payload
-    /// is the server's own, and goes as it is. A binary broadcast has no place for either.
+    /// If history has the message, its id takes the place of `ref`, so that `channel.on(event, (payload, ref) => …)`
+    /// gets it beside the payload. phoenix.js (by the source of 1.5 and 1.8) has no other use for it: it compares a
+    /// `ref` with those of its own heartbeats and pings, which are plain numbers, and looks for a pending push only
+    /// if the event is `phx_reply`. The annotations go into the payload; without any, the payload is the server's
+    /// own, and goes unchanged. A binary broadcast has no field for either.
     pub fn broadcast(
         self,
         topic: &str,
@@ -132,7 +131,7 @@ impl Serializer {
         })
     }
 
-    /// Appends `phx_close`: the join has ended in order. Always text.
+    /// Appends `phx_close`: a regular end of the join. Always text.
     pub fn close(
         self,
         join_ref: &str,
@@ -144,7 +143,7 @@ impl Serializer {
         self.text(to, EVENT_CLOSE, out, |out| out.extend_from_slice(b"{}"))
     }
 
-    /// Appends `phx_error`: the join has failed, and the client will rejoin. Always text.
+    /// Appends `phx_error`: the join has failed, and the client rejoins. Always text.
     pub fn error(
         self,
         join_ref: &str,
@@ -200,7 +199,7 @@ impl Serializer {
     }
 }
 
-/// The `join_ref` of a join; clients of old versions have none, and it is empty.
+/// The `join_ref` of a join; it is empty for clients of old versions, which send none.
 fn known(join_ref: &str) -> Option<&str> {
     Some(join_ref).filter(|text| !text.is_empty())
 }
@@ -227,8 +226,8 @@ fn nullable(stored: Option<&str>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends kind, lengths, texts and data. The callers have checked the texts; one that is too long
-/// for its length byte is an error here all the same.
+/// Appends kind, lengths, texts and data. The callers have checked the texts; this function still rejects one that is
+/// too long for its length byte.
 fn binary(kind: u8, texts: &[&str], data: &[u8], out: &mut Vec<u8>) -> Result<Form, PhoenixError> {
     for text in texts {
         check("field", text, usize::from(u8::MAX))?;

@@ -1,19 +1,19 @@
-//! Why a message can't be read or written.
+//! Errors of messages that can't be read or written.
 
 use thiserror::Error;
 
 /// A message that can't be read or written.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PhoenixError {
-    /// A text message that is not JSON, or not of the serializer's shape.
+    /// A text message is not JSON, or not of the serializer's shape.
     #[error("this is not a message: {why}; send for example {example}")]
     NotAMessage {
-        /// What the JSON parser says, at most [`WHY_BYTES_MAX`] bytes of it.
+        /// The JSON parser's message, at most [`WHY_BYTES_MAX`] bytes of it.
         why: String,
-        /// A message that would be right.
+        /// A valid message.
         example: &'static str,
     },
-    /// A field that a client sent is over its limit.
+    /// A client's field is over its limit.
     #[error("the client's {field} has {bytes} bytes, the limit is {bytes_max}")]
     TooLong {
         /// The field's name.
@@ -23,44 +23,43 @@ pub enum PhoenixError {
         /// The limit in bytes.
         bytes_max: usize,
     },
-    /// A binary message of a kind that clients don't send.
+    /// A binary message has a kind that clients don't send.
     #[error(
         "a client's binary message is a push (kind 0) or a user broadcast (kind 3), this one is of \
          kind {0}"
     )]
     UnknownKind(u8),
-    /// A user broadcast with an invalid part.
+    /// A user broadcast has an invalid part.
     #[error("the {field} of the user broadcast is not JSON, or of an unknown encoding")]
     InvalidBroadcast {
         /// The part's name.
         field: &'static str,
     },
-    /// A binary message that ends before its fields do.
+    /// A binary message ends before its fields do.
     #[error("the binary message ends in its {field}")]
     Truncated {
-        /// Where it ends.
+        /// The field in which it ends.
         field: &'static str,
     },
-    /// A text field, or a text body of a long poll, that is not UTF-8.
+    /// A text field, or a text body of a long poll, is not UTF-8.
     #[error("the {field} is not UTF-8")]
     NotUtf8 {
         /// The field's name.
         field: &'static str,
     },
-    /// A line of a long poll's body that is neither a text message nor base64.
+    /// A line of a long poll's body is neither a text message nor base64.
     #[error("line {line} of the body is neither a text message nor base64 of a binary one")]
     NotBase64 {
         /// The line's number, from 1.
         line: usize,
     },
-    /// A long poll's body with too many messages.
+    /// A long poll's body has too many messages.
     #[error("the body has over {lines_max} messages: send the rest in a further request")]
     TooManyLines {
         /// The limit.
         lines_max: usize,
     },
-    /// A field that the server itself wants to send is over its limit: check names before they
-    /// come here.
+    /// A field of the server's own message is over its limit: the caller must check names first.
     #[error("the server's own {field} has {bytes} bytes, the protocol carries at most {bytes_max}")]
     CantEncode {
         /// The field's name.
@@ -72,13 +71,12 @@ pub enum PhoenixError {
     },
 }
 
-/// The most that an error repeats of the JSON parser's words, which may quote the client's, in
-/// bytes.
+/// Bytes of the JSON parser's message in an error, at most; it may quote the client's.
 pub const WHY_BYTES_MAX: usize = 200;
 
 impl PhoenixError {
-    /// True for a message that can be passed over: it may be right in a newer protocol or another
-    /// dialect, and what follows it can be read. It deserves an answer and not the end.
+    /// Returns true if the server can ignore the message: it may be valid in a newer protocol or another dialect, and
+    /// the next one can be read. The client gets a reply, and the connection stays open.
     pub fn is_passable(&self) -> bool {
         matches!(
             self,

@@ -1,5 +1,5 @@
-//! The envelope of the long-poll transport, as `Phoenix.Transports.LongPoll` and phoenix.js have
-//! it: every answer is HTTP 200 with a JSON body, whose `status` tells.
+//! The envelope of the long-poll transport of `Phoenix.Transports.LongPoll` and phoenix.js: every reply is HTTP 200
+//! with a JSON body, whose `status` has the result.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,44 +8,42 @@ use super::{Form, Incoming, Payload, PhoenixError, Serializer};
 use crate::http::error_body;
 use crate::json;
 
-/// The most messages in one POST.
+/// Messages in one POST, at most.
 pub const LINES_MAX: usize = 100;
 
 /// The content type of a POST with several messages, one a line.
 pub const NDJSON: &str = "application/x-ndjson";
 
-/// The request header with the session's token; older clients have it in the query parameter
-/// [`TOKEN_PARAMETER`].
+/// The request header with the session's token; older clients send it in the query parameter [`TOKEN_PARAMETER`].
 pub const TOKEN_HEADER: &str = "X-Phoenix-Longpoll-Token";
 
 /// The query parameter with the session's token.
 pub const TOKEN_PARAMETER: &str = "token";
 
-/// The `status` of an answer's body.
+/// The `status` in a reply's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Status {
-    /// A poll with messages, or a POST that was taken.
+    /// A poll with messages, or an accepted POST.
     Ok = 200,
-    /// A poll whose wait was over before a message came: poll again.
+    /// A poll that timed out without a message: the client polls again.
     NoContent = 204,
     /// The server rejects the connection: the client does not return.
     Forbidden = 403,
-    /// A request that can't be understood.
+    /// An invalid request.
     BadRequest = 400,
-    /// A POST that was not taken in time.
+    /// A POST that the server did not process in time.
     RequestTimeout = 408,
-    /// There was no session, or it is gone. To a poll it brings the token of a new one.
+    /// The request has no session, or it is gone. The reply to a poll has the token of a new one.
     Gone = 410,
-    /// Not now: the client comes back after a while.
+    /// A temporary error: the client retries after a while.
     Error = 500,
 }
 
-/// Appends one message as an element of `messages`: a comma, and a JSON string with the serialized
-/// text, or base64 of a binary message. So a session can store elements one after another, and
-/// [`poll`] takes the first comma away.
+/// Appends one message as an element of `messages`: a comma, and a JSON string with the serialized text, or base64 of
+/// a binary message. So a session can store elements one after another, and [`poll`] removes the first comma.
 ///
-/// phoenix.js takes every string for JSON text and can't read the base64: for its sake encode with
+/// phoenix.js reads every string as JSON text and can't read base64: encode its messages with
 /// [`Content::Base64`](super::Content::Base64), which makes no binary messages.
 pub fn element(form: Form, bytes: &[u8], out: &mut Vec<u8>) {
     out.push(b',');
@@ -59,8 +57,8 @@ pub fn element(form: Form, bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the body of the answer to a poll: `{"status":…,"token":…,"messages":[…]}`. `elements`
-/// are runs of what [`element`] made.
+/// Appends the body of the reply to a poll: `{"status":…,"token":…,"messages":[…]}`. `elements` are runs of output of
+/// [`element`].
 pub fn poll<'a>(
     status: Status,
     token: &str,
@@ -77,18 +75,17 @@ pub fn poll<'a>(
     out.extend_from_slice(b"]}");
 }
 
-/// Appends the body of an answer that has only a status: to a POST, and to a rejected poll.
+/// Appends a reply's body that has only a status: to a POST, and to a rejected poll.
 pub fn reply(status: Status, out: &mut Vec<u8>) {
     head(status, out);
     out.push(b'}');
 }
 
-/// Appends the body of an answer that rejects a request and says why. phoenix.js reads nothing but
-/// the status, and stands still for ever when there is none.
+/// Appends a reply's body with a rejection. phoenix.js reads only the status, and without one it stops for ever.
 pub fn rejection(status: Status, code: &str, message: &str, out: &mut Vec<u8>) {
     head(status, out);
     out.push(b',');
-    // The same object as elsewhere, without its first brace.
+    // The usual error object, without its first brace.
     out.extend_from_slice(&error_body(code, message)[1..]);
 }
 
@@ -116,11 +113,11 @@ impl Line<'_> {
     }
 }
 
-/// The messages in the body of a POST, 1 to [`LINES_MAX`] of them (none in an empty body of
-/// several): one text message, or with the content type [`NDJSON`] one a line. There, a line that
-/// begins with `[` (V2) or `{` (V1) is text and any other is base64; empty lines are skipped.
+/// Splits the body of a POST into 1 to [`LINES_MAX`] messages: one text message, or with the content type [`NDJSON`]
+/// one a line (none if it is empty). In NDJSON, a line that begins with `[` (V2) or `{` (V1) is text and any other is
+/// base64; empty lines are skipped.
 ///
-/// All or nothing: with an error, no message of the body was taken.
+/// After an error no message of the body counts.
 pub fn lines<'a>(
     content_type: Option<&str>,
     body: &'a [u8],
@@ -146,7 +143,7 @@ pub fn lines<'a>(
     Ok(lines)
 }
 
-/// Media types are compared without their parameters and without regard to case.
+/// Compares media types without their parameters and case.
 fn is_ndjson(content_type: Option<&str>) -> bool {
     let essence = content_type.and_then(|text| text.split(';').next()).unwrap_or("");
     essence.trim_ascii().eq_ignore_ascii_case(NDJSON)

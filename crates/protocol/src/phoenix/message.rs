@@ -1,4 +1,4 @@
-//! A client's message, as the parser gives it and the encoders answer it.
+//! A client's message, for the parser and the encoders.
 
 use std::borrow::Cow;
 
@@ -14,21 +14,22 @@ pub(super) const KIND_PUSH: u8 = 0;
 /// A client's message. The parser's payload is a [`Payload`], which borrows from the frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incoming<P> {
-    /// The `ref` of the join that the client believes in, as it is stored (`reference.rs`); `None` outside of a join.
+    /// The `ref` of the client's current join, as stored (`reference.rs`); `None` outside of a join.
     pub join_ref: Option<Name>,
-    /// The reference by which the client recognizes the answer. At most [`REF_BYTES_MAX`](super::REF_BYTES_MAX) bytes, like `join_ref`.
+    /// The reference by which the client recognizes the reply. At most [`REF_BYTES_MAX`](super::REF_BYTES_MAX) bytes,
+    /// like `join_ref`.
     pub ref_: Option<Name>,
-    /// The topic, at most [`TOPIC_BYTES_MAX`](super::TOPIC_BYTES_MAX) bytes. Any text: the caller checks which names are valid,
-    /// and that the topic is not empty.
+    /// The topic, at most [`TOPIC_BYTES_MAX`](super::TOPIC_BYTES_MAX) bytes. Any text: the caller checks that the
+    /// name is valid and not empty.
     pub topic: Name,
-    /// The event, at most [`EVENT_BYTES_MAX`](super::EVENT_BYTES_MAX) bytes. Any text, as with the topic.
+    /// The event, at most [`EVENT_BYTES_MAX`](super::EVENT_BYTES_MAX) bytes. Any text, like the topic.
     pub event: Name,
-    /// What the message carries.
+    /// The payload.
     pub payload: P,
 }
 
-/// A message of a Phoenix client, with a payload of its own: JSON, text where it was a JSON string,
-/// or bytes. Topic and event are not checked.
+/// A message of a Phoenix client with an owned payload: JSON, text if it was a JSON string, or bytes. Topic and event
+/// are not checked.
 pub type ClientMessage = Incoming<Data>;
 
 impl From<Incoming<Payload<'_>>> for ClientMessage {
@@ -42,17 +43,17 @@ impl From<Incoming<Payload<'_>>> for ClientMessage {
     }
 }
 
-/// What a message carries.
+/// The payload of a message.
 #[derive(Clone, Debug)]
 pub enum Payload<'a> {
-    /// Any JSON value, as the client wrote it: syntax checked, white space and all. It is owned
-    /// where the client wrote it in pieces.
+    /// Any JSON value as the client wrote it, with white space. Its syntax is checked. It is owned if the client
+    /// wrote it in pieces.
     Json(Cow<'a, RawValue>),
     /// Bytes.
     Binary(&'a [u8]),
 }
 
-/// Where an answer goes: the fields of a message that its reply repeats.
+/// The address of a reply: the fields of the message that it repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address<'a> {
     /// The message's `join_ref`.
@@ -64,12 +65,12 @@ pub struct Address<'a> {
 }
 
 impl<P> Incoming<P> {
-    /// What the message asks for.
+    /// The purpose of the message.
     pub fn kind(&self) -> Event {
         Event::of(&self.topic, &self.event)
     }
 
-    /// Where the answer goes.
+    /// The address of the reply.
     pub fn address(&self) -> Address<'_> {
         Address {
             join_ref: self.join_ref.as_deref(),

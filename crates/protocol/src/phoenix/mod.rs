@@ -1,8 +1,8 @@
-//! The Phoenix Channels protocol, the server's side: what phoenix.js and the clients modelled on it
-//! speak, as `Phoenix.Socket.V1.JSONSerializer` and `Phoenix.Socket.V2.JSONSerializer` write it.
+//! The server's side of the Phoenix Channels protocol, as phoenix.js and compatible clients speak it and
+//! `Phoenix.Socket.V1.JSONSerializer` and `Phoenix.Socket.V2.JSONSerializer` write it.
 //!
-//! The codec turns frames into [`Incoming`] messages and answers into frames. Nothing here knows who
-//! has joined what. [`longpoll`] is the envelope of the long-poll transport.
+//! The codec converts frames to [`Incoming`] messages, and replies to frames. It doesn't know the joins. [`longpoll`]
+//! is the envelope of the long-poll transport.
 //!
 //! ```
 //! use protocol::phoenix::{Content, Event, Form, Serializer, Status};
@@ -46,17 +46,16 @@ pub use routes::longpoll_rejection;
 
 use model::Encoding;
 
-/// The longest topic in bytes: the binary messages give it one byte of length. A user's own topic
-/// is the longest.
+/// Bytes of a topic, at most: binary messages have one byte for its length. A user's own topic is the longest.
 pub const TOPIC_BYTES_MAX: usize = 255;
 
 const _: () = assert!(model::name::PERSONAL_BYTES_MAX <= TOPIC_BYTES_MAX);
 
-/// The longest event name in bytes: the binary messages give it one byte of length.
+/// Bytes of an event name, at most: binary messages have one byte for its length.
 pub const EVENT_BYTES_MAX: usize = 255;
 
-/// The longest `ref` or `join_ref` in bytes. One limit for text and binary messages, so that
-/// whatever was read can be answered in either form.
+/// Bytes of a `ref` or `join_ref`, at most. Text and binary messages have the same limit, so that the server can
+/// reply to each message in either form.
 pub const REF_BYTES_MAX: usize = 255;
 
 /// The topic of the connection itself: heartbeats.
@@ -66,36 +65,36 @@ pub const TOPIC_PHOENIX: &str = "phoenix";
 pub const EVENT_JOIN: &str = "phx_join";
 /// The event of a client's request to leave a topic.
 pub const EVENT_LEAVE: &str = "phx_leave";
-/// The event of the answer to a client's message.
+/// The event of the reply to a client's message.
 pub const EVENT_REPLY: &str = "phx_reply";
-/// The event that ends a join in order: the client does not rejoin.
+/// The event of a regular end of a join: the client does not rejoin.
 pub const EVENT_CLOSE: &str = "phx_close";
-/// The event of a join that failed: the client rejoins by itself.
+/// The event of a failed join: the client rejoins by itself.
 pub const EVENT_ERROR: &str = "phx_error";
 /// The event of a client's heartbeat, on [`TOPIC_PHOENIX`].
 pub const EVENT_HEARTBEAT: &str = "heartbeat";
-/// The event of a topic's whole presence, pushed to a member after its join.
+/// The event with a topic's presence snapshot, which a member gets after its join.
 pub const EVENT_PRESENCE_STATE: &str = "presence_state";
 /// The event of a change of a topic's presence, broadcast.
 pub const EVENT_PRESENCE_DIFF: &str = "presence_diff";
 
-/// The event by which a member gives its presence another meta.
+/// The event with which a member replaces its presence meta.
 pub const EVENT_PRESENCE_UPDATE: &str = "presence_update";
-/// The event with which a client gives a new token in place of one that expires.
+/// The event with which a client replaces an expiring token.
 pub const EVENT_ACCESS_TOKEN: &str = "access_token";
-/// The event by which a client is told that its token expires, on [`TOPIC_PHOENIX`].
+/// The event that warns a client that its token expires, on [`TOPIC_PHOENIX`].
 pub const EVENT_TOKEN_EXPIRING: &str = "token_expiring";
 
-/// The event by which a member acknowledges messages.
+/// The event with which a member acknowledges messages.
 pub const EVENT_ACK: &str = "ack";
 
-/// The event by which a member reads a page of the topic's history.
+/// The event with which a member reads a page of the topic's history.
 pub const EVENT_HISTORY: &str = "history";
 
-/// The version that a client speaks when its URL has no `vsn` parameter.
+/// The version of a client whose URL has no `vsn` parameter.
 pub const VSN_DEFAULT: &str = "1.0.0";
 
-/// How messages are written, chosen by the `vsn` parameter of the URL.
+/// The format of messages, by the `vsn` parameter of the URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Serializer {
     /// `vsn=1.0.0`: JSON objects, text only.
@@ -105,9 +104,9 @@ pub enum Serializer {
 }
 
 impl Serializer {
-    /// The serializer of a version, by Phoenix's requirements `~> 1.0.0` and `~> 2.0.0`: 1.0.x or
-    /// 2.0.x, all three numbers written out. `None` refuses the connection (403). Without a `vsn`
-    /// parameter ask for [`VSN_DEFAULT`].
+    /// Returns the serializer of a version, by Phoenix's requirements `~> 1.0.0` and `~> 2.0.0`: 1.0.x or 2.0.x, with
+    /// all three numbers. For `None` the server rejects the connection (403). Without a `vsn` parameter pass
+    /// [`VSN_DEFAULT`].
     pub fn from_vsn(vsn: &str) -> Option<Serializer> {
         let mut parts = vsn.split('.');
         let (major, minor, patch) = (parts.next()?, parts.next()?, parts.next()?);
@@ -122,7 +121,7 @@ impl Serializer {
         }
     }
 
-    /// The encoding of messages to a WebSocket, or for the next long poll.
+    /// The encoding of messages to a WebSocket, or to a long-poll session.
     pub(crate) fn encoding(self, polled: bool) -> Encoding {
         Encoding(match (self, polled) {
             (Serializer::V1, false) => 11,
@@ -133,16 +132,16 @@ impl Serializer {
     }
 }
 
-/// What a client's message asks for, by its event.
+/// The purpose of a client's message, by its event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Enter the topic.
     Join,
     /// Leave the topic.
     Leave,
-    /// Answer, so that the client knows that the server lives: only on [`TOPIC_PHOENIX`].
+    /// Reply, to show that the server is alive: only on [`TOPIC_PHOENIX`].
     Heartbeat,
-    /// An event of the application's.
+    /// An event of the application.
     Other,
 }
 

@@ -1,4 +1,4 @@
-//! Frames of a client → [`Incoming`].
+//! Parses a client's frames to [`Incoming`].
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,19 +16,18 @@ use super::{
 use crate::json;
 use model::Name;
 
-/// The event of what supabase's clients broadcast; the application's own name for it is `event` in
-/// the payload.
+/// The event of broadcasts by supabase's clients; the application's event name is `event` in the payload.
 pub const EVENT_BROADCAST: &str = "broadcast";
 
-/// A binary message of supabase's realtime-js: six lengths (`join_ref`, `ref`, topic, event,
-/// metadata, and in place of the last one how the payload is written), the five texts, the payload.
+/// A binary message of supabase's realtime-js: the lengths of `join_ref`, `ref`, topic, event and metadata, a byte
+/// for the encoding of the payload, those five texts, the payload.
 const KIND_USER_BROADCAST: u8 = 3;
 const ENCODING_BYTES: u8 = 0;
 const ENCODING_JSON: u8 = 1;
 
 impl Serializer {
-    /// Reads a text message. Refs are any JSON, as Phoenix takes them; elements after the fifth (V2) and unknown
-    /// fields (V1) are ignored, as Phoenix does; in V1 a missing `ref` or `join_ref` is null.
+    /// Reads a text message. As in Phoenix, refs are any JSON, and elements after the fifth (V2) and unknown fields
+    /// (V1) are ignored. In V1 a missing `ref` or `join_ref` is null.
     pub fn parse_text(self, text: &str) -> Result<Incoming<Payload<'_>>, PhoenixError> {
         let read = match self {
             Serializer::V1 => serde_json::from_str::<Object<'_>>(text).map(|read| read.0),
@@ -47,10 +46,9 @@ impl Serializer {
         })
     }
 
-    /// Reads a binary message: a push, or what supabase's realtime-js sends in place of one (its
-    /// `send` of a broadcast). An empty ref is `None`, for a binary message has no other way to say
-    /// null. Version 1 has no binary messages: there, as Phoenix does, the same JSON is read
-    /// whatever the frame (Tsung sends it in binary ones).
+    /// Reads a binary message: a push, or the broadcast that supabase's realtime-js sends instead. An empty ref is
+    /// `None`, because binary messages can't express null. Version 1 has no binary messages: as in Phoenix, a binary
+    /// frame contains the same JSON as a text frame (Tsung sends such frames).
     pub fn parse_binary(self, bytes: &[u8]) -> Result<Incoming<Payload<'_>>, PhoenixError> {
         if self == Serializer::V1 {
             let text = simdutf8::basic::from_utf8(bytes);
@@ -81,7 +79,7 @@ impl Serializer {
     }
 }
 
-/// Takes texts of known lengths from the front of a binary message.
+/// Takes texts of known lengths from the start of a binary message.
 struct Texts<'a>(&'a [u8]);
 
 impl<'a> Texts<'a> {
@@ -103,7 +101,7 @@ fn lengths<const COUNT: usize>(bytes: &[u8]) -> Result<([u8; COUNT], Texts<'_>),
     Ok((*lengths, Texts(rest)))
 }
 
-/// The message behind its kind.
+/// Parses a push after its kind.
 fn push(bytes: &[u8]) -> Result<Incoming<Payload<'_>>, PhoenixError> {
     let ([join_ref, ref_, topic, event], mut texts) = lengths(bytes)?;
     Ok(Incoming {
@@ -115,8 +113,8 @@ fn push(bytes: &[u8]) -> Result<Incoming<Payload<'_>>, PhoenixError> {
     })
 }
 
-/// The message behind its kind: a push of the event [`EVENT_BROADCAST`], as older versions of the
-/// same client write it in JSON, and all of them read it.
+/// Parses a user broadcast after its kind to a push of the event [`EVENT_BROADCAST`]: older versions of realtime-js
+/// write that push in JSON, and all versions read it.
 fn user_broadcast(bytes: &[u8]) -> Result<Incoming<Payload<'_>>, PhoenixError> {
     let ([join_ref, ref_, topic, event, meta, encoding], mut texts) = lengths(bytes)?;
     let join_ref = texts.reference("join_ref", join_ref)?;
@@ -136,14 +134,14 @@ fn user_broadcast(bytes: &[u8]) -> Result<Incoming<Payload<'_>>, PhoenixError> {
         _ => return Err(PhoenixError::InvalidBroadcast { field: "encoding" }),
     }
     out.push(b'}');
-    // Each part of it was read or written as JSON.
+    // Every part was read or written as JSON.
     let payload = String::from_utf8(out).ok().and_then(|it| RawValue::from_string(it).ok());
     let payload = payload.ok_or(PhoenixError::InvalidBroadcast { field: "payload" })?;
     let payload = Payload::Json(Cow::Owned(payload));
     Ok(Incoming { join_ref, ref_, topic, event: EVENT_BROADCAST.into(), payload })
 }
 
-/// One whole JSON value.
+/// Checks that the bytes are one JSON value.
 fn value<'a>(field: &'static str, bytes: &'a [u8]) -> Result<&'a str, PhoenixError> {
     let value: Result<&'a RawValue, _> = serde_json::from_slice(bytes);
     value.map(RawValue::get).map_err(|_| PhoenixError::InvalidBroadcast { field })
@@ -156,7 +154,7 @@ fn bounded(field: &'static str, text: &str, bytes_max: usize) -> Result<Name, Ph
     }
 }
 
-/// Text that is borrowed when it has no escapes.
+/// Text that is borrowed if it has no escapes.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -174,10 +172,10 @@ struct Fields<'a> {
     payload: &'a RawValue,
 }
 
-/// The V1 form. A derived struct would be read from an array as well.
+/// The form of V1. Serde would also read a derived struct from an array.
 struct Object<'a>(Fields<'a>);
 
-/// The V2 form.
+/// The form of V2.
 struct Array<'a>(Fields<'a>);
 
 impl<'de> Deserialize<'de> for Object<'de> {

@@ -1,4 +1,4 @@
-//! The fields that Throng reads of payloads: what a join says, a new token, an acknowledgement, a page of history.
+//! Fields of payloads that Throng reads: of a join, a new token, an acknowledgement, a page of history.
 
 use std::borrow::Cow;
 
@@ -10,14 +10,13 @@ use crate::request::PageRequest;
 use crate::{data, wildcards};
 use model::{Data, Name, Position, ResumeToken, Since, SinceError, tags};
 
-/// All that a join's payload says, from one parse. The engine may refuse a join for other reasons first, so
-/// [`Join::fields`] reports an invalid field when the engine gets there.
+/// The fields of a join's payload, from one parse. The engine may reject a join for other reasons first, so
+/// [`Join::fields`] reports an invalid field only when the engine calls it.
 pub struct Join<'a> {
     /// The payload has `"filter":"mqtt"`: + and # in the topic are wildcards.
     pub is_filter: bool,
-    /// From where the client requests the topic: behind the id of the message that it saw last, which clients
-    /// get as the second argument of `channel.on`'s callback, from the `start`, or `last:50`. The error says
-    /// what is invalid.
+    /// The position from which the client requests the topic: after the id of the last message that it saw (the
+    /// second argument of `channel.on`'s callback), from the `start`, or `last:50`. The error has the reason.
     pub since: Result<Option<Since>, String>,
     tags: Result<Vec<Name>, String>,
     meta: Option<&'a str>,
@@ -27,13 +26,13 @@ pub struct Join<'a> {
 /// The fields of a join, all valid.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct JoinFields<'a> {
-    /// What the client shows in the topic's presence: the text of a JSON object.
+    /// The client's meta in the topic's presence: the text of a JSON object.
     pub meta: Option<&'a str>,
-    /// From where the client requests the topic.
+    /// The position from which the client requests the topic.
     pub since: Option<Since>,
-    /// The client gets only messages with one of these tags, and all messages where there are none.
+    /// The client gets only messages with one of these tags, or all messages if the list is empty.
     pub tags: Vec<Name>,
-    /// A token for this topic alone.
+    /// A token for this topic only.
     pub token: Option<Cow<'a, str>>,
 }
 
@@ -41,7 +40,7 @@ impl<'a> Join<'a> {
     /// Parses a join's payload.
     ///
     /// # Errors
-    /// What is wrong with `filter`.
+    /// The reason why `filter` is invalid.
     pub fn parse(payload: &'a Data) -> Result<Self, String> {
         let Fields { meta, since, tags, token, filter, .. } = fields(payload);
         let check_filter = |filter: &RawValue| {
@@ -57,16 +56,16 @@ impl<'a> Join<'a> {
         })
     }
 
-    /// Whether the join has tags or a meta, which a filter with a wildcard can't have.
+    /// Returns true if the join has tags or a meta, which a filter with a wildcard can't have.
     pub fn has_tags_or_meta(&self) -> bool {
         let has_tags = self.tags.as_ref().is_ok_and(|tags| !tags.is_empty());
         has_tags || self.meta(usize::MAX).is_ok_and(|meta| meta.is_some())
     }
 
-    /// The fields, with a meta of at most so many bytes.
+    /// Returns the checked fields, with a meta of at most so many bytes.
     ///
     /// # Errors
-    /// What is invalid.
+    /// The reason why a field is invalid.
     pub fn fields(self, meta_bytes_max: usize) -> Result<JoinFields<'a>, String> {
         let meta = self.meta(meta_bytes_max)?;
         let Join { is_filter: _, since, tags, meta: _, token } = self;
@@ -93,16 +92,16 @@ fn join_tags(tags: &RawValue) -> Result<Vec<Name>, String> {
     tags::list(given)
 }
 
-/// The new token of a client, from the payload `{"access_token":"…"}` or `{"token":"…"}` of its event
-/// `access_token`. The error says what is invalid.
+/// Parses a client's new token, from the payload `{"access_token":"…"}` or `{"token":"…"}` of its event
+/// `access_token`. The error has the reason.
 pub fn access_token(payload: &Data) -> Result<Box<str>, &'static str> {
     let Fields { access_token, token, .. } = fields(payload);
     let found = access_token.or(token).and_then(string).map(Box::from);
     found.ok_or("an access_token is {\"access_token\":…} with a JSON Web Token")
 }
 
-/// The message up to which a client has all messages, from the payload `{"id":"…"}` of its event `ack`.
-/// The error says what is invalid.
+/// Parses the position up to which a client has all messages, from the payload `{"id":"…"}` of its event `ack`. The
+/// error has the reason.
 pub fn ack_id(payload: &Data) -> Result<Position, String> {
     let id = fields(payload).id.and_then(string);
     let token = id.and_then(|id| id.parse::<ResumeToken>().ok());
@@ -111,8 +110,8 @@ pub fn ack_id(payload: &Data) -> Result<Position, String> {
     })
 }
 
-/// The page of a topic's history that a client asks for by its event `history`, with the payload
-/// `{"limit":…,"since":…,"reverse":…}`. The error says what is invalid.
+/// Parses the page of a topic's history that a client requests by its event `history`, with the payload
+/// `{"limit":…,"since":…,"reverse":…}`. The error has the reason.
 pub fn history_page(topic: &str, payload: &Data) -> Result<PageRequest, String> {
     let Fields { since, limit, reverse, .. } = fields(payload);
     let since = since.map(|since| string(since).ok_or_else(|| SinceError::Token.to_string()));
@@ -148,8 +147,8 @@ struct Fields<'a> {
     filter: Option<&'a RawValue>,
 }
 
-/// What Throng reads of a payload. Payloads of any other shape are the application's own, and have
-/// none of it; serde would take an array for a struct.
+/// Reads the known fields of a payload. Payloads of any other shape are the application's own, and have none of them;
+/// serde would read an array as a struct.
 fn fields(payload: &Data) -> Fields<'_> {
     match payload {
         Data::Json(text) if text.starts_with('{') => serde_json::from_str(text).unwrap_or_default(),
@@ -163,7 +162,7 @@ fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
     serde_json::from_str(raw.get()).ok().map(|text: Text<'_>| text.0)
 }
 
-/// A payload that is a meta as a whole.
+/// Checks that a payload is a meta.
 pub fn meta(payload: &Data, bytes_max: usize) -> Result<&str, String> {
     match payload {
         Data::Json(text) => data::meta(text, bytes_max),

@@ -1,4 +1,4 @@
-//! What holds for all messages: what one side writes the other reads, and no bytes do harm.
+//! Properties of all messages: each side reads what the other writes, and no bytes cause a panic.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -35,7 +35,7 @@ fn within_limits(incoming: &Incoming<Payload<'_>>) {
     }
     assert!(incoming.topic.len() <= TOPIC_BYTES_MAX);
     assert!(incoming.event.len() <= EVENT_BYTES_MAX);
-    // So whatever was read can be answered, in both forms.
+    // The server can reply to every message, in both forms.
     for content in [Content::Json("{}"), Content::Binary(b"!")] {
         let mut out = Vec::new();
         assert!(Serializer::V2.reply(incoming.address(), Status::Ok, content, &mut out).is_ok());

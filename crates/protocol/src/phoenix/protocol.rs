@@ -1,5 +1,5 @@
-//! Phoenix Channels: messages as `Phoenix.Socket.V1.JSONSerializer` and
-//! `Phoenix.Socket.V2.JSONSerializer` write them, to a WebSocket or for the next long poll.
+//! Phoenix Channels: messages in the formats of `Phoenix.Socket.V1.JSONSerializer` and
+//! `Phoenix.Socket.V2.JSONSerializer`, to a WebSocket or to a long-poll session.
 
 use super::longpoll::element;
 use super::{
@@ -19,20 +19,20 @@ use model::{CloseReason, Data, Encoding, Message, Name};
 /// Phoenix Channels.
 #[derive(Clone, Copy)]
 pub struct Phoenix {
-    /// How messages are written.
+    /// The format of messages.
     pub serializer: Serializer,
-    /// A long-poll session: it has no socket, and its messages wait for the next poll.
+    /// The connection is a long-poll session: it has no socket, and its messages wait for the next poll.
     pub polled: bool,
 }
 
 impl Phoenix {
-    /// Appends a message to the members of its topic, or of this filter.
+    /// Appends a message to the members of its topic, or of this topic filter.
     fn broadcast(&self, message: &Message, filter: Option<&str>, out: &mut Vec<u8>) {
         let publication = &message.publication;
         let mut payload = Vec::with_capacity(publication.data.bytes() + 96);
         let key = publication.key().map(|key| key.as_str());
-        // A binary message has no place for a key, and without it a state says nothing; nor for the topic
-        // where its channel has another name.
+        // A binary message has no field for a key, without which a state is useless, nor for the topic, which the
+        // members of a filter need.
         let mut gap = Vec::new();
         let content = match message.is_gap() {
             true => {
@@ -43,20 +43,20 @@ impl Phoenix {
         };
         let id = message.is_retained().then_some(message.id);
         let event = message.event();
-        // In the server's own messages a user may have any name: a list of presence is an object by user.
+        // In the server's own messages a user may have any name: a presence snapshot is an object by user.
         let sender = publication.sender().map(Name::as_str);
         let topic = filter.map(|_| publication.topic.as_str());
         let annotations = (!is_reserved(event)).then_some(Annotations { sender, key, topic });
         let (annotations, to) = (annotations.as_ref(), filter.unwrap_or(&publication.topic));
         let to = shown(to);
         let encoded = self.serializer.broadcast(to, event, id, content, annotations, &mut payload);
-        // Names are checked where they come in: they fit.
+        // Names are checked when they come in, so they fit.
         if let Ok(form) = encoded {
             self.pack(form, &payload, out);
         }
     }
 
-    /// The Phoenix client of an encoding; nothing where it is another protocol's.
+    /// The Phoenix protocol of an encoding; `None` for another protocol's.
     pub fn of(encoding: Encoding) -> Option<Phoenix> {
         let all = [
             (Serializer::V1, false),
@@ -68,8 +68,8 @@ impl Phoenix {
         all.find(|phoenix| phoenix.encoding() == encoding)
     }
 
-    /// Appends an encoded message in the form in which a session stores or sends it: a WebSocket frame,
-    /// or for a long-poll session a comma and a JSON string, an element of the answer's `messages`.
+    /// Appends an encoded message as a session stores or sends it: a WebSocket frame, or for a long-poll session a
+    /// comma and a JSON string, an element of `messages` in the reply.
     pub fn pack(&self, form: Form, payload: &[u8], out: &mut Vec<u8>) {
         if self.polled {
             element(form, payload, out);
@@ -92,8 +92,8 @@ impl Protocol for Phoenix {
         if self.polled { Delivery::Gathered } else { Delivery::Pushed }
     }
 
-    /// The client sends heartbeats, every 30 s, and the server answers them. A session is alive as long
-    /// as it is polled.
+    /// The client sends heartbeats, every 30 s, and the server replies. A long-poll session is alive as long as its
+    /// client polls.
     fn liveness(&self, settings: &Settings) -> Liveness {
         match self.polled {
             true => Liveness::Unchecked,
@@ -144,8 +144,8 @@ impl Protocol for Phoenix {
         frames.read(reader, bytes, out, &mut |_, event| read(self.serializer, &event))
     }
 
-    /// A broadcast: it has no refs of a member, so all members get the same bytes. A message with
-    /// history has its id in place of the ref.
+    /// Appends a broadcast. It has no refs of a member, so all members get the same bytes. If history has the
+    /// message, its id takes the place of `ref`.
     fn encode(&self, message: &Message, _codecs: &mut Codecs, out: &mut Vec<u8>) {
         self.broadcast(message, None, out);
     }
@@ -154,7 +154,7 @@ impl Protocol for Phoenix {
         self.broadcast(message, of_filter(list).map(|_| list), out);
     }
 
-    /// A message of the topic `phoenix`, which a client's `onMessage` sees.
+    /// Appends a message of the topic `phoenix`, which the client's `onMessage` gets.
     fn token_expiring(&self, json: &str, _codecs: &mut Codecs, out: &mut Vec<u8>) {
         let (content, mut payload) = (Content::Json(json), Vec::new());
         let (topic, event) = (TOPIC_PHOENIX, EVENT_TOKEN_EXPIRING);
@@ -164,7 +164,7 @@ impl Protocol for Phoenix {
         }
     }
 
-    /// A broadcast without refs, as the state's messages before it.
+    /// Appends a broadcast without refs, like the messages of the state before it.
     fn state_complete(&self, topic: &str, _codecs: &mut Codecs, out: &mut Vec<u8>) {
         let mut json = Vec::new();
         json::state_complete(topic, &mut json);
@@ -172,7 +172,7 @@ impl Protocol for Phoenix {
         let content = Content::Json(&json);
         let encoded =
             self.serializer.broadcast(topic, STATE_COMPLETE, None, content, None, &mut payload);
-        // The topic was checked where it was joined: it fits.
+        // The join checked the topic, so it fits.
         if let Ok(form) = encoded {
             self.pack(form, &payload, out);
         }
@@ -180,7 +180,7 @@ impl Protocol for Phoenix {
 
     fn goodbye(&self, reason: CloseReason, _retry_ms: u32, out: &mut Vec<u8>) {
         if !self.polled {
-            // 1001 is what Phoenix says for a forced disconnect.
+            // Phoenix closes with 1001 for a forced disconnect.
             let forced = reason == CloseReason::ByApplication;
             let code = if forced { 1001 } else { reason.code() };
             close(code, reason.name(), out);
@@ -192,8 +192,8 @@ impl Protocol for Phoenix {
     }
 }
 
-/// How data go to a client: phoenix.js reads every polled message as JSON, so that bytes are
-/// base64 in an object there.
+/// The content of a message to a client. phoenix.js reads every polled message as JSON, so bytes go to it as base64
+/// in an object.
 fn content(data: &Data, as_json: bool) -> Content<'_> {
     match Content::from(data) {
         Content::Binary(bytes) if as_json => Content::Base64(bytes),
@@ -204,11 +204,10 @@ fn content(data: &Data, as_json: bool) -> Content<'_> {
     }
 }
 
-/// Reads a client's message. An invalid message ends the connection, with words that help to correct
-/// the client.
+/// Reads a client's message. An invalid message ends the connection, with a text that helps to correct the client.
 ///
-/// A message in valid frames that another client's protocol may well have gets an answer instead.
-/// Nobody knows its reference, so the answer has the connection's own topic.
+/// A message that may be valid in another client's dialect gets a reply instead. Its reference is unknown, so the
+/// reply has the connection's own topic.
 fn read(serializer: Serializer, event: &Event<'_>) -> Outcome {
     let parsed = match event {
         Event::Text(text) => serializer.parse_text(text),
@@ -224,8 +223,7 @@ fn read(serializer: Serializer, event: &Event<'_>) -> Outcome {
     }
 }
 
-/// The answer to a message whose reference nobody knows. phoenix.js gives it to `onMessage` and to its
-/// logger.
+/// The reply to a message with an unknown reference. phoenix.js passes it to `onMessage` and to its logger.
 fn error_reply(serializer: Serializer, error: &PhoenixError) -> Vec<u8> {
     let to = Address { join_ref: None, ref_: None, topic: TOPIC_PHOENIX };
     let mut reason = b"{\"reason\":".to_vec();
@@ -233,7 +231,7 @@ fn error_reply(serializer: Serializer, error: &PhoenixError) -> Vec<u8> {
     reason.push(b'}');
     let mut out = Vec::new();
     let reason = String::from_utf8_lossy(&reason);
-    // These names fit.
+    // These names are short enough.
     let _ = serializer.reply(to, Status::Error, Content::Json(&reason), &mut out);
     out
 }

@@ -1,5 +1,5 @@
-//! A `ref` or a `join_ref` in memory. The client chooses it: phoenix.js counts strings up, other clients send numbers,
-//! and Phoenix answers with whatever JSON came.
+//! A `ref` or a `join_ref` in memory. The client determines it: phoenix.js counts in strings, other clients send
+//! numbers, and Phoenix replies with the same JSON.
 
 use std::borrow::Cow;
 
@@ -8,15 +8,15 @@ use serde_json::value::RawValue;
 
 use crate::json;
 
-/// A ref that is no JSON string begins with this, and its JSON follows as the client wrote it. A string that begins
-/// with this character is stored like that, too, so that no two refs are stored alike.
+/// The prefix of a stored ref that is not a JSON string; the client's JSON follows. A string that begins with this
+/// character is stored as JSON too, so that different refs are stored differently.
 const RAW: char = '\u{1}';
 
-/// Text that is borrowed where it has no escapes.
+/// Text that is borrowed if it has no escapes.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// The ref of a message as it is stored: the text of a string, the JSON of anything else.
+/// Converts a message's ref to its stored form: the text of a string, the JSON of any other value.
 pub(super) fn read(json: &RawValue) -> Cow<'_, str> {
     let raw = json.get();
     match serde_json::from_str::<Text<'_>>(raw) {
@@ -25,7 +25,7 @@ pub(super) fn read(json: &RawValue) -> Cow<'_, str> {
     }
 }
 
-/// Appends a stored ref to a text message, as it came.
+/// Appends a stored ref to a text message, as the client wrote it.
 pub(super) fn write(stored: &str, out: &mut Vec<u8>) {
     match stored.strip_prefix(RAW) {
         Some(json) => out.extend_from_slice(json.as_bytes()),
@@ -33,7 +33,7 @@ pub(super) fn write(stored: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// A stored ref as binary messages have it, which know text only.
+/// Converts a stored ref to text, for binary messages.
 pub(super) fn text(stored: &str) -> &str {
     stored.strip_prefix(RAW).unwrap_or(stored)
 }

@@ -9,10 +9,10 @@ use crate::websocket::handshake;
 use auth::Principal;
 use model::{ErrorCode, Name, ResumeRequest};
 
-/// The subprotocol that newer clients offer when they send a token in the handshake.
+/// The subprotocol that newer clients offer if they send a token in the handshake.
 const SUBPROTOCOL: &str = "phoenix";
 
-/// Appends the rejection of a long poll's request, in the form that its client reads.
+/// Appends the rejection of a long poll's request, in the format of its client.
 pub fn longpoll_rejection(
     rejection: &Rejection,
     method: Method,
@@ -22,7 +22,7 @@ pub fn longpoll_rejection(
     let status = match (rejection.status, method) {
         (500.., _) => Status::Error,
         (401 | 403, _) => Status::Forbidden,
-        // Of the other statuses, phoenix.js knows only this one for a poll.
+        // For a poll, phoenix.js knows none of the other statuses.
         (_, Method::Get) => Status::Forbidden,
         _ => Status::BadRequest,
     };
@@ -35,12 +35,12 @@ pub fn longpoll_rejection(
 struct Parameters {
     serializer: Option<Serializer>,
     users: Vec<Name>,
-    /// Of a long-poll session.
+    /// The token of a long-poll session.
     token: Option<String>,
 }
 
 impl Route<'_> {
-    /// Other parameters belong to the application.
+    /// Reads the parameters; unknown ones belong to the application.
     fn parameters(&self) -> Result<Parameters, Rejection> {
         let mut found = Query::default();
         let (mut vsn, mut token) = (None, None);
@@ -49,7 +49,7 @@ impl Route<'_> {
             match &*key {
                 "user" => self.parameter(&mut found, &key, &value)?,
                 "vsn" => vsn = Some(value.into_owned()),
-                // The client's own token may have the same name.
+                // The client's own token may be in the same parameter.
                 longpoll::TOKEN_PARAMETER
                     if token.is_none() || self.settings.longpoll_key.verify(&value).is_some() =>
                 {
@@ -58,7 +58,7 @@ impl Route<'_> {
                 _ => {}
             }
         }
-        // The API puts every user into a topic; the limit is the connection's.
+        // Each user has a topic of its own, so the connection's limit of topics applies.
         self.check_topics(found.users.len())?;
         if let Some(sent) = self.request.header(longpoll::TOKEN_HEADER) {
             token = Some(sent.into());
@@ -67,7 +67,7 @@ impl Route<'_> {
         Ok(Parameters { serializer, users: found.users, token })
     }
 
-    /// Who the client is. Phoenix refuses with 403 whoever it doesn't let in.
+    /// Determines the principal. Phoenix rejects every client with 403.
     fn phoenix_principal(&self, users: Vec<Name>) -> Result<Principal, Interrupt> {
         let principal = self.principal(users).map_err(|interrupt| match interrupt {
             Interrupt::Rejection(rejection) if rejection.status == 401 => {
@@ -92,7 +92,7 @@ impl Route<'_> {
         let phoenix = offered.flat_map(|line| line.split(',')).any(|it| it.trim() == SUBPROTOCOL);
         handshake::response(&accept, phoenix.then_some(SUBPROTOCOL), None, out);
         let encoding = serializer.encoding(false);
-        // The client joins its topics, each with its own resume token.
+        // The client joins its topics later, each with its own resume token.
         let resume = ResumeRequest::default();
         let topics = self.given_topics().iter().cloned().map(|topic| self.by_word(topic)).collect();
         let tags = Vec::new();
@@ -112,11 +112,11 @@ impl Route<'_> {
                 Op::Post { session, messages: self.longpoll_messages(serializer)? }
             }
             (Method::Post, None) => Op::Gone,
-            // What counts for a session is the token that it began with, or was given since.
+            // A session has the principal of its first token, or of a refresh.
             (_, Some(session)) => match self.phoenix_principal(users) {
                 Ok(principal) => Op::Poll { session, anew: Some((encoding, Some(principal))) },
                 Err(Interrupt::Rejection(_)) => Op::Poll { session, anew: Some((encoding, None)) },
-                // The application has said who it is: it is asked again about a new session alone.
+                // The application has decided about this session, and gets a request only for a new one.
                 Err(Interrupt::Pending(Pending::Connect(_))) => Op::Poll { session, anew: None },
                 Err(pending @ Interrupt::Pending(_)) => return Err(pending),
             },
@@ -128,14 +128,14 @@ impl Route<'_> {
         Ok(Request::Longpoll(Longpoll { op, respond }))
     }
 
-    /// Whether the server will read the body of a POST: only for a session that this process made.
+    /// Returns true if the server should read the body of a POST: only for a session of this process.
     fn longpoll_wanted(&self) -> Result<bool, Rejection> {
         let Parameters { serializer, token, .. } = self.parameters()?;
         let session = token.and_then(|token| self.settings.longpoll_key.verify(&token));
         Ok(serializer.is_some() && session.is_some())
     }
 
-    /// Whether a POST is answered before its body has come: for a session that this process never made.
+    /// Replies to a POST before its body comes, and returns true, if its session is not of this process.
     pub(super) fn reply_longpoll(&self, out: &mut Vec<u8>) -> Result<bool, Rejection> {
         if self.longpoll_wanted()? {
             return Ok(false);
@@ -148,7 +148,7 @@ impl Route<'_> {
         Ok(true)
     }
 
-    /// Answers another method than GET and POST.
+    /// Replies to methods other than GET and POST.
     pub(super) fn longpoll_method(&self, out: &mut Vec<u8>) -> Request {
         let keep_alive = self.request.keep_alive;
         let body = error_body(ErrorCode::MethodNotAllowed.text(), "use GET or POST here");

@@ -1,5 +1,5 @@
-//! The protocol's own examples byte for byte, the limits, and a small client to read them back
-//! with: what phoenix.js does in its `serializer.js`.
+//! The protocol's own examples byte for byte, the limits, and a small client that reads them back like
+//! `serializer.js` of phoenix.js.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::Codecs;
 use crate::protocol::Protocol;
 use crate::websocket::frame::Opcode;
 
-/// A message as a client has it in hand.
+/// A message as a client has decoded it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ChannelMessage {
     pub join_ref: Option<String>,
@@ -51,7 +51,7 @@ pub(super) fn client_binary(message: &ChannelMessage) -> Vec<u8> {
     out
 }
 
-/// What a client makes of a frame.
+/// Decodes a frame as a client does.
 pub(super) fn client_read(serializer: Serializer, form: Form, bytes: &[u8]) -> ChannelMessage {
     if form == Form::Binary {
         assert_eq!(serializer, Serializer::V2);
@@ -108,7 +108,7 @@ fn bytes(encode: impl FnOnce(&mut Vec<u8>) -> Result<Form, PhoenixError>) -> Vec
 
 use Serializer::{V1, V2};
 
-/// The id of a message that history keeps.
+/// The id of a message in history.
 const RETAINED: model::Position =
     model::Position { epoch: model::Epoch(0x5f3a_91c2), offset: 1042 };
 
@@ -249,7 +249,7 @@ fn refs_are_any_json_and_come_back_as_they_came() {
         text(|out| V2.reply(push.address(), Status::Ok, Content::Json("{}"), out)),
         r#"["1",9,"room:a","phx_reply",{"status":"ok","response":{}}]"#
     );
-    // Binary messages know texts only.
+    // Binary messages have refs as text only.
     let bytes = bytes(|out| V2.reply(push.address(), Status::Ok, Content::Binary(b"!"), out));
     assert_eq!(bytes, b"\x01\x01\x01\x06\x0219room:aok!");
     let long = format!("[null,{},\"t\",\"e\",{{}}]", "9".repeat(REF_BYTES_MAX + 1));
@@ -309,14 +309,14 @@ fn the_server_says_who_sent_a_message() {
     assert_eq!(bytes(Some(&of(Some("al")))), bytes(None));
 }
 
-/// A message as members get it for their next poll, as JSON.
+/// A message that a member gets with its next poll, as JSON.
 fn polled(event: Option<&str>, json: &str) -> Value {
     let mut publication = model::Publication::new("t", model::Data::Json(json.into()));
     publication.event = event.map(Into::into);
     let mut out = Vec::new();
     let message = model::Message::new(publication, RETAINED, 0, 0);
     Phoenix { serializer: V2, polled: true }.encode(&message, &mut Codecs::new(6, 64), &mut out);
-    // An element of the answer's array: a comma, and the message as a string.
+    // An element of the reply's array: a comma, and the message as a string.
     let message: String = serde_json::from_slice(&out[1..]).unwrap();
     serde_json::from_str(&message).unwrap()
 }
@@ -395,7 +395,7 @@ fn a_broadcast_of_supabases_client_is_a_push() {
         (None, None, &json!("a\"b"))
     );
 
-    // The data of one field never gets into another.
+    // The data of one field never get into another.
     for payload in ["", "1,\"type\":2", "1}", "{} {}", "\u{feff}1"] {
         let want = Err(PhoenixError::InvalidBroadcast { field: "payload" });
         assert_eq!(read(texts, 1, payload.as_bytes()), want, "{payload}");

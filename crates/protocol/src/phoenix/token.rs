@@ -1,5 +1,4 @@
-//! The token of a long-poll session: it names the session and is signed, so that nobody can guess
-//! another's.
+//! The token of a long-poll session: it identifies the session and is signed, so that a client can't guess another's.
 
 use std::fmt;
 
@@ -10,8 +9,8 @@ use sha2::Sha256;
 
 use model::{ConnectionId, NodeId};
 
-/// The key that tokens are signed with: the node's own and never printed. Another node's tokens,
-/// and those of an earlier run, are not valid: their sessions are gone.
+/// The key that signs tokens. It is the node's own and never printed. Tokens of another node or an earlier run are
+/// invalid: their sessions are gone.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key(pub [u8; 32]);
 
@@ -47,12 +46,12 @@ impl Key {
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// The session that a token names; `None` when this key did not sign it.
+    /// Returns the session of a token; `None` if this key did not sign it.
     pub fn verify(&self, token: &str) -> Option<ConnectionId> {
         let bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
         let bytes: &[u8; NAME_BYTES + SIGNATURE_BYTES] = bytes.as_slice().try_into().ok()?;
         let (name, signature) = bytes.split_at(NAME_BYTES);
-        // In constant time.
+        // This comparison takes constant time.
         self.mac(name).verify_truncated_left(signature).ok()?;
         Some(ConnectionId {
             shard: u16::from_be_bytes([name[0], name[1]]),

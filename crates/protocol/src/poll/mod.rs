@@ -1,4 +1,4 @@
-//! Long poll: one JSON answer with the messages after the request's resume token, and the next token.
+//! Long poll: one JSON reply with the messages after the request's resume token, and the next token.
 
 use crate::http::{
     ANY_ORIGIN, Endpoint, Grant, HttpReply, Listener, Method, Needs, Rejection, Route, error_body,
@@ -25,7 +25,7 @@ impl Protocol for LongPoll {
         Delivery::Woken
     }
 
-    /// A poll has a time of its own.
+    /// A poll has its own timeout.
     fn liveness(&self, _settings: &Settings) -> Liveness {
         Liveness::Unchecked
     }
@@ -38,13 +38,13 @@ impl Protocol for LongPoll {
         (route.request.path == "/poll").then(|| poll(route))
     }
 
-    /// The next request waits until this one is answered.
+    /// The server reads the next request after the reply to this one.
     fn read(&self, _reader: &mut Reader<'_>, _bytes: &mut [u8], _out: &mut Vec<u8>) -> Read {
         Read::MORE
     }
 
-    /// Nothing: each poll gets the messages after its own token, from the recent window, so that polls
-    /// share no bytes.
+    /// Appends nothing: each poll gets the messages after its own token, from the recent window, so polls share no
+    /// bytes.
     fn encode(&self, _message: &Message, _codecs: &mut Codecs, _out: &mut Vec<u8>) {}
 
     fn goodbye(&self, close: CloseReason, retry_ms: u32, out: &mut Vec<u8>) {
@@ -80,7 +80,7 @@ fn poll(route: &Route<'_>) -> Result<Request, Interrupt> {
             "say what to poll for: /poll?topic=news or /poll?user=alice; both may be repeated";
         return Err(Rejection::new(ErrorCode::NoTopic, message).into());
     }
-    // HEAD asks how the answer would begin, and for no message: it does not wait.
+    // The reply to HEAD has no messages, so the server does not wait for any.
     let is_head = route.request.method == Method::Head;
     let seconds = if is_head { 0 } else { query.seconds.unwrap_or(route.settings.poll_seconds) };
     Ok(Request::Poll(Box::new(Poll {
@@ -93,11 +93,10 @@ fn poll(route: &Route<'_>) -> Result<Request, Interrupt> {
     })))
 }
 
-/// The body of an answer: `{"messages":[…],"since":"epoch:offset","recovered":true}`. `recovered`
-/// is there when the request had a `since`: false when messages in between may be lost, and then
-/// `"reason":"too_old"` says why, if that is known. `since` is the token of the next request.
-/// `"state_complete":["state:lamp"]` names the compacted topics, if there are any, of which the client
-/// has all of the state with this answer.
+/// Returns the body of a reply: `{"messages":[…],"since":"epoch:offset","recovered":true}`. `since` is the token of
+/// the next request. If the request had a `since`, the body has `recovered`: false if messages in between may be
+/// lost, with the reason `"reason":"too_old"` if it is known. `"state_complete":["state:lamp"]` lists the compacted
+/// topics, if any, whose state is complete with this reply.
 pub fn reply<'a>(
     messages: impl Iterator<Item = &'a Message>,
     token: &ResumeToken,

@@ -13,21 +13,20 @@ use model::{CloseReason, ConnectionId, Data, Encoding, Message, ResumeToken};
 
 /// Server-Sent Events.
 pub struct Sse {
-    /// The `data` lines hold the object of the HTTP stream, which also names the topic, instead of the
-    /// payload as published.
+    /// The `data` lines contain the object of the HTTP stream, which also has the topic, instead of the payload as
+    /// published.
     pub json: bool,
 }
 
-/// A comment, which a page never sees, for whoever opens an event stream to find out what it does.
+/// A comment for developers who open an event stream to learn what it does; a page never sees it.
 const IN_NO_TOPIC: &[u8] =
     b": this connection is in no topic and has no user: it gets only what is \
     broadcast to everyone. Add topic=news or user=alice to the URL, as often as you like: \
     /sse?topic=news&user=alice\n\n";
 
-/// Appends the head of the answer, and how long the browser should wait before it returns, in
-/// milliseconds.
+/// Appends the head of the reply, and the time that the browser should wait before it reconnects, in milliseconds.
 ///
-/// The body ends with the connection: there is no chunk to frame around each event.
+/// The body ends with the connection, without chunks around events.
 pub fn open(cors: &str, retry_ms: u32, out: &mut Vec<u8>) {
     head(cors, out);
     out.extend_from_slice(b"retry: ");
@@ -35,12 +34,12 @@ pub fn open(cors: &str, retry_ms: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\n\n");
 }
 
-/// How long this connection's browser should wait before it returns, in milliseconds: 75 % to 125 % of
-/// the setting, by a hash of the connection's name, so that clients that lost their connections at
-/// one moment don't return at one moment.
+/// Returns the time that this connection's browser should wait before it reconnects, in milliseconds: 75 % to 125 %
+/// of the setting, by a hash of the connection's id, so that clients that lost their connections at the same moment
+/// reconnect at different moments.
 pub fn retry_ms(set_ms: u32, id: ConnectionId) -> u32 {
     let mut hash = (u64::from(id.serial) << 32 | u64::from(id.slot)) ^ u64::from(id.shard) << 48;
-    // The finalizer of SplitMix64: neighbours differ in half of their bits.
+    // The finalizer of SplitMix64: the hashes of neighbours differ in half of their bits.
     for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb)] {
         hash = (hash ^ (hash >> shift)).wrapping_mul(factor);
     }
@@ -53,7 +52,8 @@ fn head(cors: &str, out: &mut Vec<u8>) {
     endless_head("Content-Type: text/event-stream\r\n", "Connection: close\r\n", cors, out);
 }
 
-/// Appends an event that is no message. It has no `id`: a browser returns with that of the last message.
+/// Appends an event that is not a published message. It has no `id`: a browser reconnects with that of the last
+/// message.
 fn own_event(name: &str, out: &mut Vec<u8>, data: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(b"event: ");
     out.extend_from_slice(name.as_bytes());
@@ -87,7 +87,7 @@ impl Protocol for Sse {
         (route.request.path == "/sse").then(|| listen(route, out))
     }
 
-    /// Nothing that is sent after the request means anything.
+    /// The server ignores input after the request.
     fn read(&self, _reader: &mut Reader<'_>, bytes: &mut [u8], _out: &mut Vec<u8>) -> Read {
         Read::ignored(bytes)
     }
@@ -114,13 +114,13 @@ impl Protocol for Sse {
         });
     }
 
-    /// An event of the object's name: a page that doesn't listen for it is not disturbed.
+    /// The event has the object's name, so a page without a listener for it ignores it.
     fn object(&self, name: &str, json: &[u8], _codecs: &mut Codecs, out: &mut Vec<u8>) {
         own_event(name, out, |out| out.extend_from_slice(json));
     }
 
     fn goodbye(&self, close: CloseReason, _retry_ms: u32, out: &mut Vec<u8>) {
-        // A comment: an event would reach the page as if the application had sent it.
+        // A comment: the page would take an event for one of the application's.
         out.extend_from_slice(b": closing, ");
         out.extend_from_slice(close.name().as_bytes());
         out.extend_from_slice(b"\n\n");
@@ -134,8 +134,8 @@ impl Protocol for Sse {
         event(message, self.json, id, out);
     }
 
-    /// A block without data sets the last event id that a browser returns with, and dispatches nothing
-    /// (WHATWG HTML, section 9.2.6).
+    /// A block without data sets the last event id with which a browser reconnects, and dispatches no event (WHATWG
+    /// HTML, section 9.2.6).
     fn position(&self, id: &ResumeToken, out: &mut Vec<u8>) {
         out.extend_from_slice(b"id: ");
         json::push_display(id, out);
@@ -158,7 +158,7 @@ fn event(message: &Message, json: bool, id: &impl std::fmt::Display, out: &mut V
     if message.is_gap() {
         return own_event(RECOVERY, out, |out| json::gap(message, out));
     }
-    // Without one, a browser returns with that of the last event that had one.
+    // Without an id here, a browser reconnects with the last one before.
     if message.has_place() {
         out.extend_from_slice(b"id: ");
         json::push_display(id, out);
@@ -182,8 +182,8 @@ fn event(message: &Message, json: bool, id: &impl std::fmt::Display, out: &mut V
     out.push(b'\n');
 }
 
-/// One `data:` line for each line of the text. CR, LF and CRLF all end a line in the standard, so
-/// that each must be split at; the receiver joins them with LF.
+/// Appends one `data:` line for each line of the text. CR, LF and CRLF all end a line in the standard, so the text is
+/// split at each; the receiver joins the lines with LF.
 fn data_lines(text: &str, out: &mut Vec<u8>) {
     let mut rest = text.as_bytes();
     loop {
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(String::from_utf8(out).unwrap(), format!("event: tick\ndata: {want}\n\n"));
     }
 
-    /// The standard's own way to read an event stream, for what we write.
+    /// Reads our event streams as the standard does.
     fn read_data(stream: &str) -> String {
         let lines = stream.split('\n').filter_map(|line| line.strip_prefix("data: "));
         lines.collect::<Vec<_>>().join("\n")
@@ -288,7 +288,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Another id is all that differs.
+        /// Only the id differs.
         #[test]
         fn an_id_takes_the_place_of_the_messages_own(
             text in "[ -~\r\n]{0,40}", event in proptest::option::of("[a-z]{1,5}"),

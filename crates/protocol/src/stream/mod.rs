@@ -1,4 +1,4 @@
-//! HTTP stream: an endless chunked answer (RFC 9112, section 7.1), one JSON object a line.
+//! HTTP stream: an endless chunked reply (RFC 9112, section 7.1) with one JSON object a line.
 
 use crate::http::{Endpoint, Grant, Needs, Rejection, Route, endless_head};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
@@ -9,7 +9,7 @@ use model::{CloseReason, ConnectionId, Encoding, ErrorCode, Message, Name};
 /// The HTTP stream.
 pub struct Stream;
 
-/// Appends the head of the answer and the first line, which greets the users by name.
+/// Appends the head of the reply and the first line, which greets the users by name.
 pub fn welcome(cors: &str, id: ConnectionId, users: &[Name], topics: &[Entry], out: &mut Vec<u8>) {
     head(cors, out);
     line(out, |out| json::welcome(id, users, topics, true, out));
@@ -20,9 +20,9 @@ fn head(cors: &str, out: &mut Vec<u8>) {
     endless_head(kind, "", cors, out);
 }
 
-/// Appends a chunk with one line: its size in hexadecimal, what `fill` appends, and the line ends.
+/// Appends a chunk with one line: its size in hexadecimal, the output of `fill`, and the line ends.
 fn line(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
-    // Room for the size is left in front and filled when it is known: leading zeros are allowed.
+    // The size precedes the line, so its digits are overwritten at the end: leading zeros are allowed.
     let at = out.len();
     out.extend_from_slice(b"00000000\r\n");
     let from = out.len();
@@ -58,7 +58,7 @@ impl Protocol for Stream {
         (route.request.path == "/stream").then(|| listen(route, out))
     }
 
-    /// Nothing that is sent after the request means anything.
+    /// The server ignores input after the request.
     fn read(&self, _reader: &mut Reader<'_>, bytes: &mut [u8], _out: &mut Vec<u8>) -> Read {
         Read::ignored(bytes)
     }

@@ -1,4 +1,4 @@
-//! The JSON commands of a WebSocket client, and the answers to them.
+//! The JSON commands of a WebSocket client, and the replies to them.
 //!
 //! ```json
 //! {"type":"subscribe","id":1,"topic":"news"}
@@ -14,15 +14,14 @@
 //! {"type":"refresh","id":11,"token":"eyJ…"}
 //! {"type":"ping","id":12}
 //! ```
-//! To subscribe may have `"since"`, the id of the last message that the client saw of the topic, or
-//! `"start"` for all that is there, or `"last:50"` for the newest 50, `"tags"`, of which a message must
-//! have one, and `"meta"`, an object that the client's users show in the topic's presence; to publish
-//! `"tags"` and `"key"`. To subscribe and to unsubscribe may have `"filter":"mqtt"`: + and # in the topic are
-//! wildcards then. To subscribe, to see who is there
-//! and to read a history may have `"token"`, one for the topic alone. An acknowledgement
-//! without `"topic"` is for the user's own; where a connection has several users, `"user"` says who.
+//! `subscribe` may have `"since"` (the id of the last message that the client saw of the topic, `"start"` for all
+//! history, or `"last:50"` for the newest 50), `"tags"` (a message must have one of them), and `"meta"` (an object
+//! that the client's users show in the topic's presence). `publish` may have `"tags"` and `"key"`. `subscribe` and
+//! `unsubscribe` may have `"filter":"mqtt"`: then + and # in the topic are wildcards. `subscribe`, `presence` and
+//! `history` may have `"token"`, a token for that topic. `ack` without `"topic"` is for the user's own topic; on a
+//! connection with several users it needs `"user"`.
 //!
-//! Each is answered with the client's own `id` (a number or a string):
+//! Each reply has the client's own `id` (a number or a string):
 //! `{"type":"reply","id":1,"ok":{…}}` or `{"type":"reply","id":1,"error":{"code":…,"message":…}}`.
 //! A binary frame is the same object without `data`, a newline, and the payload as raw bytes.
 
@@ -41,10 +40,10 @@ use model::event::check_event;
 use model::name::{check_name, check_topic, of_filter};
 use model::{Attributes, CodedError, Data, ErrorCode, Name, Publication, SinceError, tags};
 
-/// The longest `id` of a command, in bytes as the client wrote it.
+/// Bytes of a command's `id` at most, as the client wrote it.
 pub const ID_BYTES_MAX: usize = 64;
 
-/// A client's command, with the `id` by which the client recognizes the answer.
+/// A client's command, with the `id` by which the client recognizes the reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
     /// The client's own id, as JSON text; `null` without one.
@@ -60,34 +59,34 @@ pub enum CommandKind {
     Subscribe(Subscribe, TopicToken),
     /// Leave a topic.
     Unsubscribe(Name),
-    /// Publish, where the configuration lets clients do so.
+    /// Publish, if the configuration allows it for clients.
     Publish(Publication),
     /// Acknowledge messages.
     Acknowledge(Acknowledgement),
-    /// Become this user as well.
+    /// Add this user to the connection.
     Login(Name),
-    /// Be this user no longer.
+    /// Remove this user from the connection.
     Logout(Name),
-    /// Who is in a topic.
+    /// Get a topic's presence.
     Presence(Name, TopicToken),
-    /// Show something else in a topic's presence: the text of a JSON value.
+    /// Replace the client's entry in a topic's presence: the text of a JSON value.
     UpdatePresence(Name, Box<str>),
     /// Read a page of a topic's history.
     History(PageRequest, TopicToken),
-    /// Say by a token who one is, or that one still is.
+    /// Authenticate with a token, or refresh it.
     Authenticate(TokenPurpose, Secret),
-    /// Answer, so that the client knows that the server lives.
+    /// Get a reply that shows that the server is alive.
     Ping,
 }
 
-/// A token for the topic of a command, unread.
+/// An unverified token for the topic of a command.
 pub type TopicToken = Option<Box<str>>;
 
-/// A command that can't be executed: the client gets an answer, and the connection stays open.
+/// A command that can't be executed: the client gets a reply, and the connection stays open.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
 pub struct CommandError {
-    /// The client's own id, as JSON text; `null` when there was none to read.
+    /// The client's own id, as JSON text; `null` if it has none or it is invalid.
     pub id: Box<str>,
     /// What is invalid, and what would be valid.
     pub error: CodedError,
@@ -136,16 +135,16 @@ const FIELDS: [&str; 16] = [
     "meta", "limit", "reverse", "token", "filter",
 ];
 
-/// Letters of a field's name that an error repeats.
+/// Letters of an unknown field's name in an error, at most.
 const NAME_SHOWN_MAX: usize = 40;
 
-/// The fields of what was meant to be a command. Of a name that stands there twice the last counts.
+/// The fields of an object that is not a valid command. The last of several with one name counts.
 #[derive(Default, Deserialize)]
 #[serde(transparent)]
 struct Fields<'a>(#[serde(borrow)] BTreeMap<Cow<'a, str>, &'a RawValue>);
 
 impl Body<'_> {
-    /// A field that the command doesn't take, if it has one. All commands take a topic.
+    /// Returns a field that the command doesn't take, if it has one. All commands take a topic.
     fn needless(&self) -> Option<&'static str> {
         let kind = &*self.kind;
         let (publish, subscribe, ack) = (kind == "publish", kind == "subscribe", kind == "ack");
@@ -171,11 +170,11 @@ impl Body<'_> {
     }
 }
 
-/// Text that is borrowed when it has no escapes, inside an `Option` or a list too.
+/// Text that is borrowed if it has no escapes, also inside an `Option` or a list.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Reads a command from a text frame, or from a binary frame's text and `payload`.
+/// Parses a command from a text frame, or from a binary frame's text and `payload`.
 pub fn parse(text: &str, payload: Option<&[u8]>) -> Result<Command, CommandError> {
     let body: Body<'_> = object::read(text.as_bytes()).map_err(|error| unread(text, &error))?;
     let id = id(body.id)?;
@@ -185,7 +184,7 @@ pub fn parse(text: &str, payload: Option<&[u8]>) -> Result<Command, CommandError
     }
 }
 
-/// The error of a text that is no command: with its id as far as it is an object that has one.
+/// The error of a text that is not a command, with its id if it is an object that has one.
 fn unread(text: &str, error: &serde_json::Error) -> CommandError {
     let fields: Fields<'_> = object::read(text.as_bytes()).unwrap_or_default();
     let id = match id(fields.0.get("id").copied()) {
@@ -269,7 +268,7 @@ fn topic(body: &Body<'_>) -> Result<Name, CodedError> {
     Ok(topic.into())
 }
 
-/// The topic, or with `filter` what the client names by a wildcard.
+/// Parses the topic, or with `filter` a topic filter.
 fn topic_or_filter(body: &Body<'_>) -> Result<Name, CodedError> {
     let Some(filter) = text(&body.filter) else {
         return topic(body);
@@ -320,7 +319,7 @@ fn publication(body: &Body<'_>, payload: Option<&[u8]>) -> Result<Publication, C
     Ok(Publication { event, attributes, ..Publication::new(topic, data) })
 }
 
-/// Who is to be logged in or out.
+/// Parses the user of `login` and `logout`.
 fn user(body: &Body<'_>) -> Result<Name, CodedError> {
     let Some(user) = text(&body.user) else {
         return Err(CodedError::new(
@@ -360,7 +359,7 @@ fn data(body: &Body<'_>, payload: Option<&[u8]>) -> Result<Data, CodedError> {
     }
 }
 
-/// Appends the answer to a command that succeeded; `ok` is a JSON object.
+/// Appends the reply to a command that succeeded; `ok` is a JSON object.
 pub fn reply_ok(id: &str, ok: &str, out: &mut Vec<u8>) {
     reply(id, out);
     out.extend_from_slice(b",\"ok\":");
@@ -368,7 +367,7 @@ pub fn reply_ok(id: &str, ok: &str, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// Appends the answer to a command that did not succeed.
+/// Appends the reply to a command that failed.
 pub fn reply_error(id: &str, error: ReplyError<'_>, out: &mut Vec<u8>) {
     let ReplyError { code, message } = error;
     reply(id, out);
@@ -577,7 +576,7 @@ mod tests {
         let error = parse(&text, None).unwrap_err().error;
         assert!(error.message.contains("some of type, id, topic"), "{error}");
         assert!(error.message.len() < 300, "{error}");
-        // The list above is that of the struct.
+        // The constant and the struct have the same fields.
         let all: Vec<String> = FIELDS.iter().map(|field| format!(r#""{field}":null"#)).collect();
         let error = serde_json::from_str::<Body<'_>>(&format!("{{{}}}", all.join(","))).err();
         let error = error.map(|error| error.to_string()).unwrap_or_default();

@@ -1,99 +1,99 @@
-//! Frames in, messages out, however the bytes are split.
+//! Decodes frames to messages, however the bytes are split.
 
 use super::WsError;
 use super::deflate::Inflater;
 use super::frame::{CONTROL_BYTES_MAX, Head, Opcode, apply_mask};
 use super::utf8::Utf8;
 
-/// Which side the decoder is on.
+/// The side of the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Reads a client's frames, which are masked.
+    /// Reads frames of clients, with masks.
     Server,
-    /// Reads a server's frames, which are not.
+    /// Reads frames of servers, without masks.
     Client,
 }
 
-/// What a peer may send.
+/// The limits of what a peer may send.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The payload of a frame, in bytes.
+    /// Bytes of a frame's payload.
     pub frame_bytes_max: u64,
-    /// A message, all fragments together, in bytes: as it comes and, where it is compressed,
-    /// inflated too.
+    /// Bytes of a message with all its fragments: as received and, if it is compressed, also inflated.
     pub message_bytes_max: usize,
 }
 
-/// What the decoder needs and does not keep.
+/// What the decoder needs, but doesn't own.
 pub struct Context<'a> {
-    /// Which side this is.
+    /// The side of the decoder.
     pub role: Role,
-    /// What the peer may send.
+    /// The limits of what the peer may send.
     pub limits: Limits,
-    /// There when permessage-deflate was agreed.
+    /// The inflater, if permessage-deflate was agreed.
     pub inflater: Option<&'a mut Inflater>,
 }
 
-/// What the peer sent.
+/// An event from the peer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// A text message.
     Text(&'a str),
     /// A binary message.
     Binary(&'a [u8]),
-    /// To be answered with a pong of the same payload.
+    /// A ping: the reply is a pong with the same payload.
     Ping(&'a [u8]),
     /// A pong.
     Pong(&'a [u8]),
-    /// The peer closes, with a code and a reason if it gave any. Nothing after it is read.
+    /// The peer closes, with a code and a reason if it gave any. The decoder reads nothing after it.
     Close(Option<(u16, &'a str)>),
 }
 
-/// Where a connection is in the middle of something; the default where it is not. While a message
-/// comes in pieces it grows up to [`Limits::message_bytes_max`], as the bytes come and never on
-/// the word of a frame's head.
+/// The state of a connection inside a frame or a message; the default is the state between messages. The payload of
+/// an incomplete message grows to [`Limits::message_bytes_max`] at most, with the received bytes and never by the
+/// length in a frame's head.
 #[derive(Debug, Default, minicbor::Encode, minicbor::Decode)]
 #[cbor(map)]
 pub struct Decoder {
-    /// The data message that is being read: its opcode, and whether it is compressed.
+    /// The current data message: true for text, and true if it is compressed.
     #[n(0)]
     message: Option<(bool, bool)>,
-    /// Its payload so far.
+    /// The received part of its payload.
     #[cbor(n(1), with = "minicbor::bytes")]
     payload: Vec<u8>,
-    /// Where plain text stands; at the beginning again when it was good to its end.
+    /// The state of a plain text's check; the default again after a complete text.
     #[n(2)]
     utf8: Utf8,
-    /// The frame that is being read, and how much of it has come.
+    /// The current frame, with the number of bytes received of it.
     #[n(3)]
     frame: Option<(Head, u64)>,
     #[cbor(n(4), with = "minicbor::bytes")]
     control: Vec<u8>,
     #[n(5)]
     closed: bool,
-    /// What messages have brought of something that is larger or smaller than they are.
+    /// The gathered payloads of messages, for a protocol with its own packets.
     #[n(6)]
     gathered: Option<Gathered>,
 }
 
-/// What messages have brought of something that is larger or smaller than they are.
+/// The payloads of messages, for a protocol whose packets are larger or smaller than messages.
 #[derive(Debug, Default, minicbor::Encode, minicbor::Decode)]
 #[cbor(map)]
 pub struct Gathered {
     #[cbor(n(0), with = "minicbor::bytes")]
     bytes: Vec<u8>,
-    /// How many of the bytes were read.
+    /// Bytes that the protocol has read.
     #[n(1)]
     read: usize,
 }
 
 impl Gathered {
-    /// What was not yet read.
+    /// The unread bytes.
     pub fn unread(&self) -> &[u8] {
         self.bytes.get(self.read..).unwrap_or_default()
     }
 
-    /// So many more were read. What is left moves only when it is the lesser part: each byte once on average.
+    /// Marks so many more bytes as read. The rest moves only if it is less than half: each byte moves once on
+    /// average.
     fn advance(&mut self, consumed: usize) {
         self.read = (self.read + consumed).min(self.bytes.len());
         if self.read > self.bytes.len() / 2 {
@@ -104,18 +104,18 @@ impl Gathered {
 }
 
 impl Decoder {
-    /// True between messages, with no frame begun: a new decoder would go on as well.
+    /// Returns true between messages and frames: then a new decoder can take the place of this one.
     pub fn is_idle(&self) -> bool {
         self.message.is_none() && self.frame.is_none() && !self.closed && self.gathered.is_none()
     }
 
-    /// What another process needs to go on where this one is.
+    /// The state with which another process can continue.
     pub fn export(&self) -> Vec<u8> {
-        // Writing to a vector does not fail.
+        // Writing to a vector can't fail.
         minicbor::to_vec(self).unwrap_or_default()
     }
 
-    /// The decoder that [`Decoder::export`] wrote; nothing if these bytes are none.
+    /// Restores a decoder from [`Decoder::export`]; `None` if the bytes are invalid.
     pub fn import(bytes: &[u8]) -> Option<Self> {
         let decoder: Decoder = minicbor::decode(bytes).ok()?;
         let control = decoder.control.len() as u64;
@@ -135,45 +135,44 @@ impl Decoder {
         (frame && message && gathered && decoder.utf8.is_possible()).then_some(decoder)
     }
 
-    /// Memory that the beginning of a message takes up, in bytes.
+    /// Bytes of memory that an incomplete message takes up.
     pub fn buffered_bytes(&self) -> usize {
         let gathered = self.gathered.as_ref().map_or(0, |gathered| gathered.bytes.capacity());
         self.payload.capacity() + self.control.capacity() + gathered
     }
 
-    /// Keeps what a message has brought, for a protocol that doesn't go by messages.
+    /// Stores the payload of a message, for a protocol with its own packets.
     pub fn gather(&mut self, payload: &[u8]) {
         self.gathered.get_or_insert_default().bytes.extend_from_slice(payload);
     }
 
-    /// What was gathered, to be put back by [`Decoder::put_gathered`].
+    /// Takes the gathered bytes, which [`Decoder::put_gathered`] puts back.
     pub fn take_gathered(&mut self) -> Gathered {
         self.gathered.take().unwrap_or_default()
     }
 
-    /// Puts back what was gathered, of which so many more bytes were read.
+    /// Puts the gathered bytes back, after the protocol read so many more of them.
     pub fn put_gathered(&mut self, mut gathered: Gathered, consumed: usize) {
         gathered.advance(consumed);
         self.gathered = (!gathered.unread().is_empty()).then_some(gathered);
     }
 
-    /// What was gathered.
+    /// The gathered bytes that are unread.
     pub fn gathered(&self) -> &[u8] {
         self.gathered.as_ref().map_or(&[], Gathered::unread)
     }
 
-    /// Whether something was gathered.
+    /// Returns true if unread bytes are gathered.
     pub fn has_gathered(&self) -> bool {
         self.gathered.is_some()
     }
 
-    /// Reads `input`, gives each whole message to `on`, and the number of bytes taken. What is
-    /// left is the beginning of a frame's head, fewer than 14 bytes: it must come again with what
-    /// follows. Control frames are given where they come, also between the fragments of a message.
+    /// Reads `input`, passes each complete message to `on`, and returns the number of consumed bytes. The rest is the
+    /// beginning of a frame's head, fewer than 14 bytes: the caller passes it again with more bytes. Control frames
+    /// are passed on where they occur, also between the fragments of a message.
     ///
-    /// However the bytes are split, the events and the error are the same, and an error is found
-    /// with the first byte that can't be right, except in compressed text. After an error or
-    /// [`Event::Close`] nothing more is read: all input is taken, and there are no events.
+    /// The events and the error don't depend on how the bytes are split. The first invalid byte causes the error,
+    /// except in compressed text. After an error or [`Event::Close`] the decoder consumes all input without events.
     pub fn feed(
         &mut self,
         cx: &mut Context<'_>,
@@ -190,7 +189,7 @@ impl Decoder {
         }
     }
 
-    /// The same for one frame, or what there is of it: for a reader who may stop between two.
+    /// The same for one frame, or its received part: for a caller that may stop between two frames.
     pub fn feed_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -249,7 +248,7 @@ impl Decoder {
         Ok(at)
     }
 
-    /// Checks a frame's head against what went before.
+    /// Checks a frame's head against the previous frames.
     fn begin(&mut self, cx: &Context<'_>, head: &Head) -> Result<(), WsError> {
         match (cx.role, head.mask) {
             (Role::Server, None) => return Err(WsError::NotMasked),
@@ -286,7 +285,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// A frame whose payload is all there. A message in one frame is given as it lies.
+    /// Processes a complete frame. A message in one frame is passed on without a copy.
     fn whole(
         &mut self,
         cx: &mut Context<'_>,
@@ -315,7 +314,7 @@ impl Decoder {
         }
     }
 
-    /// A piece of a frame's payload. Plain text is checked at once, not when it is whole.
+    /// Processes a piece of a frame's payload. Plain text is checked at once, before the message is complete.
     fn piece(&mut self, head: &Head, at: u64, bytes: &mut [u8]) -> Result<(), WsError> {
         unmask(head, at, bytes);
         if head.opcode.is_control() {
@@ -329,7 +328,7 @@ impl Decoder {
         }
     }
 
-    /// A frame has come in pieces and is whole.
+    /// Ends a frame that came in pieces.
     fn end(
         &mut self,
         cx: &mut Context<'_>,
@@ -365,7 +364,7 @@ impl Decoder {
         match opcode {
             Opcode::Ping => on(Event::Ping(payload)),
             Opcode::Pong => on(Event::Pong(payload)),
-            // No other opcode is that of a control frame.
+            // The other opcodes are not those of control frames.
             Opcode::Close | Opcode::Continuation | Opcode::Text | Opcode::Binary => {
                 on(Event::Close(close(payload)?));
                 self.closed = true;
@@ -390,7 +389,7 @@ fn deliver(text: bool, payload: &[u8], on: &mut dyn FnMut(Event<'_>)) -> Result<
     Ok(())
 }
 
-/// The code and the reason of a close frame (sections 5.5.1 and 7.4).
+/// Parses the code and the reason of a close frame (sections 5.5.1 and 7.4).
 fn close(payload: &[u8]) -> Result<Option<(u16, &str)>, WsError> {
     match payload {
         [] => Ok(None),
@@ -467,7 +466,7 @@ mod tests {
         }
         assert_eq!(left, 0);
         assert!(moved <= bytes.len(), "{moved} bytes of {} moved", bytes.len());
-        // Another process goes on behind what was read.
+        // Another process continues behind the read bytes.
         decoder.gather(b"abcd");
         let gathered = decoder.take_gathered();
         decoder.put_gathered(gathered, 1);
@@ -567,7 +566,7 @@ mod tests {
         let mut bytes = Vec::new();
         encode(Opcode::Binary, true, &[0xff; 9], &mut bytes);
         assert_eq!(feed(&bytes, 2000), Err(WsError::InvalidDeflate));
-        // Where compression was agreed a message may still come without it.
+        // After an agreement on compression a message may still be uncompressed.
         let mut bytes = Vec::new();
         encode(Opcode::Text, false, b"plain", &mut bytes);
         assert_eq!(feed(&bytes, 2000), Ok(vec!["Text(\"plain\")".into()]));

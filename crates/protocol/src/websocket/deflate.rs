@@ -1,4 +1,4 @@
-//! permessage-deflate (RFC 7692): raw deflate, each message by itself.
+//! permessage-deflate (RFC 7692): raw deflate, separately for each message.
 //!
 //! Without context takeover one compressor and one decompressor serve all connections of a
 //! thread.
@@ -7,24 +7,23 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 
 use super::WsError;
 
-/// What a sync flush ends with, and a message leaves out (section 7.2.1).
+/// The end of a sync flush, which a message omits (section 7.2.1).
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 
 /// The largest window, in bits.
 pub const WINDOW_BITS_MAX: u8 = 15;
 
-/// The smallest window that deflate can keep to, in bits.
+/// The smallest window that deflate can use, in bits.
 pub const WINDOW_BITS_MIN: u8 = 9;
 
-/// What a sync flush ends with, and after it an empty last block: a message whose stream does not
-/// end with exactly that was cut short.
+/// The end of a sync flush, and an empty last block: if a stream does not end exactly there, the message was cut
+/// short.
 const TAIL_AND_END: [u8; 9] = [0, 0, 0xff, 0xff, 1, 0, 0, 0xff, 0xff];
 
-/// The inflater frees the output of a larger message before the next one.
+/// Bytes of output after which a codec frees its buffer before the next message.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
 
-/// Compresses whole messages. Holds about 300 KB for each window size in use, and the last
-/// output.
+/// Compresses whole messages. Occupies about 300 KB for each window size in use, and the last output.
 pub struct Deflater {
     level: u32,
     large: Option<Compress>,
@@ -38,8 +37,8 @@ impl Deflater {
         Deflater { level: level.min(9), large: None, small: None, out: Vec::new() }
     }
 
-    /// The payload of a compressed message, for a peer that inflates with a window of so many
-    /// bits, 9 to 15: below 15, the deflater uses a window of 9.
+    /// Returns the payload of a compressed message, for a peer with a window of so many bits, 9 to 15. Below 15 the
+    /// deflater uses a window of 9.
     pub fn compress(&mut self, payload: &[u8], window_bits: u8) -> &[u8] {
         let (slot, bits) = match window_bits >= WINDOW_BITS_MAX {
             true => (&mut self.large, WINDOW_BITS_MAX),
@@ -73,7 +72,7 @@ impl Deflater {
     }
 }
 
-/// Inflates whole messages with a window of 15 bits. Holds about 48 KB, and the last output.
+/// Inflates whole messages with a window of 15 bits. Occupies about 48 KB, and the last output.
 pub struct Inflater {
     inflate: Decompress,
     out: Vec<u8>,
@@ -86,23 +85,23 @@ impl Default for Inflater {
 }
 
 impl Inflater {
-    /// A fresh one.
+    /// Creates an inflater.
     pub fn new() -> Self {
         Inflater { inflate: Decompress::new(false), out: Vec::new() }
     }
 
-    /// The message of a compressed payload, at most `bytes_max` of it: a small payload may stand
-    /// for a thousand times its size, so it is counted while it grows.
+    /// Returns the message of a compressed payload. A small payload may inflate to a thousand times its size, so the
+    /// limit `bytes_max` applies while the output grows.
     ///
-    /// [`WsError::InvalidDeflate`] for a stream that is damaged or cut short, [`WsError::MessageTooBig`].
+    /// Returns [`WsError::InvalidDeflate`] for a stream that is damaged or cut short, and [`WsError::MessageTooBig`].
     pub fn inflate(&mut self, payload: &[u8], bytes_max: usize) -> Result<&[u8], WsError> {
         self.inflate.reset(false);
         clear(&mut self.out);
         self.out.reserve(payload.len().saturating_mul(3).clamp(64, bytes_max.max(64)));
         let mut rest = payload;
         while self.run(&mut rest, bytes_max)? {
-            // A block may say that it is the last (section 7.2.3.4): what follows is a stream of
-            // its own. Peers that end so add an empty block, but nothing is lost without it.
+            // A block may be marked as the last (section 7.2.3.4); a new stream follows it. Peers that end so add an
+            // empty block, but the message is complete without it.
             if rest.is_empty() {
                 return Ok(&self.out);
             }
@@ -115,7 +114,7 @@ impl Inflater {
         }
     }
 
-    /// Inflates from `rest` until it is empty or, true, the stream has ended.
+    /// Inflates from `rest`, and returns false if it is empty, or true if the stream has ended.
     fn run(&mut self, rest: &mut &[u8], bytes_max: usize) -> Result<bool, WsError> {
         loop {
             let before = (self.inflate.total_in(), self.out.len());
@@ -141,7 +140,7 @@ impl Inflater {
     }
 }
 
-/// How many bytes of a slice were consumed.
+/// Converts a count of bytes in a slice.
 #[expect(clippy::cast_possible_truncation, reason = "no slice is longer than a usize counts")]
 fn in_usize(bytes: u64) -> usize {
     bytes as usize
@@ -156,10 +155,10 @@ fn clear(out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    /// RFC 7692, section 7.2.3.1.
+    /// The example of RFC 7692, section 7.2.3.1.
     const HELLO: [u8; 7] = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
 
-    /// The same with the bit of a last block, without the empty block behind it.
+    /// The same with the last-block bit, without the empty block.
     const HELLO_LAST: [u8; 7] = [0xf3, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
 
     #[test]
@@ -192,7 +191,7 @@ mod tests {
         let packed = Deflater::new(6).compress(&text, 15).to_vec();
         let mut inflater = Inflater::new();
         assert_eq!(inflater.inflate(&packed, 1 << 20).unwrap(), text);
-        // The last byte alone is no more than the beginning of the empty block at the end.
+        // Without its last byte the payload is complete: that byte only begins the empty block.
         for end in 1..packed.len() - 1 {
             assert!(inflater.inflate(&packed[..end], 1 << 20).is_err(), "cut at {end}");
         }
@@ -223,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_deflater_stays_within_a_small_window() {
-        // Everything comes again, but farther back than a small window reaches.
+        // Everything repeats, but at a distance beyond a small window.
         let far: Vec<u8> = (0..700u32).flat_map(|n| (n * n * 7919).to_be_bytes()).collect();
         let far = far.repeat(3);
         for level in 1..=9 {

@@ -1,4 +1,4 @@
-//! The WebSocket echo that conformance tests talk to: nothing is pushed, messages come back.
+//! The WebSocket echo for conformance tests: it sends each message back, and nothing else.
 
 use super::frame::Opcode;
 use super::json::{by_window, open};
@@ -10,7 +10,7 @@ use crate::request::Interrupt;
 use crate::{Codecs, Request, Settings};
 use model::{CloseReason, Encoding, Message};
 
-/// The largest message to the echo, in bytes: the conformance suite sends 16 MiB.
+/// Bytes of a message to the echo, at most: the conformance suite sends 16 MiB.
 const BYTES_MAX: usize = 32 << 20;
 
 /// The echo.

@@ -1,10 +1,10 @@
-//! Errors of a peer, and the close code that answers each.
+//! Errors of a peer, each with its close code.
 
-/// A peer broke the protocol, sent what it may not, or too much of it. The connection must be
-/// closed with [`WsError::code`] (RFC 6455, section 7.4.1).
+/// A violation of the protocol or of a limit by the peer. The connection must be closed with [`WsError::code`] (RFC
+/// 6455, section 7.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WsError {
-    /// RSV2 or RSV3 is set, or RSV1 where no extension gives it a meaning (5.2).
+    /// RSV2 or RSV3 is set, or RSV1 without an extension that defines it (5.2).
     #[error("reserved bits are set")]
     ReservedBits,
     /// An opcode that is not defined (5.2).
@@ -16,13 +16,13 @@ pub enum WsError {
     /// A server's frame has a mask (5.1).
     #[error("a server must not mask its frames")]
     Masked,
-    /// A control frame in fragments (5.5).
+    /// A control frame is fragmented (5.5).
     #[error("a control frame may not be fragmented")]
     ControlFragmented,
-    /// A control frame with over 125 bytes (5.5).
+    /// A control frame has over 125 bytes (5.5).
     #[error("a control frame has at most 125 bytes")]
     ControlTooLong,
-    /// A continuation of nothing (5.4).
+    /// A continuation without a message (5.4).
     #[error("there is no message to continue")]
     NothingToContinue,
     /// A new message inside a fragmented one (5.4).

@@ -2,17 +2,17 @@
 
 use super::WsError;
 
-/// The longest frame head: two bytes, a 64-bit length, a mask.
+/// Bytes of the longest frame head: two bytes, a 64-bit length, a mask.
 pub const HEAD_BYTES_MAX: usize = 14;
 
-/// The most payload of a control frame.
+/// Bytes of a control frame's payload, at most.
 pub const CONTROL_BYTES_MAX: usize = 125;
 
-/// What a frame is.
+/// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, minicbor::Encode, minicbor::Decode)]
 #[cbor(index_only)]
 pub enum Opcode {
-    /// A further fragment.
+    /// A further fragment of a message.
     #[n(0)]
     Continuation,
     /// UTF-8 text.
@@ -21,13 +21,13 @@ pub enum Opcode {
     /// Bytes.
     #[n(2)]
     Binary,
-    /// The end.
+    /// The end of the connection.
     #[n(8)]
     Close,
-    /// A question that a pong answers.
+    /// A ping, to which the peer replies with a pong.
     #[n(9)]
     Ping,
-    /// The answer.
+    /// The reply to a ping.
     #[n(10)]
     Pong,
 }
@@ -56,7 +56,7 @@ impl Opcode {
         })
     }
 
-    /// Close, ping and pong.
+    /// Returns true for close, ping and pong.
     pub fn is_control(self) -> bool {
         self.bits() >= 8
     }
@@ -66,26 +66,26 @@ impl Opcode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, minicbor::Encode, minicbor::Decode)]
 #[cbor(map)]
 pub struct Head {
-    /// The last fragment of its message.
+    /// The frame is the last fragment of its message.
     #[n(0)]
     pub fin: bool,
     /// The message is compressed.
     #[n(1)]
     pub rsv1: bool,
-    /// What the frame is.
+    /// The type of the frame.
     #[n(2)]
     pub opcode: Opcode,
     /// The mask of a client's frame.
     #[n(3)]
     pub mask: Option<[u8; 4]>,
-    /// The payload in bytes.
+    /// Bytes of the payload.
     #[n(4)]
     pub length: u64,
 }
 
 impl Head {
-    /// Reads a head from the start of `bytes`, and gives its own length. `None` when more must
-    /// come; an error is found at the first invalid byte.
+    /// Reads a head from the start of `bytes`, and returns it with its size. `None` until it is complete; the first
+    /// invalid byte is an error.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, WsError> {
         let Some(&first) = bytes.first() else {
             return Ok(None);
@@ -157,14 +157,14 @@ impl Head {
     }
 }
 
-/// Appends a server's frame: whole and without a mask.
+/// Appends a server's unfragmented frame without a mask.
 pub fn encode(opcode: Opcode, rsv1: bool, payload: &[u8], out: &mut Vec<u8>) {
     out.reserve(payload.len() + 10);
     Head { fin: true, rsv1, opcode, mask: None, length: payload.len() as u64 }.write(out);
     out.extend_from_slice(payload);
 }
 
-/// Appends a client's frame: whole and masked.
+/// Appends a client's unfragmented frame with a mask.
 pub fn encode_masked(opcode: Opcode, rsv1: bool, payload: &[u8], mask: [u8; 4], out: &mut Vec<u8>) {
     out.reserve(payload.len() + HEAD_BYTES_MAX);
     Head { fin: true, rsv1, opcode, mask: Some(mask), length: payload.len() as u64 }.write(out);
@@ -173,8 +173,8 @@ pub fn encode_masked(opcode: Opcode, rsv1: bool, payload: &[u8], mask: [u8; 4], 
     apply_mask(&mut out[from..], mask, 0);
 }
 
-/// Masks or unmasks, which is the same (RFC 6455, section 5.3). `at` is the offset of the first
-/// byte in the payload.
+/// Masks or unmasks, which is the same operation (RFC 6455, section 5.3). `at` is the offset of the first byte in the
+/// payload.
 pub fn apply_mask(bytes: &mut [u8], mask: [u8; 4], at: u64) {
     let mut turned = mask;
     turned.rotate_left((at % 4) as usize);

@@ -1,5 +1,5 @@
-//! The opening handshake (RFC 6455, section 4) and the offer of permessage-deflate (RFC 7692,
-//! section 7.1). Method, version and the rest of the head are the caller's.
+//! The opening handshake (RFC 6455, section 4) and the negotiation of permessage-deflate (RFC 7692, section 7.1). The
+//! caller checks method, version and the rest of the head.
 
 use std::mem;
 
@@ -12,24 +12,25 @@ use crate::http::status_line;
 
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// What our clients offer. They don't offer to limit their own window, so no server may ask it.
+/// The offer of our clients. It contains no limit for the client's window, so no server may set one.
 const OFFER: &str = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
 
-/// The permessage-deflate that was agreed. Neither side keeps its window between messages.
+/// The agreed permessage-deflate. Neither side reuses its window for the next message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deflate {
     /// The server's window in bits: 15, or 9 when the client requires less than 15.
     pub server_max_window_bits: u8,
-    /// The offer names the server's window, so the answer must (RFC 7692, section 7.1.2.1).
+    /// The offer contains the server's window, so the response must (RFC 7692, section 7.1.2.1).
     pub server_max_window_bits_requested: bool,
 }
 
-/// A server agreed to what was not offered; the connection must be failed (RFC 6455, section 4.1).
+/// A server agreed to an extension that the client did not offer; the client must fail the connection (RFC 6455,
+/// section 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server agreed to an extension that was not offered")]
 pub struct AgreementError;
 
-/// The value of Sec-WebSocket-Accept; `None` when the key is not 16 bytes in base64.
+/// The value of Sec-WebSocket-Accept; `None` if the key is not 16 bytes in base64.
 pub fn accept(key: &str) -> Option<String> {
     if STANDARD.decode(key).ok()?.len() != 16 {
         return None;
@@ -44,8 +45,8 @@ fn digest(key: &str) -> String {
     STANDARD.encode(sha1.finalize())
 }
 
-/// The first acceptable offer among the values of Sec-WebSocket-Extensions; others are declined
-/// by not being answered.
+/// Returns the first acceptable offer among the values of Sec-WebSocket-Extensions. The response declines the others
+/// by omitting them.
 pub fn negotiate<'a>(values: impl Iterator<Item = &'a str>) -> Option<Deflate> {
     values.flat_map(|value| split(value, ',')).find_map(offer)
 }
@@ -56,14 +57,14 @@ fn offer(text: &str) -> Option<Deflate> {
     let server_max_window_bits = match bits.unwrap_or(WINDOW_BITS_MAX) {
         WINDOW_BITS_MAX.. => WINDOW_BITS_MAX,
         WINDOW_BITS_MIN.. => WINDOW_BITS_MIN,
-        // Deflate can't keep to a window of 8 bits, and more may not be answered.
+        // Deflate can't limit its window to 8 bits, and the response must not contain more than the offer.
         _ => return None,
     };
     Some(Deflate { server_max_window_bits, server_max_window_bits_requested: bits.is_some() })
 }
 
-/// What a server agreed to, among the values of its Sec-WebSocket-Extensions; for a client that
-/// asked with [`request`], `offered` as it was then.
+/// Parses the agreement in a server's Sec-WebSocket-Extensions, for a client that sent [`request`]; `offered` is the
+/// argument `deflate` of that.
 pub fn agreed<'a>(
     values: impl Iterator<Item = &'a str>,
     offered: bool,
@@ -84,7 +85,7 @@ pub fn agreed<'a>(
     }))
 }
 
-/// The parameters of a permessage-deflate, offered or agreed to (RFC 7692, section 7.1).
+/// The parameters of a permessage-deflate in an offer or an agreement (RFC 7692, section 7.1).
 #[derive(Default)]
 struct Parameters {
     server_no_context_takeover: bool,
@@ -93,8 +94,7 @@ struct Parameters {
     client_max_window_bits: bool,
 }
 
-/// `None` for another extension, and for a parameter that is unknown, twice there or of a value
-/// that it can't have.
+/// `None` for another extension, and for a parameter that is unknown, repeated or invalid.
 fn parameters(text: &str) -> Option<Parameters> {
     let mut parts = split(text, ';');
     if !parts.next()?.eq_ignore_ascii_case("permessage-deflate") {
@@ -129,7 +129,7 @@ fn parameters(text: &str) -> Option<Parameters> {
     Some(found)
 }
 
-/// A token, or what stands in quotes; no value that we know needs a backslash.
+/// Parses a token or a quoted string; no known value contains a backslash.
 fn unquoted(value: &str) -> Option<&str> {
     match value.strip_prefix('"') {
         Some(rest) => rest.strip_suffix('"'),
@@ -137,13 +137,13 @@ fn unquoted(value: &str) -> Option<&str> {
     }
 }
 
-/// 8 to 15, without leading zeros.
+/// Parses 8 to 15, without leading zeros.
 fn window(value: &str) -> Option<u8> {
     let bits: u8 = value.parse().ok()?;
     ((8..=WINDOW_BITS_MAX).contains(&bits) && bits.to_string() == value).then_some(bits)
 }
 
-/// Splits outside of quotes, and trims.
+/// Splits outside of quotes, and trims the parts.
 fn split(text: &str, at: char) -> impl Iterator<Item = &str> {
     let mut quoted = false;
     text.split(move |c: char| {
@@ -153,7 +153,7 @@ fn split(text: &str, at: char) -> impl Iterator<Item = &str> {
     .map(str::trim_ascii)
 }
 
-/// Appends the head of the 101 answer.
+/// Appends the head of a response with status 101.
 pub fn response(
     accept: &str,
     protocol: Option<&str>,
@@ -181,9 +181,9 @@ pub fn response(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a client's request, with an offer of permessage-deflate where wanted. `nonce` must be
-/// random for each connection; `host` and `target` go in as they are. The answer is for
-/// [`is_reply`] and [`agreed`] to check.
+/// Appends a client's request, with an offer of permessage-deflate if `deflate` is set. `nonce` must be random for
+/// each connection; `host` and `target` are not escaped. The caller checks the response with [`is_reply`] and
+/// [`agreed`].
 pub fn request(host: &str, target: &str, nonce: [u8; 16], deflate: bool, out: &mut Vec<u8>) {
     let extensions = match deflate {
         true => format!("Sec-WebSocket-Extensions: {OFFER}\r\n"),
@@ -200,7 +200,7 @@ pub fn request(host: &str, target: &str, nonce: [u8; 16], deflate: bool, out: &m
     );
 }
 
-/// Whether Sec-WebSocket-Accept answers a client's `nonce`.
+/// Checks that Sec-WebSocket-Accept is the reply to a client's `nonce`.
 pub fn is_reply(nonce: [u8; 16], accept: &str) -> bool {
     digest(&STANDARD.encode(nonce)) == accept
 }

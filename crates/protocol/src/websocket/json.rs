@@ -12,8 +12,7 @@ use model::{CloseReason, Data, Encoding, ErrorCode, Message, ReplyCode};
 
 /// A WebSocket with JSON messages.
 pub struct WebSocket {
-    /// The window of permessage-deflate in bits: 15, or 9 for peers that ask for a small one; 0 without
-    /// compression.
+    /// The window of permessage-deflate in bits: 15, or 9 for peers that request a small one; 0 without compression.
     pub window_bits: u8,
 }
 
@@ -55,8 +54,8 @@ impl Protocol for WebSocket {
         frames.read(reader, bytes, out, &mut read::json)
     }
 
-    /// A text frame with the JSON object; a payload of bytes goes as a binary frame: the object
-    /// without `data`, a newline, and the bytes as they are.
+    /// Text and JSON go in a text frame with the JSON object. Bytes go in a binary frame: the object without `data`,
+    /// a newline, and the bytes unchanged.
     fn encode(&self, message: &Message, codecs: &mut Codecs, out: &mut Vec<u8>) {
         let mut payload = Vec::with_capacity(message.publication.data.bytes() + 96);
         let opcode = if let Data::Binary(bytes) = &message.publication.data {
@@ -103,7 +102,7 @@ impl Protocol for WebSocket {
     }
 }
 
-/// One number for each window that is agreed on.
+/// Returns the encoding for a window: each has its own number.
 pub(super) fn by_window(window_bits: u8, [none, large, small]: [u8; 3]) -> u8 {
     match window_bits {
         0 => none,
@@ -112,9 +111,8 @@ pub(super) fn by_window(window_bits: u8, [none, large, small]: [u8; 3]) -> u8 {
     }
 }
 
-/// The code of the close frame for a client whose token doesn't count, or not for what it asks for: a page
-/// of a browser doesn't see the status of an answer to its handshake. The same where the application has
-/// turned the client away.
+/// The close code for a client whose token is invalid or grants too little, or that the application rejects. It goes
+/// in a frame, because a page of a browser doesn't see the status of a rejected handshake.
 fn close_code(rejection: &Rejection, turned_away: bool) -> Option<u16> {
     let own = match rejection.code {
         ReplyCode::Own(code) => code.handshake_close(),
@@ -128,7 +126,7 @@ fn close_code(rejection: &Rejection, turned_away: bool) -> Option<u16> {
     }
 }
 
-/// Opens a WebSocket, with a message that says who it is if it has a `welcome`.
+/// Opens a WebSocket. With `welcome`, its first message contains the connection's id and users.
 pub(super) fn open(
     route: &Route<'_>,
     welcome: bool,

@@ -1,8 +1,8 @@
-//! WebSocket (RFC 6455) with JSON messages, and permessage-deflate (RFC 7692) without context takeover
-//! where agreed. The codec is for both sides.
+//! WebSocket (RFC 6455) with JSON messages, and with permessage-deflate (RFC 7692) without context takeover if both
+//! sides agree. The codec serves both sides.
 //!
-//! Made for a server in which an idle connection has no codec state and one read buffer serves
-//! thousands: a [`Decoder`] is needed only in the middle of a frame or of a fragmented message.
+//! In a server an idle connection has no codec state, and one read buffer serves thousands: a connection needs a
+//! [`Decoder`] only in the middle of a frame or of a fragmented message.
 
 pub mod command;
 mod decoder;

@@ -1,4 +1,4 @@
-//! What a WebSocket's frames mean.
+//! Reads frames of a WebSocket, and converts messages to requests.
 
 use super::frame::{self, Opcode};
 use super::{Context, Event, Limits, Role, close, command, data};
@@ -9,44 +9,44 @@ use auth::{Action, Consent, TopicToken};
 use model::name::personal;
 use model::{CloseReason, CodedError, ErrorCode};
 
-/// How a connection's frames are read.
+/// The limits for frames of a connection.
 pub(crate) struct Frames {
-    /// A frame, and a message, in bytes.
+    /// Bytes of a frame, and of a message, at most.
     pub bytes_max: usize,
     /// The window of permessage-deflate in bits, 0 without it.
     pub window_bits: u8,
 }
 
-/// What a message leads to.
+/// The outcome of a message.
 #[allow(clippy::large_enum_variant, reason = "it lies on the stack, once for a frame")]
 pub(crate) enum Outcome {
     /// Nothing.
     Nothing,
-    /// It asks for something.
+    /// The client makes a request.
     Request(Request),
-    /// This goes back, in a frame.
+    /// The server sends this payload back in a frame.
     Send(Opcode, Vec<u8>),
-    /// A command that has its reply already, with the code of its error; the text goes back.
+    /// The server replies to a command at once, with the code of its error and this text.
     Reply(Result<(), ErrorCode>, Vec<u8>),
-    /// The connection ends, with a close frame of this text.
+    /// The connection ends, with a close frame with this text.
     Close(CloseReason, String),
 }
 
-/// Whose messages are read.
+/// The sender of messages.
 pub(crate) struct Peer<'a> {
     settings: &'a Settings,
     speaker: Speaker<'a>,
-    /// It has still to say who it is.
+    /// The client has to authenticate first.
     stranger: bool,
     /// The time, in seconds since 1970.
     now_s: u64,
 }
 
-/// Gives what a message leads to.
+/// Processes a message.
 type OnMessage<'a> = &'a mut dyn FnMut(&Peer<'_>, Event<'_>) -> Outcome;
 
 impl Frames {
-    /// Reads a frame, or what there is of it.
+    /// Reads a frame, or the received part of it.
     pub(crate) fn read(
         &self,
         reader: &mut Reader<'_>,
@@ -63,7 +63,7 @@ impl Frames {
             limits: Limits { frame_bytes_max: bytes_max as u64, message_bytes_max: bytes_max },
             inflater: (self.window_bits > 0).then(|| codecs.inflater()),
         };
-        // A frame is one event at the most.
+        // A frame causes one event at most.
         let mut outcome = Outcome::Nothing;
         let (mut request, mut replied) = (None, None);
         let consumed = decoder.feed_frame(&mut context, bytes, &mut |event| match event {
@@ -72,7 +72,7 @@ impl Frames {
             Event::Pong(_) => {}
             Event::Close(payload) => {
                 match payload {
-                    // The same code goes back (RFC 6455, section 5.5.1).
+                    // The close frame repeats the code (RFC 6455, section 5.5.1).
                     Some((code, _)) => close(code, "", out),
                     None => frame::encode(Opcode::Close, false, &[], out),
                 }
@@ -106,7 +106,7 @@ impl Frames {
     }
 }
 
-/// What a message in JSON leads to.
+/// Processes a message in JSON.
 pub(super) fn json(peer: &Peer<'_>, event: Event<'_>) -> Outcome {
     match event {
         Event::Text(text) => command_outcome(peer, command::parse(text, None)),
@@ -146,7 +146,7 @@ fn command_outcome(
     Outcome::Reply(Err(error.code), out)
 }
 
-/// What a command leads to, if the policy allows it.
+/// Converts a command to a request if the policy allows it.
 fn allowed(peer: &Peer<'_>, id: &str, kind: command::CommandKind) -> Result<Outcome, CodedError> {
     let Peer { settings, stranger, .. } = peer;
     let by_token = matches!(kind, command::CommandKind::Authenticate(..));
@@ -219,7 +219,7 @@ fn allowed(peer: &Peer<'_>, id: &str, kind: command::CommandKind) -> Result<Outc
 }
 
 impl Peer<'_> {
-    /// Whether the speaker may do this with the topic, which this token may grant as well.
+    /// Decides whether the speaker may do this with the topic; this token may grant it too.
     fn decide(
         &self,
         action: Action<'_>,
@@ -232,7 +232,7 @@ impl Peer<'_> {
         Ok(decision.undenied()?)
     }
 
-    /// What a token for one topic says that came with a command.
+    /// Verifies the topic token of a command.
     fn topic_token(&self, token: Option<&str>) -> Result<Option<TopicToken>, CodedError> {
         let (Some(auth), Some(token)) = (&self.settings.auth, token) else {
             return Ok(None);

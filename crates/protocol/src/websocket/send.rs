@@ -1,9 +1,9 @@
-//! What goes out in one frame: a data message, and the end.
+//! Writes a data message or a close in one frame.
 
 use super::frame::{self, Opcode};
 use crate::Codecs;
 
-/// Appends a data message in one frame, compressed when a window was agreed and it is worth it.
+/// Appends a data message in one frame, compressed if a window was agreed and the message is large enough.
 pub fn data(
     opcode: Opcode,
     payload: &[u8],
@@ -21,7 +21,7 @@ pub fn data(
     }
 }
 
-/// Appends a close frame; a reason longer than its 123 bytes is cut.
+/// Appends a close frame. A reason has 123 bytes at most; the rest is cut off.
 pub fn close(code: u16, reason: &str, out: &mut Vec<u8>) {
     let mut payload = code.to_be_bytes().to_vec();
     let mut end = reason.len().min(123);

@@ -1,7 +1,7 @@
-//! UTF-8 in pieces, checked up to the first invalid byte. Whether its end is
-//! missing, shows when the whole is there.
+//! Checks UTF-8 in pieces, up to the first invalid byte. The caller checks at the end that no character is
+//! incomplete.
 
-/// What is left of a character at the end of a piece: at most three bytes.
+/// The incomplete character at the end of a piece: at most three bytes.
 #[derive(Clone, Copy, Debug, Default, minicbor::Encode, minicbor::Decode)]
 pub(super) struct Utf8 {
     #[n(0)]
@@ -11,7 +11,7 @@ pub(super) struct Utf8 {
 }
 
 impl Utf8 {
-    /// False for one that no text leads to.
+    /// Returns false for a state that no text produces.
     pub fn is_possible(&self) -> bool {
         let carry = self.carry.get(..self.length as usize).filter(|carry| carry.len() < 4);
         carry.is_some_and(|carry| match std::str::from_utf8(carry) {
@@ -20,7 +20,7 @@ impl Utf8 {
         })
     }
 
-    /// Takes the next piece; false when the text can't be UTF-8 any more.
+    /// Checks the next piece; returns false if the text is not UTF-8.
     pub fn push(&mut self, mut bytes: &[u8]) -> bool {
         while self.length > 0 {
             let Some((&next, rest)) = bytes.split_first() else {
@@ -31,7 +31,7 @@ impl Utf8 {
             bytes = rest;
             match std::str::from_utf8(&self.carry[..self.length as usize]) {
                 Ok(_) => self.length = 0,
-                // Still only the beginning of a character.
+                // The character is not complete.
                 Err(error) if error.error_len().is_none() => {}
                 Err(_) => return false,
             }

@@ -1,4 +1,4 @@
-//! Empties a node of its connections, or has it give some to other nodes of its cluster.
+//! Empties a node of its connections, or makes it give some to other nodes of its cluster.
 
 mod run;
 mod state;
@@ -27,13 +27,13 @@ const PER_SECOND_MAX: u64 = 1_000_000;
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct DrainRequest {
-    /// Close the connections evenly over so many seconds: 300 by default.
+    /// Close the connections evenly over this many seconds: 300 by default.
     #[schema(example = 300, nullable = false, minimum = 1, maximum = 86_400)]
     seconds: Option<u64>,
-    /// Close so many in a second instead.
+    /// Close this many in a second instead.
     #[schema(example = 500, nullable = false, minimum = 1, maximum = 1_000_000)]
     per_second: Option<u64>,
-    /// Close none for so many seconds, until balancers have taken out the node, which is not ready: 10 by default.
+    /// Close none for this many seconds, until balancers have taken out the node, which is not ready: 10 by default.
     #[schema(example = 10, nullable = false, minimum = 0, maximum = 86_400)]
     wait_seconds: Option<u64>,
     /// End the process when no connection is left.
@@ -44,10 +44,10 @@ pub(crate) struct DrainRequest {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RebalanceRequest {
-    /// Close so many of the node's connections, chosen at random.
+    /// Close this many of the node's connections, chosen at random.
     #[schema(example = 1_500, minimum = 1)]
     connections: u64,
-    /// So many in a second at most: 100 by default. In a minute it is a tenth of the connections at most.
+    /// How many in a second at most: 100 by default. In a minute the node closes a tenth of its connections at most.
     #[schema(example = 100, nullable = false, minimum = 1, maximum = 1_000_000)]
     per_second: Option<u64>,
 }
@@ -103,10 +103,10 @@ pub(crate) async fn drain(State(node): State<Arc<Node>>) -> Json<DrainState> {
     Json(DrainState::of(&node))
 }
 
-/// Empty this node of its connections: it is not ready from now on, and closes them evenly, each with the words of its
-/// protocol that say to use another server. New connections are served meanwhile, and closed like all others; when the
-/// time is over they are refused with 503. The node goes on without connections, until the drain is cancelled or the
-/// process ends. The answer comes at once, and `GET /api/drain` has the progress.
+/// Empty this node of its connections: it is not ready from now on, and closes them evenly, each with its protocol's
+/// notice to use another server. It serves new connections meanwhile, and closes them like all others; when the time
+/// is over it rejects them with 503. The node goes on without connections until the drain is cancelled or the process
+/// ends. The response comes at once, and `GET /api/drain` has the progress.
 #[utoipa::path(post, path = "/api/drain", tag = "operate", request_body = DrainRequest, responses(
     (status = 200, body = DrainState),
     (status = 409, body = ErrorBody, description = "It drains already, is rebalanced, or is being upgraded"),
@@ -127,16 +127,16 @@ pub(crate) async fn cancel_drain(State(node): State<Arc<Node>>) -> Json<DrainSta
     Json(DrainState::of(&node))
 }
 
-/// How far this node's part of a rebalance is, or how the last one went.
+/// How far this node's part of a rebalance is, or the result of the last one.
 #[utoipa::path(get, path = "/api/rebalance", tag = "operate", responses(
     (status = 200, body = RebalanceState)))]
 pub(crate) async fn rebalance(State(node): State<Arc<Node>>) -> Json<RebalanceState> {
     Json(RebalanceState::of(&node))
 }
 
-/// Have this node give connections to others: it closes so many, chosen at random, each with the words of its protocol
-/// that say to use another server. It stays ready. `throng rebalance` calls it at each node with more connections than
-/// the mean. The answer comes at once, and `GET /api/rebalance` has the progress.
+/// Make this node give connections to others: it closes this many, chosen at random, each with its protocol's notice to
+/// use another server. It stays ready. `throng rebalance` calls it at each node with more connections than the mean.
+/// The response comes at once, and `GET /api/rebalance` has the progress.
 #[utoipa::path(post, path = "/api/rebalance", tag = "operate", request_body = RebalanceRequest, responses(
     (status = 200, body = RebalanceState),
     (status = 409, body = ErrorBody, description = "It is rebalanced already, or drains"),

@@ -1,5 +1,5 @@
-//! Closes connections for an operator: a drain empties the node over a time, a rebalance gives some connections to other
-//! nodes. Shards choose which ones, at random.
+//! Closes connections for an operator: a drain empties the node over a time, a rebalance gives some connections to
+//! other nodes. Shards choose the connections at random.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,13 +12,13 @@ use crate::eviction::pace::{Pace, shares};
 use crate::eviction::{DrainPlan, EvictionError, Job, Kind, us};
 use crate::node::Node;
 
-/// Between two moments in which connections are closed.
+/// Time between two rounds of closing.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Connections that a shard closes at a time at most, so that it has turns for the others.
+/// Connections that a shard closes at a time at most, so that it serves the others meanwhile.
 const AT_ONCE_MAX: u64 = 1_024;
 
-/// Between two lines of the log about how far a drain is.
+/// Time between two log lines about the progress of a drain.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// Begins to empty the node: it is not ready from now on.
@@ -29,7 +29,7 @@ pub(crate) fn begin_drain(node: &Arc<Node>, plan: DrainPlan) -> Result<(), Evict
     if draining.swap(true, Ordering::SeqCst) {
         return Err(EvictionError::Ending);
     }
-    // An upgrade looks at these the other way round, so that not both begin.
+    // An upgrade checks these in the other order, so that not both begin.
     if !node.upgrades.progress().stage.is_rest() {
         draining.store(false, Ordering::SeqCst);
         return Err(EvictionError::Upgrading);
@@ -57,7 +57,7 @@ pub(crate) fn cancel_drain(node: &Node) {
     node.shared.draining.store(false, Ordering::SeqCst);
 }
 
-/// Begins to close so many connections, at random.
+/// Begins to close this many connections, at random.
 pub(crate) fn begin_rebalance(
     node: &Arc<Node>,
     connections: u64,
@@ -94,7 +94,7 @@ pub(crate) fn cancel_rebalance(node: &Node) {
     }
 }
 
-/// Connections that are open, and not about to end.
+/// Returns how many connections are open and not about to close.
 fn open(node: &Node) -> u64 {
     node.metrics().map(open_at).sum()
 }
@@ -103,7 +103,7 @@ fn open_at(metrics: &Metrics) -> u64 {
     metrics.open_connections.get().saturating_sub(metrics.closing_connections.get())
 }
 
-/// Until the drain is cancelled.
+/// Runs until the drain is cancelled.
 async fn run_drain(node: Arc<Node>, plan: DrainPlan) {
     let Some(began) = node.evictions.job().as_ref().map(|job| job.began) else { return };
     let mut clock = interval(TICK);
@@ -111,7 +111,7 @@ async fn run_drain(node: Arc<Node>, plan: DrainPlan) {
     let mut logged = Instant::now();
     loop {
         clock.tick().await;
-        // What is being passed to another process stands still.
+        // No connection may close while an upgrade passes it to another process.
         let Some(_working) = node.upgrades.gate.work() else { continue };
         let now = Instant::now();
         let open = open(&node);
@@ -124,10 +124,10 @@ async fn run_drain(node: Arc<Node>, plan: DrainPlan) {
             let (from, pace) = *job.closing.get_or_insert_with(|| (now, plan.speed.pace(open)));
             let tick = job.tick(from, now);
             if tick.elapsed_us >= pace.over_us || open == 0 {
-                // From now on none may stay.
+                // New connections are rejected from now on.
                 node.shared.drained.store(true, Ordering::SeqCst);
             }
-            // Those that are about to end have not read their last bytes.
+            // Connections that are about to close count: their clients have not read the last bytes.
             let is_empty = node.shared.connections.load(Ordering::Relaxed) == 0;
             if is_empty && job.ended.is_none() {
                 job.ended = Some(now);
@@ -149,7 +149,7 @@ async fn run_drain(node: Arc<Node>, plan: DrainPlan) {
     }
 }
 
-/// Until so many are closed, or it is cancelled.
+/// Runs until this many are closed, or the rebalance is cancelled.
 async fn run_rebalance(node: Arc<Node>, began: Instant) {
     let mut clock = interval(TICK);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -161,7 +161,7 @@ async fn run_rebalance(node: Arc<Node>, began: Instant) {
             let is_it = |job: &&mut Job| job.began == began && job.ended.is_none();
             let Some(job) = job.as_mut().filter(is_it) else { return };
             let Some((from, pace)) = job.closing else { return };
-            // All others have left by themselves, where fewer are open.
+            // If none is open, the others have left by themselves.
             if job.closed >= pace.connections || open(&node) == 0 {
                 job.ended = Some(Instant::now());
                 tracing::info!(closed = job.closed, "the rebalance of this node is done");
@@ -177,13 +177,13 @@ async fn run_rebalance(node: Arc<Node>, began: Instant) {
     }
 }
 
-/// Has shards close so many connections, and returns how many they have closed.
+/// Makes shards close this many connections, and returns how many they have closed.
 async fn evict(node: &Node, due: u64) -> u64 {
     if due == 0 {
         return 0;
     }
     let open: Vec<u64> = node.metrics().map(open_at).collect();
-    // Without randomness of the system those are closed that were chosen by the time.
+    // If the system has no randomness, the time chooses the connections.
     let seed = getrandom::u64().unwrap_or(us(node.started.elapsed()));
     let request = |(shard, connections): (usize, u64)| {
         let connections = u32::try_from(connections.min(AT_ONCE_MAX)).unwrap_or(u32::MAX);
@@ -193,7 +193,7 @@ async fn evict(node: &Node, due: u64) -> u64 {
     let requests: Vec<_> = shares.filter(|(_, share)| *share > 0).map(request).collect();
     let mut closed = 0;
     for replies in requests {
-        // A shard that ends closes all.
+        // A shard that ends closes all its connections.
         closed += replies.all().await.map_or(0, |all| all.into_iter().map(u64::from).sum());
     }
     closed

@@ -1,4 +1,4 @@
-//! How far a drain or a rebalance is, for those who watch it.
+//! The progress of a drain or a rebalance, for operators.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -9,37 +9,37 @@ use utoipa::ToSchema;
 use crate::eviction::{Job, Kind};
 use crate::node::Node;
 
-/// Where a drain is.
+/// The stage of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum DrainStage {
-    /// There is none.
+    /// No drain is under way.
     Serving,
     /// The node is not ready, and closes nothing yet.
     Waiting,
-    /// Connections are closed.
+    /// The node closes connections.
     Closing,
-    /// None is left, and new ones are refused.
+    /// No connection is left, and new ones are rejected.
     Drained,
 }
 
-/// How far the drain is.
+/// The progress of a drain.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct DrainState {
-    /// Where it is.
+    /// Its stage.
     pub stage: DrainStage,
     /// The same in a sentence.
     #[schema(example = "the node drains: 1,200 of 5,000 connections are left")]
     pub text: String,
     /// Connections that are open.
     pub connections: u64,
-    /// Those that were open when the first was closed.
+    /// Connections that were open when the first was closed.
     pub connections_at_start: u64,
     /// Connections that the drain has closed. Clients that came back to this node are counted again.
     pub closed: u64,
     /// Seconds since it began.
     pub seconds: f64,
-    /// Seconds until all should be closed; null before the first is, and when none is left.
+    /// Seconds until all should be closed; null before the first is closed, and when none is left.
     pub seconds_left: Option<f64>,
 }
 
@@ -90,24 +90,24 @@ impl DrainState {
     }
 }
 
-/// Where a rebalance is.
+/// The stage of a rebalance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RebalanceStage {
-    /// There was none.
+    /// No rebalance has begun.
     None,
-    /// Connections are closed.
+    /// The node closes connections.
     Closing,
-    /// All are.
+    /// All are closed.
     Done,
-    /// It was ended before.
+    /// The rebalance was cancelled before.
     Cancelled,
 }
 
-/// How far the node's part of a rebalance is, or how the last one went.
+/// The progress of the node's part of a rebalance, or the result of the last one.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RebalanceState {
-    /// Where it is.
+    /// Its stage.
     pub stage: RebalanceStage,
     /// Connections that are open.
     pub connections: u64,
@@ -117,7 +117,7 @@ pub(crate) struct RebalanceState {
     pub closed: u64,
     /// Seconds since it began.
     pub seconds: f64,
-    /// Seconds until all should be closed; null where none is to be.
+    /// Seconds until all should be closed; null if none is to be closed.
     pub seconds_left: Option<f64>,
 }
 

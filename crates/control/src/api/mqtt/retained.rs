@@ -1,4 +1,4 @@
-//! Retained messages: the last one of each topic, for whoever subscribes later.
+//! Retained messages: the last one of each topic, for later subscribers.
 
 use std::sync::Arc;
 
@@ -22,31 +22,30 @@ const MESSAGES: usize = 100;
 /// Messages in one page at most.
 const MESSAGES_MAX: usize = 1_000;
 
-/// Which retained messages.
+/// Selects retained messages.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RetainedQuery {
-    /// Only topics that this filter of MQTT matches; without one all, but not what the node says of itself
-    /// (`$SYS/#`).
+    /// Only topics that this MQTT filter matches. Without it: all but the node's own topics (`$SYS/#`).
     #[param(example = "state/#")]
     filter: Option<String>,
     /// Only topics after this one: the `next` of the page before.
     after: Option<String>,
-    /// At most so many, up to 1,000; 100 by default.
+    /// How many at most: up to 1,000, by default 100.
     limit: Option<usize>,
 }
 
-/// A page of retained messages, sorted by topic. It may have fewer than were asked for, or none, and still not be
+/// A page of retained messages, sorted by topic. A page with fewer messages than the limit, or none, may still not be
 /// the last.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RetainedMessages {
     retained: Vec<RetainedInfo>,
-    /// Ask for what is after it; null on the last page.
+    /// The `after` of the next page; null on the last page.
     next: Option<String>,
 }
 
-/// A retained message, without what it says.
+/// A retained message without its data.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RetainedInfo {
     #[schema(example = "state/light")]
@@ -54,13 +53,13 @@ pub(crate) struct RetainedInfo {
     /// Its payload, in bytes.
     #[schema(example = 2)]
     bytes: usize,
-    /// How surely it was published.
+    /// The QoS with which it was published.
     #[schema(example = 1)]
     qos: u8,
     /// When it was published, in milliseconds since 1970.
     #[schema(example = 1_760_000_000_000_u64)]
     published_at: u64,
-    /// When its time is over, in milliseconds since 1970; null where it has no end.
+    /// When it expires, in milliseconds since 1970; null if it never does.
     expires_at: Option<u64>,
 }
 
@@ -73,10 +72,10 @@ struct RetainedDetails<'a> {
     /// Its payload, in bytes.
     #[schema(example = 2)]
     bytes: usize,
-    /// How surely it was published.
+    /// The QoS with which it was published.
     #[schema(example = 1)]
     qos: u8,
-    /// When its time is over, in milliseconds since 1970; null where it has no end.
+    /// When it expires, in milliseconds since 1970; null if it never does.
     expires_at: Option<u64>,
 }
 
@@ -102,7 +101,7 @@ impl RetainedInfo {
     }
 }
 
-/// Retained messages: the last one of each topic, for whoever subscribes later.
+/// Retained messages: the last one of each topic, for later subscribers.
 #[utoipa::path(get, path = "/api/mqtt/retained", tag = "mqtt", params(RetainedQuery), responses(
     (status = 200, body = RetainedMessages),
     (status = 400, body = ErrorBody, description = "`filter` is none (bad_filter)")))]
@@ -157,8 +156,8 @@ pub(crate) async fn one(
     .into_response())
 }
 
-/// Delete a topic's retained message. Clients are not told; an empty message with `"mqtt":{"retain":true}` to
-/// the topic deletes it as well, and tells its subscribers.
+/// Delete a topic's retained message. Clients get no event. An empty message with `"mqtt":{"retain":true}` to the
+/// topic deletes it as well, and its subscribers get that message.
 #[utoipa::path(delete, path = "/api/mqtt/retained/{topic}", tag = "mqtt",
     params(("topic" = String, Path, description = "The topic, percent-encoded")),
     responses((status = 200, body = RetainedDeleted),

@@ -1,5 +1,4 @@
-//! Sessions of MQTT clients: those of open connections, which their shards know, and those of clients that are
-//! away, which the registry has.
+//! Sessions of MQTT clients. Shards have those of open connections, the registry has those of clients that are away.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,15 +24,15 @@ const SESSIONS: usize = 100;
 /// Sessions in one page at most.
 const SESSIONS_MAX: usize = 1_000;
 
-/// How often a session is sought again whose client came or went meanwhile.
+/// The most lookups of a session whose client connects or disconnects meanwhile.
 const TRIES: usize = 3;
 
-/// Which sessions.
+/// Selects sessions.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SessionsQuery {
-    /// Only clients whose identifiers begin so.
+    /// Only clients whose identifiers begin with this.
     #[serde(default)]
     #[param(example = "sensor-")]
     prefix: String,
@@ -41,16 +40,16 @@ pub(crate) struct SessionsQuery {
     connected: Option<bool>,
     /// Only those after this one: the `next` of the page before.
     after: Option<String>,
-    /// At most so many, up to 1,000; 100 by default.
+    /// How many at most: up to 1,000, by default 100.
     limit: Option<usize>,
 }
 
-/// Whose session.
+/// Names the owner of a session.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OwnerQuery {
-    /// The user to whom the client identifier belongs, where sessions have an `owner`.
+    /// The user to whom the client identifier belongs, if sessions have an `owner`.
     #[param(example = "alice")]
     owner: Option<String>,
 }
@@ -59,7 +58,7 @@ pub(crate) struct OwnerQuery {
 #[derive(Serialize, ToSchema)]
 pub(crate) struct MqttSessions {
     sessions: Vec<MqttSession>,
-    /// Ask for what is after it; null on the last page.
+    /// The `after` of the next page; null on the last page.
     next: Option<String>,
 }
 
@@ -69,30 +68,30 @@ pub(crate) struct MqttSession {
     /// The client identifier.
     #[schema(example = "sensor-7")]
     client: String,
-    /// The user to whom the client identifier belongs; null where users are not proved.
+    /// The user to whom the client identifier belongs; null if users are not authenticated.
     owner: Option<String>,
     /// Whether its client is connected.
     connected: bool,
-    /// Since when it is connected, or away, in seconds since 1970.
+    /// When its client connected or went away, in seconds since 1970.
     #[schema(example = 1_760_000_000)]
     since: u64,
-    /// When it ends unless its client comes back, in seconds since 1970; null while that is connected, and
-    /// for one without an end.
+    /// When it expires unless its client comes back, in seconds since 1970; null while the client is connected, and
+    /// if it never expires.
     #[schema(example = 1_760_086_400)]
     expires_at: Option<u64>,
-    /// For how many seconds it outlives its connection: 0 where it ends with it, null where it has no end.
+    /// How many seconds it outlives its connection: 0 if it ends with it, null if it never expires.
     #[schema(example = 86_400)]
     expiry_seconds: Option<u32>,
     /// How many subscriptions it has.
     #[schema(example = 2)]
     subscriptions: usize,
-    /// Messages that were sent and are not confirmed.
+    /// Messages that were sent and that the client has not confirmed.
     in_flight: usize,
-    /// Messages that were put off. What came for a client while it was away waits in the history, after
-    /// `position`, and is not counted.
+    /// Messages that wait until the client has confirmed others. Messages for a client that is away wait in the
+    /// history, after `position`, and are not counted.
     waiting: usize,
-    /// Up to where in the history it has everything, but for what is in flight or waits; null while its client is
-    /// connected.
+    /// The position in the history up to which it has all messages but those in flight or waiting; null while its
+    /// client is connected.
     #[schema(example = "5f3a91c2:1042")]
     position: Option<String>,
     /// Its connection; null while its client is away.
@@ -111,9 +110,9 @@ pub(crate) struct MqttConnection {
     address: Option<String>,
     /// All users that it carries.
     users: Vec<String>,
-    /// How often the client speaks at the least, in seconds; 0 is never.
+    /// The client's keep-alive interval in seconds; 0 if it has none.
     keep_alive_seconds: u16,
-    /// Bytes that wait for it.
+    /// Bytes in its outbox.
     outbox_bytes: usize,
 }
 
@@ -122,7 +121,7 @@ pub(crate) struct MqttConnection {
 pub(crate) struct MqttSessionDetails {
     #[serde(flatten)]
     session: MqttSession,
-    /// What it is subscribed to, in the order in which that was done.
+    /// Its subscriptions, the oldest first.
     filters: Vec<MqttSubscription>,
 }
 
@@ -132,12 +131,12 @@ pub(crate) struct MqttSubscription {
     /// A topic, or with wildcards several.
     #[schema(example = "sensors/+/temp")]
     filter: String,
-    /// The group that shares it (`$share/group/…`); null where nobody does.
+    /// The group that shares it (`$share/group/…`); null if it is not shared.
     group: Option<String>,
     /// The QoS that was granted.
     #[schema(example = 1)]
     qos: u8,
-    /// Without what this client publishes.
+    /// The client does not get its own messages.
     no_local: bool,
     /// Messages say whether they were published to be retained.
     retain_as_published: bool,
@@ -153,12 +152,12 @@ pub(crate) struct MqttEnded {
     owner: Option<String>,
     /// Always true.
     ended: bool,
-    /// Its client was connected, and is not any more.
+    /// Whether its client was connected, and is disconnected now.
     disconnected: bool,
 }
 
-/// Sessions of MQTT clients, connected or away. Those of connected clients that end with their connections are
-/// among them (`expiry_seconds` is 0).
+/// Sessions of MQTT clients, connected or away. They include those that end with their connections (`expiry_seconds`
+/// is 0).
 #[utoipa::path(get, path = "/api/mqtt/sessions", tag = "mqtt", params(SessionsQuery), responses(
     (status = 200, body = MqttSessions)))]
 pub(crate) async fn list(
@@ -175,12 +174,12 @@ pub(crate) async fn list(
     if query.connected != Some(false) {
         let command = |reply| Command::MqttClients { listing: listing.clone(), reply };
         for (_, connections) in node.request_all(command).all().await? {
-            // A session whose client has come back meanwhile is here.
+            // This replaces a session whose client has come back meanwhile.
             all.extend(connections.into_iter().filter_map(connected));
         }
     }
     if query.connected.is_none() {
-        // And one whose client has gone meanwhile was in neither list.
+        // A session whose client has gone meanwhile was in neither list.
         all.extend(away(&node, listing).await?);
     }
     let more = all.len() > limit;
@@ -192,12 +191,12 @@ pub(crate) async fn list(
     Ok(Json(MqttSessions { sessions, next: next.filter(|_| more) }))
 }
 
-/// Sessions of clients that are away, by their places.
+/// Returns sessions of clients that are away, by their keys.
 async fn away(
     node: &Arc<Node>,
     listing: Listing,
 ) -> Result<impl Iterator<Item = (String, MqttSession)>, Rejection> {
-    // It goes over all sessions, so the control thread does not wait for it.
+    // The registry scans all sessions, so the control thread does not wait for it.
     let sessions = node.shared.mqtt_sessions.clone();
     let away = tokio::task::spawn_blocking(move || sessions.away(&listing)).await;
     let away = away.map_err(|_| Rejection::going_down())?;
@@ -237,8 +236,9 @@ pub(crate) async fn one(
     Err(no_session())
 }
 
-/// End a session. A connected client is disconnected: version 5 is told 0x98 (Administrative action). The
-/// client's will is published. Its subscriptions and what waits for it are gone; it may come again at once.
+/// End a session. The server disconnects a connected client, version 5 with 0x98 (Administrative action), and
+/// publishes its will. Subscriptions and waiting messages of the session are deleted. The client may connect again at
+/// once.
 #[utoipa::path(delete, path = "/api/mqtt/sessions/{client}", tag = "mqtt",
     params(("client" = String, Path, description = "The client identifier, percent-encoded"), OwnerQuery),
     responses((status = 200, body = MqttEnded),
@@ -283,7 +283,7 @@ fn publish_will(node: &Node, will: Will) {
     node.broker.submit(publish, None, Box::new(done));
 }
 
-/// What the connection in this place has, if it is the session of this key.
+/// Returns the session of the connection in this slot, if it has this key.
 async fn describe(
     node: &Node,
     id: ConnectionId,
@@ -303,7 +303,7 @@ async fn describe(
     Ok(found.map(|(_, session)| MqttSessionDetails { session, filters }))
 }
 
-/// Ends the session together with the connection in this place; false where that has another one.
+/// Ends the session in this slot together with its connection. Returns false if the slot has another session.
 async fn disconnect(node: &Node, id: ConnectionId, key: &Name) -> Result<bool, Rejection> {
     let shard = usize::from(id.shard);
     if shard >= node.shards.count() {
@@ -320,7 +320,7 @@ fn no_session() -> Rejection {
     Rejection::new(ErrorCode::NoMqttSession, message)
 }
 
-/// The session of an MQTT client that is connected, and its place in a list.
+/// Returns the session of a connected MQTT client, and its key in a list.
 fn connected(info: ConnectionInfo) -> Option<(String, MqttSession)> {
     let address = address(&info);
     let since = process::unix_seconds().saturating_sub(u64::from(info.age_seconds));

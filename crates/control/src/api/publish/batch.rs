@@ -23,7 +23,7 @@ use crate::node::{Node, ShardRequestError};
 /// Commands in one batch.
 const COMMANDS_MAX: usize = 1_000;
 
-/// Many commands, answered one by one.
+/// Many commands, each with its own result.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Batch {
@@ -104,31 +104,31 @@ impl<'de> Deserialize<'de> for Named {
     }
 }
 
-/// The answers, in the order of the commands.
+/// The results, in the order of the commands.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Results {
     results: Vec<CommandResult>,
 }
 
-/// The answer to one command.
+/// The result of one command.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum CommandResult {
     /// It was published.
     Published {
-        /// Where it is.
+        /// Its id and members.
         ok: Published,
     },
     /// It was done.
     Done {
-        /// To how many connections.
+        /// The number of connections.
         ok: DoneAtAll,
     },
     /// It was not done; others were.
     Rejected(ErrorBody),
 }
 
-/// What was done, in a cluster at all nodes.
+/// The count of a command, in a cluster that of all nodes.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DoneAtAll {
     #[serde(flatten)]
@@ -147,13 +147,13 @@ enum Begun {
 /// What a command waits for.
 enum Waiting {
     Message(Pending),
-    /// At this node, and at the others of its cluster.
+    /// The counts of this node, and of the others of its cluster.
     Count(PendingCount, Option<PendingCommand>),
     Rejected(Rejection),
 }
 
-/// Do many commands, in order, and answer each. A rejected one doesn't stop the others. Each needs what
-/// its call needs.
+/// Carry out many commands, in order, with a result for each. A rejected one doesn't stop the others. Each requires
+/// the scope of its own call.
 #[utoipa::path(post, path = "/api/batch", tag = "publish", request_body = Batch, responses(
     (status = 200, body = Results)))]
 pub(crate) async fn batch(
@@ -182,7 +182,7 @@ async fn carry_out(
     // leave together. Only a change of members must be complete before the next message: a shard
     // that has no member yet would not get it.
     let mut begun = Vec::with_capacity(batch.commands.len());
-    // The call waits for a silent shard once, not with every command that asks it.
+    // The call waits for a silent shard once, not with every command for it.
     let mut is_silent = false;
     let mut others = OtherNodes::new(node);
     for command in &batch.commands {
@@ -218,7 +218,7 @@ async fn carry_out(
     Ok(Results { results })
 }
 
-/// Adds what other nodes do.
+/// Adds the counts of other nodes.
 async fn done_at_all(
     mut done: Done,
     others: &mut OtherNodes,
@@ -274,7 +274,7 @@ fn begin(
     message.map_or_else(Waiting::Rejected, Waiting::Message)
 }
 
-/// A change of members, which other nodes do as well unless this one rejects it.
+/// Begins a change of members at other nodes as well, unless this one rejects it.
 fn waiting(
     own: Result<PendingCount, Rejection>,
     begin_others: impl FnOnce() -> Option<PendingCommand>,

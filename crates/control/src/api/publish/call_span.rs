@@ -10,7 +10,7 @@ use crate::http::Rejection;
 use crate::node::Node;
 use crate::spans::{ActiveSpan, SpanContext};
 
-/// The trace context of the caller. `None` also where the node makes no spans: then nothing looks for the header.
+/// The trace context of the caller. `None` also if the node makes no spans: it does not read the header then.
 pub(crate) struct CallerContext(Option<SpanContext>);
 
 impl FromRequestParts<Arc<Node>> for CallerContext {
@@ -34,8 +34,8 @@ pub(super) fn begin_span(
     Some(span)
 }
 
-/// Ends the span of a call that has this result. By OpenTelemetry's conventions for HTTP a status of 4xx is the caller's error, and
-/// not the span's.
+/// Ends the span of a call that has this result. By OpenTelemetry's conventions for HTTP, a status of 4xx is the
+/// caller's error, and not the span's.
 pub(super) fn end_span<T>(span: Option<ActiveSpan>, result: &Result<T, Rejection>) {
     let Some(mut span) = span else { return };
     let status = result.as_ref().map_or_else(|rejection| rejection.status, |_| StatusCode::OK);

@@ -1,4 +1,4 @@
-//! The bodies of the calls that publish: one message, of which each call takes some fields, and where it goes.
+//! The bodies of the calls that publish: a message, of which each call takes some fields, and its target.
 
 use std::fmt;
 
@@ -18,13 +18,13 @@ use super::options::{IfOffset, checked_sender, expires_ms};
 use crate::http::Rejection;
 use crate::node::History;
 
-/// An idempotency key, in bytes.
+/// The longest idempotency key, in bytes.
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 128;
 
 /// A message as a caller sends it.
 #[derive(Deserialize, ToSchema)]
 pub(crate) struct Message {
-    /// Where it goes, as the call says it; empty where it goes to everyone.
+    /// The topic, the user or the `reply_to`; empty for a message to everyone.
     #[serde(skip)]
     pub to: String,
     /// Any JSON value; a string is text.
@@ -33,46 +33,44 @@ pub(crate) struct Message {
     /// The event's name; `message` without one. `recovery`, `state_complete`, `error`, `open` and
     /// names that begin with `phx_`, `chan_reply_` or `presence_` are reserved.
     pub event: Option<String>,
-    /// For a string: `text` (as without it), `base64` for bytes, or `json` to keep its quotes on
-    /// transports that carry raw data.
+    /// For a string: `text` (the default), `base64` for bytes, or `json` to send its quotes on transports that carry
+    /// raw data.
     pub encoding: Option<String>,
-    /// 1 to 128 bytes that are new for each message: one that the topic has had within
-    /// `history.idempotency_seconds_max` is not published again but answered with its first
-    /// message, so that a publish whose answer was lost can be repeated. For topics with history.
+    /// 1 to 128 bytes that are new for each message. A repeat within `history.idempotency_seconds_max` is not
+    /// published again, and its response has the first message, so that a publish whose response was lost can be
+    /// repeated. For topics with history.
     #[schema(min_length = 1, max_length = 128, example = "order-1042-paid")]
     pub idempotency_key: Option<String>,
-    /// After so many seconds those who come back no longer get the message; fractions
-    /// are fine. Without history it changes nothing.
+    /// After this many seconds, clients that come back no longer get the message; fractions are fine. Without history
+    /// it changes nothing.
     #[schema(exclusive_minimum = 0, example = 3600)]
     pub ttl_seconds: Option<f64>,
-    /// Publish only if the topic has no message after this one; else it is answered 409 with the
-    /// newest. An offset (0: the topic has no message at all) or an id, whose epoch is checked,
-    /// too. For topics with history.
+    /// Publish only if the topic has no message after this one; else the response is 409 with the newest. An offset
+    /// (0: the topic has no message at all) or an id, whose epoch is checked, too. For topics with history.
     pub if_offset: Option<IfOffset>,
-    /// Give it to those who are there only: it is not in the topic's history. In a topic with history it
-    /// comes to them without an id.
+    /// Deliver it to the present members only: it is not in the topic's history. In a topic with history it comes to
+    /// them without an id.
     #[serde(default)]
     #[schema(default = false)]
     pub no_history: bool,
-    /// What members may choose by: at most 16, each of 1 to 64 bytes.
+    /// Tags by which members may filter: at most 16, each of 1 to 64 bytes.
     #[serde(default)]
     #[schema(max_items = 16, example = json!(["urgent", "de"]))]
     pub tags: Vec<String>,
-    /// What the message is the newest state of: where the topic's configuration says
-    /// `compact = true`, history holds the last message of each key, and a message without one is
-    /// refused (`key_required`) unless it has `no_history`. Elsewhere it is information only.
+    /// The key whose newest state the message is. With `compact = true` the history of the topic retains the last
+    /// message of each key, and a message without one is rejected (`key_required`) unless it has `no_history`.
+    /// Elsewhere it is information only.
     #[schema(example = "AAPL")]
     pub key: Option<String>,
-    /// The user whom the message is from: clients see who sent it, as with what they publish
-    /// themselves.
+    /// The user whom clients see as the sender, as for messages that clients publish.
     #[schema(example = "alice")]
     pub sender: Option<String>,
-    /// What only MQTT clients see of it.
+    /// Properties for MQTT clients only.
     pub mqtt: Option<MqttOptions>,
 }
 
 impl Message {
-    /// The message for the broker, to this topic.
+    /// Checks the message, and makes a publish to this topic for the broker.
     pub fn checked(
         &self,
         history: &dyn History,
@@ -119,8 +117,8 @@ impl Message {
         Err(Rejection::new(ErrorCode::BadIdempotencyKey, message))
     }
 
-    /// To publish twice what was to be published once helps nobody: where there is no history to
-    /// look in, the call is rejected.
+    /// Rejects an idempotency key and `if_offset` without a history: the server could not detect a repeat, and would
+    /// publish it twice.
     fn check_history(&self, history: &dyn History, topic: &str) -> Result<(), Rejection> {
         if self.no_history {
             let message = "with no_history there can be no idempotency_key and no if_offset: both \
@@ -155,12 +153,11 @@ impl Message {
 
 /// The body of a call: the fields that it takes.
 pub(super) struct Fields {
-    /// What its documentation says of it.
+    /// Its documentation.
     description: &'static str,
-    /// The field that says where the message goes, and what the documentation says of that; of a message to everyone
-    /// none.
+    /// The field that says where the message goes, with its documentation. `None` for a message to everyone.
     target: Option<Target>,
-    /// The documentation says of each field what it is; else it refers to that of publish.
+    /// Whether the documentation explains each field; else it refers to that of publish.
     is_explained: bool,
     /// All fields, in the order in which errors name them.
     names: &'static [&'static str],
@@ -220,7 +217,7 @@ bodies! {
     ];
     /// A message to every connection.
     Broadcast(None, false): &["data", "event", "encoding", "sender"];
-    /// What a back end answers to one message.
+    /// A reply of a back end to one message.
     Reply(Some(Target { name: "reply_to", description: "", example: "" }), false): &[
         "reply_to", "data", "event", "encoding", "ttl_seconds", "tags", "key", "sender", "mqtt",
     ];

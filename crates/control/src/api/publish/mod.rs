@@ -33,7 +33,7 @@ pub(super) use pending::DISK_TIMEOUT;
 use pending::{Pending, pending};
 pub(crate) use reply_publisher::ReplyPublisher;
 
-/// Where a message is, and to how many it goes.
+/// The id of a message, and the number of its members.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Published {
     /// `epoch:offset`, as clients see it.
@@ -47,19 +47,17 @@ pub(crate) struct Published {
     #[schema(example = 3, nullable = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     members: Option<u64>,
-    /// True where the answer doesn't wait for the disk, as the members do (a topic with history and a
-    /// store that is not `durable`): the message goes out when it is written, and a crash before
-    /// that may lose it. Else it is left out.
+    /// True if the response doesn't wait for the disk, but the members do (a topic with history and a store that is
+    /// not `durable`): the message goes out when it is written, and a crash before that may lose it. Else left out.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     queued: bool,
-    /// True where this was published before with the same idempotency key, and not again now; else
-    /// it is left out.
+    /// True if it was published before with the same idempotency key, and not again now; else left out.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     repeated: bool,
 }
 
-/// Rejects what nobody publishes but the server, and a caller whose key has no scope for the topic, before
-/// anything else is said of it.
+/// Rejects topics to which only the server publishes, and a caller whose key has no scope for the topic. It is the
+/// first check, so that other errors reveal nothing of the topic.
 fn check_scope(node: &Node, caller: &Caller, topic: &str) -> Result<(), Rejection> {
     let live = node.live();
     let policy = &live.policy;
@@ -85,19 +83,19 @@ fn check_scope(node: &Node, caller: &Caller, topic: &str) -> Result<(), Rejectio
     }
 }
 
-/// The answer to a caller that the rules deny what it asks for.
+/// The response to a caller whose request the rules deny.
 fn denied(deny: Deny) -> Rejection {
     Rejection { status: StatusCode::FORBIDDEN, ..CodedError::from(deny).into() }
 }
 
-/// Rejects what not even a caller who may publish everywhere may publish.
+/// Rejects topics to which not even a caller with all scopes may publish.
 fn check_rules(node: &Node, topic: &str) -> Result<(), Rejection> {
     let policy = &node.live().policy;
     let decision = policy.decide(&Principal::application(), Action::Publish, &policy.topic(topic));
     decision.without_webhook().map(drop).map_err(denied)
 }
 
-/// The message for the broker, to this topic, checked.
+/// Checks the message and its size.
 fn checked(node: &Node, message: &Message, topic: Name) -> Result<broker::Publish, Rejection> {
     let publish = message.checked(node.history(), topic)?;
     let max = node.live().message_bytes_max;
@@ -108,7 +106,7 @@ fn checked(node: &Node, message: &Message, topic: Name) -> Result<broker::Publis
     Ok(publish)
 }
 
-/// Who publishes, and the span of its call if that is recorded.
+/// The caller that publishes, and the span of its call if that is recorded.
 #[derive(Clone, Copy)]
 struct Publisher<'a> {
     caller: &'a Caller,
@@ -132,7 +130,7 @@ fn start(
 }
 
 impl Publish {
-    /// The topic, checked.
+    /// Checks and returns the topic.
     fn topic(&self) -> Result<Name, Rejection> {
         check_topic(&self.0.to).map_err(|error| Rejection::new(ErrorCode::BadTopic, error))?;
         Ok(self.0.to.as_str().into())
@@ -166,7 +164,7 @@ impl Broadcast {
     }
 }
 
-/// Publishes one message and waits for what comes of it, in a span of the call if that is recorded.
+/// Publishes one message and waits for the result, in a span of the call if that is recorded.
 async fn call(
     node: &Node,
     caller: &Caller,

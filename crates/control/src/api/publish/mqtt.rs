@@ -1,4 +1,4 @@
-//! What only MQTT clients see of a message that the application publishes.
+//! Properties for MQTT clients of a message that the application publishes.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -11,26 +11,26 @@ use crate::http::Rejection;
 /// The longest text of MQTT, in bytes.
 const TEXT_BYTES_MAX: usize = 65_535;
 
-/// What MQTT clients see of a message.
+/// Properties of a message for MQTT clients.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MqttOptions {
-    /// How surely it is delivered: 0 at most once, 1 at least once, 2 exactly once. A subscription gets the
-    /// lesser of this and its own. With 0 it does not wait for sessions whose clients are away.
+    /// The QoS: 0 at most once, 1 at least once, 2 exactly once. A subscription gets the lesser of this and its own.
+    /// With 0 it does not wait for sessions whose clients are away.
     #[schema(minimum = 0, maximum = 2, default = 2, example = 1)]
     qos: Option<u8>,
-    /// It is the topic's retained message: whoever subscribes later gets it at once. One without data (`""`)
-    /// takes the topic's retained message away. A topic with `+` or `#` in its name has none.
+    /// It becomes the topic's retained message: later subscribers get it at once. One without data (`""`) deletes the
+    /// topic's retained message. A topic with `+` or `#` in its name has none.
     #[serde(default)]
     #[schema(default = false)]
     retain: bool,
-    /// What the data are, in the application's words. Of MQTT 5, as what follows.
+    /// The type of the data, in the application's words. Of MQTT 5, as the fields below.
     #[schema(example = "application/json")]
     content_type: Option<String>,
-    /// The topic to which an answer is to be published.
+    /// The topic for the response.
     #[schema(example = "answers/7")]
     response_topic: Option<String>,
-    /// By which the answer is known, as base64.
+    /// Identifies the response for the requester, as base64.
     #[schema(example = "AQI=")]
     correlation_data: Option<String>,
     /// Names and values, in order; names may repeat.
@@ -40,7 +40,7 @@ pub(crate) struct MqttOptions {
 }
 
 impl MqttOptions {
-    /// The same publication with what is said here.
+    /// Returns the publication with these properties.
     pub fn apply(&self, mut publication: Publication) -> Result<Publication, Rejection> {
         let bad = |message: String| Rejection::new(ErrorCode::BadMqtt, format!("mqtt: {message}"));
         if let Some(number) = self.qos {
@@ -49,7 +49,7 @@ impl MqttOptions {
         }
         publication.retain = self.retain;
         if self.retain {
-            // It would come to clients of MQTT as a topic that is none there.
+            // MQTT has no topics with such names.
             model::filter::check_name(&publication.topic)
                 .map_err(|error| bad(format!("retain: {error}")))?;
         }

@@ -1,4 +1,4 @@
-//! How a caller wants a message published.
+//! The options of a publish.
 
 use std::fmt;
 
@@ -64,7 +64,7 @@ impl PartialSchema for IfOffset {
 
 impl ToSchema for IfOffset {}
 
-/// The user whom the application names as a message's sender.
+/// Checks the user whom the application names as a message's sender.
 pub(super) fn checked_sender(sender: Option<&str>) -> Result<Option<Name>, Rejection> {
     let Some(sender) = sender else { return Ok(None) };
     match check_name(sender) {
@@ -83,7 +83,7 @@ impl IfOffset {
     }
 }
 
-/// In milliseconds since 1970. One that lies beyond all time is never.
+/// Returns when a message expires, in milliseconds since 1970. A time beyond the largest number is never.
 pub(super) fn expires_ms(ttl_seconds: f64) -> Result<u64, Rejection> {
     if ttl_seconds.is_nan() || ttl_seconds <= 0.0 {
         return Err(Rejection::new(
@@ -91,7 +91,7 @@ pub(super) fn expires_ms(ttl_seconds: f64) -> Result<u64, Rejection> {
             "ttl_seconds is a number of seconds above 0",
         ));
     }
-    // Converted with saturation.
+    // The conversion saturates.
     let ttl_ms = (ttl_seconds * 1_000.0).ceil() as u64;
     Ok(process::unix_ms().saturating_add(ttl_ms))
 }

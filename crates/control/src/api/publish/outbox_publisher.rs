@@ -1,4 +1,4 @@
-//! What applications write in their own transactions: rows of the outbox, published as commands of a batch.
+//! Publishes rows of the outbox, which applications write in their own transactions, as commands of a batch.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use super::{check_rules, checked};
 use crate::http::Rejection;
 use crate::node::Node;
 
-/// Publishes on this node, as for a caller who may publish everywhere.
+/// Publishes on this node, as for a caller with all scopes.
 pub(crate) struct OutboxPublisher(pub Arc<Node>);
 
 impl Publisher for OutboxPublisher {
     fn publish(&self, row: &Row, done: Done) {
-        // Another process takes all that this one has: it publishes the row, too.
+        // Another process takes over in an upgrade, and publishes the row, too.
         let Some(_working) = self.0.upgrades.gate.work() else {
             return done(Outcome::Wait("the server is being upgraded".into()));
         };
@@ -57,7 +57,7 @@ fn publish_of(node: &Node, row: &Row) -> Result<broker::Publish, Rejection> {
     options.wait_for_disk = true;
     let has_history = node.history().rule(&publish.publication.topic).is_some();
     if has_history && !options.no_history && options.idempotency_key.is_none() {
-        // A row that a crash leaves behind its message is not published again.
+        // If a crash leaves the row of a published message, it is not published again.
         options.idempotency_key = Some(format!("outbox:{}", row.uid).as_str().into());
     }
     Ok(publish)

@@ -1,4 +1,4 @@
-//! A message on its way: what comes of it, and how many members it goes to.
+//! A message on its way: its result, and the number of its members.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use super::Published;
 use crate::http::Rejection;
 use crate::node::SHARD_TIMEOUT;
 
-/// How long the disk may take. With [`SHARD_TIMEOUT`] for the members it is less than what the
-/// whole request has, so that the caller learns what it is that took so long.
+/// The time limit of the disk. With [`SHARD_TIMEOUT`] for the members it is less than that of the whole request, so
+/// that the caller learns what took so long.
 pub(in crate::api) const DISK_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What came of a message, and when.
+/// The result of a message, and when it came.
 type Outcome = (Result<broker::Published, PublishError>, Instant);
 
 /// A message that is with the broker; its members are being counted.
@@ -26,13 +26,13 @@ pub(super) struct Pending {
     until: Instant,
 }
 
-/// What waits for a message, and what the broker calls about it.
+/// Returns a pending message, and the broker's callbacks about it.
 pub(super) fn pending(
     observer: Option<Arc<dyn DeliveryObserver>>,
 ) -> (Pending, Receipt, broker::Done) {
     let (count, members) = oneshot::channel();
     let (complete, done) = oneshot::channel();
-    // In both: if nobody waits any more, the caller went away.
+    // Sending fails in both if the caller has gone away.
     let receipt = Receipt::with_observer(move |total| _ = count.send(total), observer);
     let on_done = Box::new(move |result| _ = complete.send((result, Instant::now())));
     (Pending { done, members, until: Instant::now() + DISK_TIMEOUT }, receipt, on_done)
@@ -50,7 +50,7 @@ impl Pending {
     }
 }
 
-/// The disk didn't answer in [`DISK_TIMEOUT`]; the message may still be written.
+/// The disk didn't reply in [`DISK_TIMEOUT`]; the message may still be written.
 fn unsure() -> Rejection {
     let message = "the disk did not answer in 20 seconds: the message may or may not be published; \
                    repeat it with the same idempotency_key, which publishes it once";

@@ -1,4 +1,4 @@
-//! What back ends answer to the messages that they are sent: more messages.
+//! Publishes the messages with which back ends reply to messages.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,20 +12,20 @@ use crate::http::{Rejection, parse};
 use crate::node::Node;
 use crate::webhook::{PublishReplies, ReplyCounts, ReplyTo};
 
-/// Messages of one answer.
+/// Messages of one response, at most.
 const MESSAGES_MAX: usize = 10_000;
 
 /// Publishes on this node.
 pub(crate) struct ReplyPublisher(pub Arc<Node>);
 
-/// An answer. What else stands in it is passed over.
+/// A response of a back end. Other fields are ignored.
 #[derive(Deserialize)]
 struct ReplyBody {
     #[serde(default)]
     messages: Vec<Box<RawValue>>,
 }
 
-/// Which kind of message it is.
+/// The fields that decide of what kind a message is.
 #[derive(Deserialize)]
 struct Kind {
     user: Option<Box<RawValue>>,
@@ -78,7 +78,7 @@ fn in_bounds(at: usize, publish: broker::Publish) -> Result<broker::Publish, Rej
     Err(Rejection::new(ErrorCode::BatchTooLong, message))
 }
 
-/// A message of an answer, checked as that of a caller who may publish everywhere.
+/// Checks a message of a response as that of a caller with all scopes.
 fn message_of(
     node: &Node,
     raw: &RawValue,
@@ -117,7 +117,7 @@ fn message_of(
     }
 }
 
-/// Gives an answer that by which its client knows it, unless the back end says another.
+/// Adds the correlation data of the client's message, unless the back end sets its own.
 fn correlate(publication: &mut Publication, to: ReplyTo) {
     if let Some(data) = to.correlation_data {
         let attributes = publication.attributes.get_or_insert_default();

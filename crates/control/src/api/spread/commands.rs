@@ -1,4 +1,4 @@
-//! Commands of a batch that a node does for all.
+//! Commands of a batch that other nodes carry out as well.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use crate::node::Node;
 
 /// The other nodes of a cluster, for the commands of one batch.
 pub(in crate::api) struct OtherNodes {
-    /// `None` where the node is alone.
+    /// `None` if the node is alone.
     link: Option<Arc<Link>>,
     /// Nodes that did not reply to a command: the batch waits for each of them once.
     silent: BTreeSet<NodeId>,
 }
 
-/// A command that other nodes do.
+/// A command that other nodes carry out.
 pub(in crate::api) struct PendingCommand {
     replies: Vec<(PeerState, Option<oneshot::Receiver<CallReply>>)>,
     until: Instant,
 }
 
-/// What other nodes did.
+/// The result of other nodes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::api) struct DoneByOthers {
-    /// To so many connections.
+    /// The number of connections.
     pub count: u64,
     /// Nodes that did not reply, or could not do it. They may have done it all the same.
     pub missing: Vec<String>,
@@ -40,8 +40,8 @@ impl OtherNodes {
         OtherNodes { link: node.cluster.clone(), silent: BTreeSet::new() }
     }
 
-    /// Has the others do the call of this path with this body: all of them, or the one of a connection if `owner` says
-    /// whose it is. `None` where the node is alone.
+    /// Makes other nodes do the call of this path with this body: all of them, or only `owner`, the node of a
+    /// connection. Returns `None` if the node is alone.
     pub fn begin(
         &self,
         path: &str,
@@ -49,7 +49,7 @@ impl OtherNodes {
         owner: Option<NodeId>,
     ) -> Option<PendingCommand> {
         let link = self.link.as_deref()?;
-        // What was read from JSON can be written.
+        // A body that was read from JSON always serializes.
         let body = serde_json::to_vec(body).unwrap_or_default();
         let is_meant = |peer: &PeerState| owner.is_none_or(|owner| owner == peer.node);
         let peers = peers_of(link).filter(|(peer, _)| is_meant(peer));

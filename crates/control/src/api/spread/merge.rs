@@ -1,4 +1,4 @@
-//! How the replies of several nodes become one.
+//! Merges the replies of several nodes.
 
 use std::collections::BTreeMap;
 
@@ -18,27 +18,27 @@ const LARGEST: [&str; 10] = [
     "until",
 ];
 
-/// How the replies of several nodes become one.
+/// How to merge the replies of several nodes.
 #[derive(Clone, Copy)]
 pub(crate) enum Merge {
-    /// Numbers are added, or the largest counts; lists come one behind the other; texts are those of the node that was
-    /// called.
+    /// Numbers are added, or the largest counts; lists are appended; texts are those of the called node.
     Sum,
     /// Pages of topics, in the order of their names.
     Topics,
-    /// Only the node does the call that has the connection.
+    /// Only the node with the connection does the call.
     Owner,
-    /// Only the node does the call that is called, or named.
+    /// Only the called node, or the named one, does the call.
     One,
 }
 
 impl Merge {
-    /// Whether the node that is called does it alone where no other one is named.
+    /// Reports whether the called node does it alone unless the call names another one.
     pub fn is_by_one(self) -> bool {
         matches!(self, Merge::One)
     }
 
-    /// Merges the replies of other nodes into the own one. Lists of connections and topics have so many.
+    /// Merges the replies of other nodes into the own one. Lists of connections and topics get `limit` elements at
+    /// most.
     pub fn merge(
         self,
         mut own: Map<String, Value>,
@@ -88,8 +88,8 @@ fn sum(key: &str, own: &Number, other: &Number) -> Number {
     Number::from_f64(result).unwrap_or_else(|| own.clone())
 }
 
-/// One page of several, each of which has the first topics of its node. A topic among the first of all is among the
-/// first of each node that has it.
+/// Makes one page of several, each of which has the first topics of its node. A topic among the first of all is among
+/// the first of each node that has it.
 fn topics(pages: impl Iterator<Item = Map<String, Value>>, limit: usize) -> Map<String, Value> {
     let (mut members, mut has_next) = (BTreeMap::<String, u64>::new(), false);
     for page in pages {

@@ -1,8 +1,8 @@
-//! Calls that a node of a cluster does for all: it has the others do them as well, and merges what they reply. With
-//! `?node=` one node does it.
+//! Calls that a node of a cluster does for all: it makes the others do them as well, and merges their replies. With
+//! `?node=` one node does the call.
 //!
-//! Another node gets the call as it came, with its method, path and body, and does it by itself. It trusts the node that
-//! calls to have checked the key, as it trusts it with messages: both are let in by NATS.
+//! Another node gets the call unchanged, with its method, path and body. It trusts the calling node to have checked
+//! the key, as it trusts it with messages: NATS has admitted both.
 
 mod commands;
 mod merge;
@@ -38,16 +38,16 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Calls of other nodes that are done at a time; the others wait.
 const CALLS_MAX: usize = 16;
 
-/// The body of a call that goes to other nodes, in bytes.
+/// The largest body of a call that goes to other nodes, in bytes.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
-/// A reply to another node, in bytes: NATS carries 1 MiB.
+/// The largest reply to another node, in bytes: NATS carries 1 MiB.
 const REPLY_BYTES_MAX: usize = 512 << 10;
 
-/// Connections or topics in a reply that doesn't say how many.
+/// Connections or topics in the reply to a call without `limit`.
 const LIMIT: usize = 100;
 
-/// The calls that are done for all nodes: method, path, and how replies become one.
+/// The calls that all nodes do: method, path, and how to merge the replies.
 pub(super) const CALLS: &[(&str, &str, Merge)] = &[
     ("GET", "/api/stats", Merge::Sum),
     ("GET", "/api/cluster/nodes", Merge::Sum),
@@ -70,7 +70,7 @@ pub(super) const CALLS: &[(&str, &str, Merge)] = &[
     ("DELETE", "/api/rebalance", Merge::One),
 ];
 
-/// How the replies of a request become one; `None` for one that this node does alone.
+/// Returns how to merge the replies to a request, or `None` if this node does it alone.
 fn merge_of(request: &Request) -> Option<Merge> {
     let path = request.extensions().get::<MatchedPath>()?.as_str();
     let method = request.method().as_str();
@@ -86,7 +86,7 @@ struct Spread<'a> {
     until: Instant,
 }
 
-/// Has other nodes do a call as well, or one of them.
+/// Makes other nodes do a call as well, or one of them alone.
 pub(super) async fn spread(
     State(link): State<Arc<Link>>,
     request: Request,
@@ -96,7 +96,7 @@ pub(super) async fn spread(
     let (mut parts, body) = request.into_parts();
     let (target, node) = split_node(&parts.uri);
     if node.is_some() {
-        // It is a part of one that was parsed.
+        // It is part of a URI that was parsed.
         parts.uri = target.parse().unwrap_or_default();
     }
     let Ok(body) = to_bytes(body, BODY_BYTES_MAX).await else {
@@ -122,7 +122,7 @@ pub(super) async fn spread(
         },
         (None, true) => match owner().map(|node| call.find(&node)) {
             Some(Ok(Some(peer))) => call.pass(&peer).await,
-            // Its node is gone, or it is none: this node says so.
+            // The node of the connection is gone, or the id is invalid: this node's response says so.
             _ => next.run(request).await,
         },
         (None, false) => {
@@ -134,7 +134,7 @@ pub(super) async fn spread(
 }
 
 impl Spread<'_> {
-    /// The node with this id or name; `None` for this one.
+    /// Returns the node with this id or name, or `None` for this one.
     fn find(&self, node: &str) -> Result<Option<PeerState>, Rejection> {
         let own = self.link.settings();
         // A node without a name has its id alone.
@@ -155,7 +155,7 @@ impl Spread<'_> {
         self.link.call(node, self.method.as_str(), &self.target, &self.body)
     }
 
-    /// Has one other node do the call.
+    /// Makes one other node do the call.
     async fn pass(&self, peer: &PeerState) -> Response {
         let reply = timeout_at(self.until, self.call(peer.node)).await;
         let Ok(Ok(reply)) = reply else {
@@ -170,7 +170,7 @@ impl Spread<'_> {
         (status, json(), reply.body).into_response()
     }
 
-    /// Has all other nodes do the call: each with what it is called.
+    /// Makes all other nodes do the call. Returns the name of each with its reply.
     fn begin(&self) -> Vec<(String, Option<oneshot::Receiver<CallReply>>)> {
         let call = |(peer, can_reply): (PeerState, bool)| {
             (label(&peer), can_reply.then(|| self.call(peer.node)))
@@ -178,7 +178,7 @@ impl Spread<'_> {
         peers_of(self.link).map(call).collect()
     }
 
-    /// Adds the replies of other nodes to the own one, and which of them did not reply.
+    /// Merges the replies of other nodes into the own one, and adds which of them did not reply.
     async fn merge(
         &self,
         own: Response,
@@ -210,7 +210,7 @@ impl Spread<'_> {
     }
 }
 
-/// The other nodes of the cluster that are there, each with whether it can reply to a call.
+/// Returns the other nodes that are up, each with whether it can reply to a call.
 fn peers_of(link: &Link) -> impl Iterator<Item = (PeerState, bool)> {
     let status = link.status();
     let is_connected = status.connection.is_connected;
@@ -221,7 +221,7 @@ fn peers_of(link: &Link) -> impl Iterator<Item = (PeerState, bool)> {
     })
 }
 
-/// What a node replied, if it did the call in time.
+/// Returns the reply of a node, if it did the call in time.
 async fn object_of(
     reply: Option<oneshot::Receiver<CallReply>>,
     until: Instant,
@@ -237,12 +237,12 @@ fn json() -> [(header::HeaderName, HeaderValue); 1] {
     [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))]
 }
 
-/// What people call a node.
+/// Returns a node's name, or its id if it has none.
 fn label(peer: &PeerState) -> String {
     if peer.name.is_empty() { peer.node.to_string() } else { peer.name.clone() }
 }
 
-/// The path and query without `node`, and that.
+/// Splits `node` from the path and query.
 fn split_node(uri: &Uri) -> (String, Option<String>) {
     let query = uri.query().unwrap_or_default();
     // The key may be percent-encoded.
@@ -256,7 +256,7 @@ fn split_node(uri: &Uri) -> (String, Option<String>) {
     (format!("{}{mark}{rest}", uri.path()), node)
 }
 
-/// How many connections or topics a call wants.
+/// Returns how many connections or topics a call requests.
 fn limit_of(target: &str) -> usize {
     let (_, query) = target.split_once('?').unwrap_or_default();
     let mut pairs = protocol::query::pairs(query).flatten();
@@ -264,7 +264,7 @@ fn limit_of(target: &str) -> usize {
     limit.and_then(|(_, value)| value.parse().ok()).unwrap_or(LIMIT)
 }
 
-/// The node of the connection that a body names, if it names one.
+/// Returns the node of the connection that a body names, if it names one.
 fn owner_of(body: &[u8]) -> Option<NodeId> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let id: ConnectionId = body.get("connection")?.as_str()?.parse().ok()?;
@@ -280,7 +280,8 @@ pub(crate) async fn serve(node: Arc<Node>, link: Arc<Link>, mut calls: mpsc::Rec
         let Ok(permit) = permits.clone().acquire_owned().await else { return };
         let (router, link, gate) = (router.clone(), link.clone(), gate.clone());
         tokio::spawn(async move {
-            // As a request does. Where another process takes this one's place the caller gets no reply.
+            // A call passes the gate as a request does. If another process takes this one's place, the caller gets no
+            // reply.
             if let Pass::Here(working) = gate.pass(|| ()).await {
                 let (status, body) = perform(router, &call).await;
                 link.reply(&call, status.as_u16(), body);
@@ -291,7 +292,7 @@ pub(crate) async fn serve(node: Arc<Node>, link: Arc<Link>, mut calls: mpsc::Rec
     }
 }
 
-/// The calls that other nodes may have this one do.
+/// The calls that other nodes may make here.
 fn router(node: Arc<Node>) -> Router {
     let only_spread = async |request: Request, next: Next| match merge_of(&request) {
         Some(_) => next.run(request).await,

@@ -1,4 +1,4 @@
-//! Makes planned changes of subscriptions so: in the store, in memory, and on open connections.
+//! Carries out planned changes of subscriptions: in the store, in memory, and on open connections.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::node::{Node, ShardReplies, UserLock};
 /// Users whose connections the shards count at a time.
 const USERS_AT_ONCE: usize = 256;
 
-/// A user's edit, and how many open connections it reached, where that is known.
+/// A user's edit, and how many open connections it reached, if that is known.
 type Committed = ((Name, Edited), Option<u64>);
 
-/// Stores what was planned, applies it, and has the connections enter and leave.
+/// Stores a planned change, applies it, and makes connections enter and leave.
 pub(super) async fn commit(
     node: Arc<Node>,
     change: Change,
@@ -40,8 +40,8 @@ pub(super) async fn commit(
     task.await.unwrap_or_else(|_| Err(Rejection::going_down()))
 }
 
-/// Rejects a change that adds more than it takes away where there is no capacity for that. Changes of others
-/// that are under way are not counted.
+/// Rejects a change that adds more than it removes if there is no capacity for the difference. Other changes that are
+/// under way are not counted.
 fn check_capacity(node: &Node, edits: &[(Name, Edited)]) -> Result<(), Rejection> {
     let count =
         |of: fn(&Edited) -> usize| edits.iter().map(|(_, edited)| of(edited)).sum::<usize>();
@@ -70,7 +70,7 @@ async fn store(node: &Node, change: &Change) -> Result<(), Rejection> {
     };
     let (done, result) = oneshot::channel();
     let done = Box::new(move |result| {
-        // The task that waits is gone only when the process ends.
+        // The waiting task is gone only when the process ends.
         let _ = done.send(result);
     });
     store.save(change.clone(), done).map_err(|error| unavailable(ErrorCode::StoreBusy, error))?;
@@ -82,13 +82,13 @@ async fn store(node: &Node, change: &Change) -> Result<(), Rejection> {
 #[derive(Default)]
 struct Sent {
     connections: u64,
-    /// A shard did not answer how many it has.
+    /// A shard did not reply how many it has.
     is_unknown: bool,
     replies: Vec<ShardReplies<u32>>,
 }
 
 impl Sent {
-    /// How many connections they reach; `None` if that is not known.
+    /// Returns how many connections they reach, or `None` if that is not known.
     async fn connections(self) -> Option<u64> {
         let mut is_known = !self.is_unknown;
         for response in self.replies {
@@ -98,9 +98,8 @@ impl Sent {
     }
 }
 
-/// Has the open connections of users enter and leave topics, on the shards where they have any.
-/// Who connects later finds the table changed. A shard that doesn't answer
-/// gets all commands.
+/// Makes the open connections of users enter and leave topics, on the shards where they have any. Later connections
+/// find the table changed. A shard that doesn't reply gets all commands.
 async fn send_all(node: &Node, edits: &[(Name, Edited)]) -> Vec<Sent> {
     let mut all_sent = Vec::with_capacity(edits.len());
     let mut silent = vec![false; node.shards.count()];
@@ -132,8 +131,8 @@ async fn send_all(node: &Node, edits: &[(Name, Edited)]) -> Vec<Sent> {
     all_sent
 }
 
-/// Asks each shard that is not known to be silent how many connections the user has there; no
-/// shard about somebody for whom nothing changed.
+/// Requests from each shard that is not known to be silent how many connections the user has there. If nothing changed
+/// for the user, it requests nothing.
 fn count(
     node: &Node,
     (user, edited): &(Name, Edited),

@@ -1,10 +1,9 @@
 //! Durable subscriptions: the topics that a user enters on connect, changed one by one, in bulk, or
 //! from a file.
 //!
-//! A change is stored first and made after, so that what a connection enters is what a restart would
-//! find; one that can't be stored changes nothing. While it is on its way, others of the same user
-//! wait for their turn, for the store writes each row whole. All of it runs in a task of its own: a
-//! caller who goes away leaves nothing half done.
+//! A change is stored before it is applied, so that a restart finds the topics that connections have entered. A
+//! change that can't be stored has no effect. Meanwhile other changes of the same user wait for their turn, for the
+//! store writes each row whole. A change runs in a task of its own: a caller that goes away leaves nothing half done.
 
 mod commit;
 pub(super) mod subscribers;
@@ -29,7 +28,7 @@ use commit::commit;
 /// Changes in one call.
 const CHANGES_MAX: usize = 1_000;
 
-/// Rows that are planned, or changes, before others of this thread have their turn.
+/// Rows, or changes, that are planned before other tasks of this thread run.
 const ROWS_AT_ONCE: usize = 4_096;
 const CHANGES_AT_ONCE: usize = 64;
 
@@ -37,16 +36,16 @@ const CHANGES_AT_ONCE: usize = 64;
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Subscribe {
-    /// The user need not be here.
+    /// The user need not be connected.
     #[schema(example = "alice")]
     user: Option<String>,
-    /// Topics to enter on every connect from now on, and at once where the user is here.
+    /// Topics to enter on every connect from now on, and at once if the user is connected.
     #[schema(example = json!(["feed:bob"]))]
     add: Option<Vec<String>>,
     /// Topics to leave, before those of `add` are entered.
     #[schema(example = json!(["feed:eve"]))]
     remove: Option<Vec<String>>,
-    /// At most 1,000, instead of the other fields: all that are good are done, in order.
+    /// At most 1,000, instead of the other fields: all valid ones are done, in order.
     #[schema(value_type = Option<Vec<UserChange>>)]
     changes: Option<Vec<Box<RawValue>>>,
 }
@@ -66,7 +65,7 @@ pub(crate) struct UserChange {
     remove: Vec<String>,
 }
 
-/// What became of a user's topics.
+/// The result of a change of a user's topics.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Changed {
     #[schema(example = "alice")]
@@ -80,12 +79,13 @@ pub(crate) struct Changed {
     /// Topics that the user has now.
     #[schema(example = 17)]
     count: usize,
-    /// Open connections of the user that enter and leave, 0 where nothing changed; null when a shard did not answer in 5 seconds, and may still do it.
+    /// Open connections of the user that enter and leave, 0 if nothing changed; null if a shard did not reply in 5
+    /// seconds: it may still do it.
     #[schema(example = 2)]
     connections: Option<u64>,
 }
 
-/// The answer to one change, or to many, in their order.
+/// The result of one change, or of many, in their order.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum Answer {
@@ -98,13 +98,13 @@ pub(crate) enum Answer {
     },
 }
 
-/// The answer to one of many changes.
+/// The result of one of many changes.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum ChangeResult {
     /// It was done.
     Done {
-        /// What became of the user's topics.
+        /// The user's topics.
         ok: Changed,
     },
     /// It was not done; others were.
@@ -116,24 +116,24 @@ pub(crate) enum ChangeResult {
 pub(crate) struct UserTopics {
     #[schema(example = "alice")]
     user: String,
-    /// By name.
+    /// Sorted by name.
     #[schema(example = json!(["feed:bob"]))]
     topics: Vec<String>,
 }
 
-/// What an import did.
+/// The result of an import.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Imported {
     /// Rows in the body.
     #[schema(example = 50_000)]
     rows: usize,
-    /// Those that were not there yet.
+    /// Rows that were not subscriptions before.
     #[schema(example = 49_871)]
     added: usize,
 }
 
-/// Change which topics users enter on connect. Their open connections enter and leave at once.
-/// Answered when the change is stored, where a store is configured.
+/// Change which topics users enter on connect. Their open connections enter and leave at once. With a store, the
+/// response comes when the change is stored.
 #[utoipa::path(post, path = "/api/subscriptions", tag = "subscriptions", request_body = Subscribe,
     responses((status = 200, body = Answer),
     (status = 409, body = ErrorBody,
@@ -159,7 +159,7 @@ pub(crate) async fn change(
     .map(Json)
 }
 
-/// A user's topics; none for somebody who is not known.
+/// A user's topics; none for an unknown user.
 #[utoipa::path(get, path = "/api/subscriptions/{user}", tag = "subscriptions",
     params(("user" = String, Path, description = "The user, percent-encoded")), responses(
     (status = 200, body = UserTopics)))]
@@ -175,7 +175,7 @@ pub(crate) async fn list(
     Ok(Json(UserTopics { user, topics }))
 }
 
-/// Take all topics from a user. Open connections leave them at once.
+/// Remove all topics from a user. Open connections leave them at once.
 #[utoipa::path(delete, path = "/api/subscriptions/{user}", tag = "subscriptions",
     params(("user" = String, Path, description = "The user, percent-encoded")), responses(
     (status = 200, body = Changed)))]
@@ -215,7 +215,7 @@ pub(crate) async fn import(
     Ok(Json(Imported { rows, added }))
 }
 
-/// A user whose name is a path of its own.
+/// The name of a user that is also the path of a call.
 pub(crate) const IMPORT: &str = "import";
 
 /// A CSV body.
@@ -315,14 +315,14 @@ async fn change_many(node: Arc<Node>, changes: Vec<Box<RawValue>>) -> Result<Ans
             ok: Changed::new(user.into(), &edited, connections),
         })
         .collect();
-    // In ascending order, so each index is right when its turn comes.
+    // The indexes ascend, so each is right at its insertion.
     for (at, result) in rejected {
         results.insert(at, result);
     }
     Ok(Answer::Many { results })
 }
 
-/// Plans all rows of a text: how many there are, and what becomes of whom.
+/// Plans all rows of a text. Returns their number, and the edits of users.
 async fn plan_rows(
     plan: &mut Plan<'_>,
     text: &[u8],

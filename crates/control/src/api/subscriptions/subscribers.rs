@@ -1,4 +1,4 @@
-//! Who has subscribed to a topic for good, here or not: the table of subscriptions read the other way.
+//! Durable subscribers of a topic, connected or not: the table of subscriptions by topic.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ const SUBSCRIBERS: usize = 100;
 /// Subscribers in one page at most.
 const SUBSCRIBERS_MAX: usize = 10_000;
 
-/// Which subscribers.
+/// Selects subscribers.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -29,7 +29,7 @@ pub(crate) struct SubscribersQuery {
     #[serde(default)]
     #[param(example = "alice")]
     after: String,
-    /// At most so many, up to 10,000; 100 by default.
+    /// How many at most: up to 10,000, by default 100.
     limit: Option<usize>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Subscribers {
     #[schema(example = 20_291)]
     count: u64,
     subscribers: Vec<Subscriber>,
-    /// Ask for what is after it; null on the last page.
+    /// The `after` of the next page; null on the last page.
     #[schema(example = "carol")]
     next: Option<String>,
 }
@@ -56,8 +56,8 @@ pub(crate) struct Subscriber {
     connected: bool,
 }
 
-/// Who enters the topic on each connect: those who are subscribed to it for good, connected or not.
-/// (Who is in it now: /api/topics/{topic}/members.)
+/// The users who enter the topic on each connect by their durable subscriptions, connected or not. (The members of
+/// now: /api/topics/{topic}/members.)
 #[utoipa::path(get, path = "/api/topics/{topic}/subscribers", tag = "subscriptions",
     params(("topic" = String, Path, description = "The topic, percent-encoded"), SubscribersQuery),
     responses((status = 200, body = Subscribers),
@@ -87,7 +87,7 @@ pub(crate) async fn subscribers(
     Ok(Json(Subscribers { topic, count: page.count, subscribers, next }))
 }
 
-/// Which of these users have an open connection.
+/// Returns which of these users have an open connection.
 async fn connected(node: &Node, users: &[Name]) -> Result<Vec<bool>, Rejection> {
     if users.is_empty() {
         return Ok(Vec::new());

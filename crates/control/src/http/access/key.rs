@@ -14,20 +14,20 @@ use super::RequiredScope;
 /// A key as the configuration has it.
 #[derive(Clone)]
 pub struct ApiKey {
-    /// What logs and metrics call it.
+    /// Its name in logs and metrics.
     pub name: String,
-    /// The SHA-256 of what callers send.
+    /// The SHA-256 of its text.
     pub hash: [u8; 32],
-    /// What it may be used for.
+    /// Its scopes.
     pub scopes: Vec<Scope>,
-    /// When it ceases to be valid, in seconds since 1970; `None` is never.
+    /// When it expires, in seconds since 1970; `None` is never.
     pub expires: Option<u64>,
-    /// What all who call with it may do in a second.
+    /// What all its callers together may do in a second.
     pub limits: Limits,
 }
 
 impl ApiKey {
-    /// A key by its text, for everything, without end and limits.
+    /// A key by its text, with the scope `admin`, without expiry and limits.
     pub fn of_text(name: &str, key: &str) -> Self {
         ApiKey {
             name: name.into(),
@@ -39,18 +39,18 @@ impl ApiKey {
     }
 }
 
-/// The hash of a key, or of a session's id. Both are random and long, so nobody finds them by trying,
-/// and it may be fast.
+/// Hashes a key, or a session's id. Both are random and long, so that guessing them is hopeless and the hash may be
+/// fast.
 pub(super) fn hash(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }
 
-/// What a wall clock says, in seconds since 1970.
+/// Returns the wall-clock time, in seconds since 1970.
 pub(super) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The principal of whoever calls a node that asks for no key.
+/// Returns the principal of the callers of a node that requires no key.
 pub(super) fn everything() -> &'static Principal {
     static EVERYTHING: LazyLock<Principal> = LazyLock::new(Principal::application);
     &EVERYTHING
@@ -68,7 +68,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// A key that has been used for so many calls.
+    /// A key that has been used for this many calls.
     pub(super) fn new(key: ApiKey, calls: u64) -> Self {
         let ApiKey { name, hash, scopes, expires, limits } = key;
         let principal = Principal::application_with(&scopes);
@@ -76,12 +76,12 @@ impl Key {
         Key { name: name.into(), hash, scopes, expires, limits, principal, calls }
     }
 
-    /// Whether it has this hash. It takes the same time whatever the answer.
+    /// Reports whether it has this hash, in constant time.
     pub(super) fn is(&self, hash: &[u8; 32]) -> bool {
         self.hash.ct_eq(hash).into()
     }
 
-    /// Whether it may be used for what needs this.
+    /// Reports whether its scopes allow what requires this.
     pub(super) fn may(&self, required_scope: RequiredScope) -> bool {
         self.scopes.iter().any(|scope| match (required_scope, scope) {
             (_, Scope::Admin) | (RequiredScope::Nothing | RequiredScope::Key, _) => true,

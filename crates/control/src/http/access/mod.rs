@@ -1,5 +1,4 @@
-//! Who may call: the keys of the API with their scopes, and the sessions of browsers that have signed
-//! in with one.
+//! Access to the API: its keys with their scopes, and the sessions of browsers that have signed in with one.
 
 mod key;
 mod rates;
@@ -28,30 +27,30 @@ pub use sign_ins::SignIns;
 use super::Rejection;
 use super::host::{host_name, is_local};
 
-/// What the configuration says of who may call.
+/// The configuration of access.
 #[derive(Clone, Default)]
 pub struct AccessSettings {
-    /// The keys. While there is none, no call needs one.
+    /// The keys. While there is none, no call requires one.
     pub keys: Vec<ApiKey>,
     /// Names that browsers may have for this port, beside `localhost` and addresses.
     pub hosts: Vec<String>,
-    /// Proxies that say whom they speak for.
+    /// Proxies that are trusted to name their clients.
     pub proxies: Networks,
     /// How long a browser stays signed in.
     pub session: Duration,
 }
 
-/// Who may call: shared by all requests, and changed by a reload.
+/// The keys and sessions that may call: shared by all requests, and changed by a reload.
 #[derive(Default)]
 pub struct Access {
     ring: RwLock<Arc<Ring>>,
     sessions: Mutex<Sessions>,
     rejected: [AtomicU64; COUNTED.len() + 1],
-    /// What keys were refused for their rates.
+    /// Calls that were rejected for the rates of keys.
     pub(crate) refused: Refused,
 }
 
-/// The keys and what goes with them, as they are now.
+/// The settings in force.
 #[derive(Default)]
 pub(crate) struct Ring {
     keys: Vec<Arc<Key>>,
@@ -60,7 +59,7 @@ pub(crate) struct Ring {
     session: Duration,
 }
 
-/// Codes of rejections that are counted each by itself.
+/// Codes of rejections that have a count of their own.
 const COUNTED: [ErrorCode; 9] = [
     ErrorCode::BadHost,
     ErrorCode::BadKey,
@@ -77,14 +76,14 @@ const COUNTED: [ErrorCode; 9] = [
 const OTHER: &str = "other";
 
 impl Access {
-    /// As the configuration says.
+    /// Access with these settings.
     pub fn new(settings: AccessSettings) -> Arc<Self> {
         let access = Access::default();
         access.set(settings);
         Arc::new(access)
     }
 
-    /// Takes other settings. Sessions of keys that are no longer there end.
+    /// Changes the settings. Sessions of keys that are gone end.
     pub fn set(&self, settings: AccessSettings) {
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
         let before = ring.clone();
@@ -107,7 +106,7 @@ impl Access {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The caller with this token in `Authorization: Bearer`.
+    /// Returns the caller with this token in `Authorization: Bearer`.
     pub(crate) fn by_token(&self, ring: &Ring, token: &str) -> Result<Caller, Rejection> {
         let key = ring.find(&key::hash(token)).ok_or_else(|| {
             let message = "this is not an API key of this node";
@@ -116,7 +115,7 @@ impl Access {
         Caller::with(key, None)
     }
 
-    /// The caller whose browser sent this session.
+    /// Returns the caller whose browser sent this session.
     pub(crate) fn by_session(&self, ring: &Ring, id: &str) -> Result<Caller, Rejection> {
         let id = key::hash(id);
         let hash = self.sessions().find(&id, ring.session, Instant::now());
@@ -127,7 +126,7 @@ impl Access {
         Caller::with(key, Some(id))
     }
 
-    /// Signs a browser in with a key, and gives the session's id. Whoever tries too often waits.
+    /// Signs a browser in with a key, and returns the session's id. Rejects an address that has failed too often.
     pub(crate) fn sign_in(
         &self,
         address: IpAddr,
@@ -158,7 +157,7 @@ impl Access {
         }
     }
 
-    /// Whether a caller who was let in some time ago would be let in now.
+    /// Reports whether a caller who was let in some time ago would be let in now.
     pub(crate) fn is_valid(&self, caller: &Caller, required_scope: RequiredScope) -> bool {
         let ring = self.ring();
         let Some(key) = &caller.key else { return ring.keys.is_empty() };
@@ -175,7 +174,7 @@ impl Access {
         self.rejected[at].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The counts, for the metrics.
+    /// Returns the counts, for the metrics.
     pub(crate) fn stats(&self) -> Stats {
         let count = |at: usize| self.rejected[at].load(Ordering::Relaxed);
         let calls = |key: &Arc<Key>| (key.name.to_string(), key.calls.load(Ordering::Relaxed));
@@ -190,21 +189,21 @@ impl Access {
 
 /// The counts, for the metrics.
 pub(crate) struct Stats {
-    /// By the key's name.
+    /// Calls by the key's name.
     pub calls: Vec<(String, u64)>,
-    /// By the rejection's code.
+    /// Rejections by their code.
     pub rejected: [(&'static str, u64); COUNTED.len() + 1],
     /// Browsers that are signed in.
     pub sessions: usize,
 }
 
 impl Ring {
-    /// Whether calls need a key.
+    /// Reports whether calls require a key.
     pub fn requires_key(&self) -> bool {
         !self.keys.is_empty()
     }
 
-    /// The key of this hash. All keys are compared, each in the same time whatever it is.
+    /// Returns the key with this hash. Compares all keys, each in constant time.
     fn find(&self, hash: &[u8; 32]) -> Option<Arc<Key>> {
         let mut found = None;
         for key in &self.keys {
@@ -215,14 +214,13 @@ impl Ring {
         found.cloned()
     }
 
-    /// Whether the node is known by this name: a web page can make any other one point here (DNS
-    /// rebinding).
+    /// Reports whether this is a name of the node: a web page can make any other one point here (DNS rebinding).
     pub fn knows(&self, host: &str) -> bool {
         let name = host_name(host);
         is_local(host) || self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
     }
 
-    /// Proxies that say whom they speak for.
+    /// Proxies that are trusted to name their clients.
     pub fn proxies(&self) -> &Networks {
         &self.proxies
     }
@@ -233,22 +231,22 @@ impl Ring {
     }
 }
 
-/// Who calls. Every request that gets to its call has one.
+/// The caller of a request. Every request that reaches its call has one.
 #[derive(Clone)]
 pub(crate) struct Caller {
-    /// `None` while the node asks for no key: then the caller may do everything.
+    /// `None` while the node requires no key: then the caller may do everything.
     key: Option<Arc<Key>>,
     /// Of a browser that is signed in: the hash of its session's id.
     session: Option<[u8; 32]>,
 }
 
 impl Caller {
-    /// The caller of a node that asks for no key.
+    /// The caller of a node that requires no key.
     pub fn without_key() -> Self {
         Caller { key: None, session: None }
     }
 
-    /// The caller with this key, if it is still valid.
+    /// Returns the caller with this key, if the key has not expired.
     fn with(key: Arc<Key>, session: Option<[u8; 32]>) -> Result<Self, Rejection> {
         if key.expires.is_some_and(|expires| expires <= key::unix_seconds()) {
             let message =
@@ -258,7 +256,7 @@ impl Caller {
         Ok(Caller { key: Some(key), session })
     }
 
-    /// What the configuration calls the caller's key.
+    /// The name of the caller's key in the configuration.
     pub fn name(&self) -> Option<&str> {
         self.key.as_deref().map(|key| &*key.name)
     }
@@ -271,7 +269,7 @@ impl Caller {
         }
     }
 
-    /// Who calls, for the policy.
+    /// The caller's principal, for the policy.
     pub fn principal(&self) -> &auth::Principal {
         match &self.key {
             Some(key) => &key.principal,
@@ -279,12 +277,12 @@ impl Caller {
         }
     }
 
-    /// Whether the caller may do what needs this.
+    /// Reports whether the caller may do what requires this scope.
     pub fn may(&self, required_scope: RequiredScope) -> bool {
         self.key.as_ref().is_none_or(|key| key.may(required_scope))
     }
 
-    /// Rejects a caller who may not do what needs this.
+    /// Rejects a caller who lacks this scope.
     pub fn check(&self, required_scope: RequiredScope) -> Result<(), Rejection> {
         match self.may(required_scope) {
             true => Ok(()),
@@ -292,7 +290,7 @@ impl Caller {
         }
     }
 
-    /// Why the caller may not do what needs this.
+    /// Returns the rejection of a caller who lacks this scope.
     pub fn lacks(&self, required_scope: RequiredScope) -> Rejection {
         let scope = required_scope.scope();
         let (name, wants) = (self.name().unwrap_or_default(), required_scope.wants());
@@ -309,7 +307,7 @@ impl Caller {
     }
 }
 
-/// The caller whom the guard has let through. Where no guard stood, nobody is.
+/// Extracts the caller whom the guard has let through. Rejects the request if no guard has run.
 impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Rejection;
 

@@ -1,4 +1,4 @@
-//! What a key may do in a second, all of its callers together.
+//! The rates of keys, each for all of its callers together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,18 +8,18 @@ use quotas::{Account, Cost, Limits, Quotas, Unit, Who};
 use super::Caller;
 use crate::http::{Rejection, Served};
 
-/// A call.
+/// The cost of a call.
 pub(crate) const COMMAND: Cost = Cost::NOTHING.with(Unit::Commands, 1);
 
-/// A message.
+/// The cost of a message.
 pub(crate) const PUBLISH: Cost = Cost::NOTHING.with(Unit::Publishes, 1);
 
-/// How often keys were refused, by the limit.
+/// Rejections of keys, by the limit.
 #[derive(Default)]
 pub(crate) struct Refused([AtomicU64; Unit::ALL.len()]);
 
 impl Refused {
-    /// By the key of the setting that is the default of the limit.
+    /// Returns the counts by the name of the setting with the limit's default.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let count =
             |unit: &Unit| Some((setting(*unit)?, self.0[*unit as usize].load(Ordering::Relaxed)));
@@ -27,7 +27,7 @@ impl Refused {
     }
 }
 
-/// The setting of a unit of which keys may use so much.
+/// Returns the setting that limits a unit for keys, if there is one.
 fn setting(unit: Unit) -> Option<&'static str> {
     match unit {
         Unit::Commands => Some("limits.commands_per_second_per_key_max"),
@@ -37,7 +37,7 @@ fn setting(unit: Unit) -> Option<&'static str> {
     }
 }
 
-/// What a key is charged with.
+/// A key, its limits, and the quotas to charge.
 struct Charge<'a> {
     name: &'a str,
     limits: &'a Limits,
@@ -46,7 +46,7 @@ struct Charge<'a> {
 }
 
 impl Charge<'_> {
-    /// The key's account, if it uses more than a little.
+    /// Returns the key's account. A key that uses little has none.
     fn account(&self, cost: &Cost) -> Option<Arc<Account>> {
         self.quotas.account(Who::Key(self.name), cost, self.limits, self.now_us)
     }
@@ -59,12 +59,12 @@ impl Caller {
         Some(Charge { name, limits, quotas: served.quotas(), now_us: served.now_us() })
     }
 
-    /// Charges the caller's key for what it is about to do, unless it has done too much.
+    /// Charges the caller's key for a cost. Rejects the call if the key is above its rate.
     pub fn spend(&self, cost: &Cost, served: &(impl Served + ?Sized)) -> Result<(), Rejection> {
         let Some(charge) = self.charge(served) else { return Ok(()) };
         let Some(account) = charge.account(cost) else { return Ok(()) };
         let Charge { name, limits, now_us, .. } = charge;
-        // Bytes are charged when they have come.
+        // Bytes are charged when they have arrived.
         let wanted = if cost.of(Unit::Commands) > 0 { cost.with(Unit::Bytes, 1) } else { *cost };
         let Some(unit) = account.over(&wanted, limits, now_us) else {
             account.spend(cost, limits, now_us);
@@ -87,7 +87,7 @@ impl Caller {
         Err(Rejection::rate_limited(account.wait(unit, now_us), message))
     }
 
-    /// Charges the caller's key for a body of so many bytes, which has come.
+    /// Charges the caller's key for the bytes of a body, which has arrived.
     pub fn took(&self, bytes: usize, served: &(impl Served + ?Sized)) {
         let cost = Cost::NOTHING.with(Unit::Bytes, bytes as u64);
         if let Some(charge) = self.charge(served)

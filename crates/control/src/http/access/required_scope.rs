@@ -4,23 +4,23 @@ use std::collections::HashMap;
 
 use axum::http::Method;
 
-/// What a caller must have for a call.
+/// The scope that a caller must have for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequiredScope {
-    /// Nothing: it shows nothing of the node but that it is there.
+    /// Nothing: the call shows only that the node is there.
     Nothing,
     /// Any key.
     Key,
     /// A key that may read.
     Read,
-    /// A key that may publish something; to what, the call itself looks at.
+    /// A key that may publish something; the call itself checks the topic.
     Publish,
-    /// A key for everything.
+    /// A key with the scope `admin`.
     Admin,
 }
 
 impl RequiredScope {
-    /// The scope that is missing, for `WWW-Authenticate`: a word without blanks.
+    /// Returns the scope for `WWW-Authenticate`: a word without blanks.
     pub fn scope(self) -> &'static str {
         match self {
             RequiredScope::Nothing | RequiredScope::Key => "any",
@@ -30,7 +30,7 @@ impl RequiredScope {
         }
     }
 
-    /// The scope as it is to be written, for people.
+    /// Returns the scope as a key's configuration has it, for people.
     pub fn wants(self) -> &'static str {
         match self {
             RequiredScope::Publish => "publish:PATTERN",
@@ -39,7 +39,7 @@ impl RequiredScope {
     }
 }
 
-/// A call and what it needs.
+/// A call and its required scope.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub method: &'static str,
@@ -48,12 +48,12 @@ pub(crate) struct Row {
     pub required_scope: RequiredScope,
 }
 
-/// What each call needs, by path and method.
+/// The required scope of each call, by path and method.
 #[derive(Default)]
 pub(crate) struct Table(HashMap<&'static str, Vec<(&'static str, RequiredScope)>>);
 
 impl Table {
-    /// What all these rows say.
+    /// Makes a table of these rows.
     pub fn new(rows: &[Row]) -> Self {
         let mut table = Table::default();
         for row in rows {
@@ -62,10 +62,10 @@ impl Table {
         table
     }
 
-    /// What a request needs that matches this route. A method that the route doesn't take needs a key where
-    /// others do; a route without a row is for those who may do everything.
+    /// Returns the required scope of a request that matches this route. A method that the route doesn't take requires
+    /// a key if others do; a route without a row requires `admin`.
     pub fn required_scope(&self, method: &Method, path: &str) -> RequiredScope {
-        // The router answers HEAD by what it has for GET.
+        // The router serves HEAD as it does GET.
         let method = if method == Method::HEAD { "GET" } else { method.as_str() };
         match self.0.get(path) {
             Some(rows) => {

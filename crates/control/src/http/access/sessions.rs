@@ -1,4 +1,4 @@
-//! Browsers that have signed in, and addresses that tried to.
+//! Sessions of browsers that have signed in, and failed sign-ins of addresses.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
-/// Sessions of one key; the oldest gives way to a new one.
+/// Sessions of one key; a new one replaces the oldest.
 const SESSIONS_PER_KEY_MAX: usize = 64;
 
 /// Sign-ins of one address that may fail in [`WINDOW`].
@@ -16,13 +16,13 @@ const FAILURES_MAX: u32 = 10;
 /// How long a failure counts, from the first of an address.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Addresses whose failures are counted; the one that failed longest ago gives way.
+/// Addresses whose failures are counted; a new one replaces the one that failed longest ago.
 const ADDRESSES_MAX: usize = 4_096;
 
 /// Random bytes of a session's id.
 const ID_BYTES: usize = 32;
 
-/// A new session's id: what the browser's cookie holds.
+/// Makes a new session's id, for the browser's cookie.
 pub(super) fn new_id() -> Result<String, getrandom::Error> {
     let mut bytes = [0; ID_BYTES];
     getrandom::fill(&mut bytes)?;
@@ -41,14 +41,14 @@ struct Failures {
     since: Instant,
 }
 
-/// Whether an address may try.
+/// Whether an address may try to sign in.
 pub(super) enum Attempt {
     May,
-    /// Not for so long.
+    /// Not until this time has passed.
     Wait(Duration),
 }
 
-/// The sessions by the hash of their ids, so that nobody who sees the memory has one.
+/// The sessions by the hash of their ids, so that the memory reveals no id.
 #[derive(Default)]
 pub(super) struct Sessions {
     open: HashMap<[u8; 32], Session>,
@@ -73,7 +73,7 @@ impl Sessions {
         self.open.insert(id, Session { key, began: now });
     }
 
-    /// The hash of the key that a session belongs to, if the session is not over.
+    /// Returns the hash of the key of a session, if the session has not expired.
     pub fn find(&mut self, id: &[u8; 32], lasts: Duration, now: Instant) -> Option<[u8; 32]> {
         let session = self.open.get(id)?;
         if now < session.began + lasts {
@@ -93,12 +93,12 @@ impl Sessions {
         self.open.retain(|_, session| is_there(&session.key));
     }
 
-    /// All sessions: the hash of each one's id, that of its key, and when it began.
+    /// Returns all sessions: the hash of each one's id, that of its key, and when it began.
     pub fn all(&self) -> impl Iterator<Item = ([u8; 32], [u8; 32], Instant)> {
         self.open.iter().map(|(id, session)| (*id, session.key, session.began))
     }
 
-    /// Takes in a session of another process in place of one with this id; nothing ends it.
+    /// Replaces the session with this id by that of another process. `None` ends it.
     pub fn replace(&mut self, id: [u8; 32], session: Option<([u8; 32], Instant)>) {
         match session {
             Some((key, began)) => _ = self.open.insert(id, Session { key, began }),
@@ -106,7 +106,7 @@ impl Sessions {
         }
     }
 
-    /// Whether an address may try to sign in.
+    /// Returns whether an address may try to sign in.
     pub fn attempt(&mut self, address: IpAddr, now: Instant) -> Attempt {
         let Some(failures) = self.failures.get(&address) else { return Attempt::May };
         let until = failures.since + WINDOW;

@@ -1,4 +1,4 @@
-//! Browsers that are signed in, on their way to another process. It has hashes of ids and keys alone, as this one.
+//! Passes sessions of browsers to another process. It gets only hashes of ids and keys, as this one has.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -8,8 +8,7 @@ use minicbor::{Decode, Encode};
 
 use super::Access;
 
-/// Who is signed in, for another process, so that nobody has to sign in again. Sign-ins that failed are
-/// forgotten.
+/// Sessions of browsers for another process, so that no user has to sign in again. Failed sign-ins are not passed.
 pub struct SignIns(pub Arc<Access>);
 
 /// A browser that is signed in, by the hash of its session's id.
@@ -19,18 +18,18 @@ struct SignInRecord {
     /// The hash of the key that it signed in with.
     #[cbor(n(0), with = "minicbor::bytes")]
     key: [u8; 32],
-    /// When, in seconds since 1970.
+    /// When it signed in, in seconds since 1970.
     #[n(1)]
     began_s: u64,
 }
 
-/// The part's name, which stays for good.
+/// The part's name, which must never change.
 const SIGN_INS: &str = "sign-ins";
 
-/// This moment in seconds since 1970, and by the clock that sessions go by.
+/// Returns the time in seconds since 1970, and by the clock of the sessions.
 fn now() -> (u64, Instant) {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // To the nearest, so that one session is one record.
+    // Rounds to the nearest second, so that a session always has the same record.
     ((since_1970 + Duration::from_millis(500)).as_secs(), Instant::now())
 }
 
@@ -41,7 +40,7 @@ impl Part for SignIns {
 
     fn export(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
         let (now_s, now) = now();
-        // There are few.
+        // Sessions are few.
         let all: Vec<_> = self.0.sessions().all().collect();
         for (id, key, began) in all {
             let age = now.saturating_duration_since(began) + Duration::from_millis(500);
@@ -58,14 +57,14 @@ impl Part for SignIns {
         let (now_s, now) = now();
         let session = record.map(|SignInRecord { key, began_s }| {
             let age = Duration::from_secs(now_s.saturating_sub(began_s));
-            // A clock that began later than the session.
+            // The clock may have begun later than the session.
             (key, now.checked_sub(age).unwrap_or(now))
         });
         self.0.sessions().replace(id, session);
         Ok(())
     }
 
-    /// Sessions of keys that this process has not end.
+    /// Ends sessions whose keys this process does not have.
     fn complete(&self) -> Result<(), PartError> {
         let ring = self.0.ring();
         self.0.sessions().retain(|hash| ring.keys.iter().any(|key| key.hash == *hash));

@@ -1,4 +1,4 @@
-//! What each key may do, and browsers that sign in, through the whole router.
+//! Tests of keys and sign-ins, through the whole router.
 
 use std::sync::Arc;
 
@@ -152,7 +152,7 @@ async fn a_key_ends_with_its_time_and_with_a_reload() {
     let reply = with_key(&bench, "GET", "/api/stats", "eyeseyes", "").await;
     assert_eq!((reply.status, &*reply.code()), (401, "expired_key"));
     assert_eq!(reply.headers["www-authenticate"], "Bearer error=\"invalid_token\"");
-    // A node all of whose keys have expired is closed, not open.
+    // A node is closed, not open, when all its keys have expired.
     assert_eq!(bench.get("/api/stats").await.code(), "no_key");
     bench.node.access.set(access(&[("eyes", &["read"])]));
     assert_eq!(with_key(&bench, "GET", "/api/stats", "eyeseyes", "").await.status, 200);
@@ -160,7 +160,7 @@ async fn a_key_ends_with_its_time_and_with_a_reload() {
     assert_eq!(bench.get("/api/stats").await.status, 200);
 }
 
-/// A browser that has signed in with a key: the cookie that it sends.
+/// Signs a browser in with a key, and returns the cookie that it sends.
 async fn signed_in(bench: &Bench, key: &str) -> String {
     let reply = call(bench, "POST", "/api/session", &[], json!({ "key": key }).to_string()).await;
     assert_eq!(reply.status, 200, "{}", reply.text);
@@ -207,7 +207,7 @@ async fn a_browser_signs_in_and_out() {
     let headers = [("cookie", root.as_str()), ("x-throng-session", "1")];
     let body = json!({"topic": "news", "data": 1}).to_string();
     assert_eq!(call(&bench, "POST", "/api/publish", &headers, body).await.status, 200);
-    // A key that comes along counts, and not the cookie.
+    // A key counts before a cookie.
     let headers = [("cookie", root.as_str()), ("authorization", "Bearer wrong")];
     let reply = call(&bench, "GET", "/api/stats", &headers, String::new()).await;
     assert_eq!(outcome(&reply), (401, "bad_key".into()));
@@ -259,7 +259,7 @@ async fn a_client_that_guesses_keys_has_to_wait() {
     assert_eq!((reply.status, &*reply.code()), (429, "too_many_attempts"));
     let wait: u64 = reply.headers["retry-after"].to_str().unwrap().parse().unwrap();
     assert!((1..=60).contains(&wait), "{wait}");
-    // A program with the key is not held up.
+    // A program with the key does not wait.
     assert_eq!(with_key(&bench, "GET", "/api/stats", "rootroot", "").await.status, 200);
 }
 
@@ -281,7 +281,7 @@ async fn a_session_and_what_it_reads_end_with_its_key() {
     bench.node.access.set(access(&[("root", &["admin"])]));
     assert!(!is_valid());
     assert_eq!(get().await.code(), "no_session");
-    // It doesn't come back with the key.
+    // The session doesn't come back with the key.
     bench.node.access.set(access(&[("root", &["admin"]), ("eyes", &["read"])]));
     assert_eq!(get().await.code(), "no_session");
 }

@@ -1,8 +1,8 @@
-//! Who is connected to the admin port, and who gives way when its places run out.
+//! Connections to the admin port, and which of them is evicted at the limit.
 //!
-//! Whoever reaches the port may connect, with the key or without. So a new connection never has to
-//! wait for the others: when all places are taken, a connection that lets the server wait loses its
-//! own. The server never cuts off what it works for.
+//! Every client that reaches the port may connect, with the key or without. So a new connection never has to wait for
+//! the others: at the limit it evicts a connection for which the server waits. The server never evicts one whose
+//! request it works on.
 
 mod peer;
 
@@ -22,21 +22,21 @@ pub(crate) use peer::{CloseReason, Peer};
 /// Limits of the admin port, as the configuration has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// Connections at the same time; a new one takes the place of one that lets the server wait.
+    /// Connections at the same time; above, a new one evicts one for which the server waits.
     pub connections_max: usize,
-    /// The same for those of one address.
+    /// The same for connections of one address.
     pub per_address_max: usize,
-    /// Until the head of a request is whole, from the connect or from its first byte.
+    /// Time until the head of a request is whole, from the connect or from its first byte.
     pub head_max: Duration,
-    /// Nothing moves on a connection for so long: it is closed.
+    /// A connection on which no bytes move for this time is closed.
     pub idle_max: Duration,
     /// Bytes of bodies that have not arrived whole, over all connections.
     pub bodies_bytes_max: usize,
 }
 
 impl ConnectionLimits {
-    /// The same with no more places than half of the descriptors there are: the rest of the process
-    /// needs some, and an accept that fails helps nobody.
+    /// Limits the connections to half of the descriptors of the process: the rest of it needs some, and accept would
+    /// fail without.
     fn affordable(self) -> Self {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let most = usize::try_from(descriptors / 2).unwrap_or(usize::MAX);
@@ -44,18 +44,17 @@ impl ConnectionLimits {
     }
 }
 
-/// Places beyond the others for when the server works for all of them: health checks are answered
-/// there, and nothing else.
+/// Connections above the limit, if the server works for all others: they get health checks only.
 const SPARE: usize = 32;
 
-/// Why there is no place for a new connection.
+/// Why a new connection is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AdmissionError {
-    /// There may be one then: all places are taken, and all that could give way have just come.
-    /// So 1,024 places change hands 51,000 times a second at most.
+    /// It may be admitted then: the limit is reached, and all that could be evicted have just come. So 1,024
+    /// connections are replaced 51,000 times a second at most.
     #[error("all places are taken by connections that have just come")]
     Until(Instant),
-    /// The server works for all of them.
+    /// The server works for all connections.
     #[error("all places are busy")]
     Never,
 }
@@ -72,7 +71,7 @@ struct State {
     limits: ConnectionLimits,
     next: u64,
     open: HashMap<u64, Arc<Peer>>,
-    /// How many of them each address has, which is never none.
+    /// Open connections of each address, never 0.
     of_address: HashMap<IpAddr, usize>,
 }
 
@@ -104,7 +103,7 @@ impl State {
         Some(peer)
     }
 
-    /// Who gives way next of these connections.
+    /// Returns which of these connections is evicted next.
     fn next_of(&self, now: Instant, of: impl Fn(&Peer) -> bool) -> Option<(Class, Instant, u64)> {
         let (mut next, mut begun) = (None, None);
         for (number, peer) in self.open.iter().filter(|(_, peer)| of(peer)) {
@@ -113,7 +112,7 @@ impl State {
             let this = (class, since, *number);
             *least = Some(least.map_or(this, |least: (Class, Instant, u64)| least.min(this)));
         }
-        // What has begun a moment ago goes on, unless somebody who has the key would lose a place.
+        // A request that has just begun goes on, unless a connection with the key would be evicted.
         begun.filter(|_| next.is_some_and(|(class, ..)| class.is_keyed())).or(next)
     }
 }
@@ -121,7 +120,7 @@ impl State {
 /// The counts, for the metrics.
 pub(crate) struct Stats {
     pub open: usize,
-    /// Those that the server waits for: the head of a request has not arrived.
+    /// Connections for which the server waits: the head of a request has not arrived.
     pub silent: usize,
     pub closed: [(&'static str, u64); CloseReason::ALL.len()],
     pub bodies_bytes: usize,
@@ -129,7 +128,7 @@ pub(crate) struct Stats {
 }
 
 impl Connections {
-    /// None yet.
+    /// No connections yet.
     pub fn new(limits: ConnectionLimits) -> Arc<Self> {
         let state = State {
             limits: limits.affordable(),
@@ -145,7 +144,7 @@ impl Connections {
         })
     }
 
-    /// Takes new limits, for the connections that come after.
+    /// Changes the limits for later connections.
     pub fn set(&self, limits: ConnectionLimits) {
         self.state().limits = limits.affordable();
     }
@@ -159,15 +158,15 @@ impl Connections {
         self.closed[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A place for a new connection, for which another may lose its own.
+    /// Admits a new connection, for which another may be evicted.
     pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Permit, AdmissionError> {
         let address = network(address);
         let now = Instant::now();
         let mut state = self.state();
         let mut is_pressed = false;
         if !state.has_share(address) {
-            // Its own give way however young: that one address has many is no reason for others to
-            // wait.
+            // A connection of the same address is evicted however young: others must not wait because one address has
+            // many.
             if let Some((class, _, number)) = state.next_of(now, |peer| peer.address == address) {
                 is_pressed = class.is_new();
                 self.evict(&mut state, number);
@@ -192,12 +191,12 @@ impl Connections {
         Ok(Permit { connections: self.clone(), number, peer, is_pressed })
     }
 
-    /// For the requests of a connection that another process has, and whose places it counts.
+    /// Returns a peer for the requests of a connection that another process has and counts.
     pub(crate) fn peer_elsewhere(&self, address: IpAddr) -> Arc<Peer> {
         Arc::new(Peer::new(network(address), self.state().limits, false))
     }
 
-    /// Takes a connection's place.
+    /// Evicts a connection.
     fn evict(&self, state: &mut State, number: u64) {
         if let Some(peer) = state.remove(number) {
             peer.evict();
@@ -205,7 +204,7 @@ impl Connections {
         }
     }
 
-    /// Takes any connection's place: the system has no descriptors left.
+    /// Evicts any connection that is not new: the system has no descriptors left.
     pub(crate) fn evict_one(&self) {
         let mut state = self.state();
         let now = Instant::now();
@@ -216,7 +215,7 @@ impl Connections {
         }
     }
 
-    /// Reserves memory for so many more bytes of a body. `None`, and counted, at the limit of all bodies.
+    /// Reserves memory for more bytes of a body. Counts a rejection and returns `None` at the limit of all bodies.
     pub(crate) fn reserve(&self, reserved: &mut ReservedBytes<'_>, bytes: usize) -> Option<()> {
         let max = self.state().limits.bodies_bytes_max;
         let before = self.bodies_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -228,12 +227,12 @@ impl Connections {
         None
     }
 
-    /// A reservation for a body that has not begun.
+    /// Returns a reservation for a body that has not begun.
     pub(crate) fn reserved(&self) -> ReservedBytes<'_> {
         ReservedBytes { connections: self, bytes: 0 }
     }
 
-    /// How many are open.
+    /// Returns how many are open.
     pub(crate) fn open(&self) -> usize {
         self.state().open.len()
     }
@@ -252,7 +251,7 @@ impl Connections {
     }
 }
 
-/// An address as it is counted: a host with one IPv6 address has all 2^64 of its network.
+/// Returns an address as it is counted: a host with one IPv6 address has all 2^64 of its network.
 pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) if !v6.is_loopback() => {
@@ -262,12 +261,12 @@ pub(crate) fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// A connection's place, until it is dropped or taken away.
+/// An admitted connection, until it is dropped or evicted.
 pub(crate) struct Permit {
     pub connections: Arc<Connections>,
     number: u64,
     pub peer: Arc<Peer>,
-    /// Another that had just come lost its place for it.
+    /// A connection that had just come was evicted for it.
     pub is_pressed: bool,
 }
 
@@ -295,7 +294,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// As the configuration's defaults are, but for the number of places.
+    /// The configuration's defaults, but for the number of connections.
     pub fn limits(connections_max: usize) -> ConnectionLimits {
         ConnectionLimits {
             connections_max,
@@ -336,7 +335,7 @@ pub(crate) mod tests {
         let newer = admit();
         assert!(is_evicted(&sent_reply) && !is_evicted(&new));
         assert!(!new.peer.is_spare && !newer.peer.is_spare);
-        // All that is left is young: the older one goes.
+        // All others are young: the older one is evicted.
         later(1).await;
         let _newest = admit();
         assert!(is_evicted(&new) && !is_evicted(&newer) && !is_evicted(&busy));
@@ -368,12 +367,12 @@ pub(crate) mod tests {
             assert!(is_evicted(&last) && !is_evicted(&operator));
             last = new;
         }
-        // A body that was begun a moment ago, too.
+        // A body that has just begun is evicted, too.
         last.peer.begin(false);
         youth().await;
         let new = admit(2);
         assert!(is_evicted(&last) && !is_evicted(&operator));
-        // Before one that had no time to ask.
+        // The operator is evicted before one that had no time to send a request.
         let _newer = admit(3);
         assert!(is_evicted(&operator) && !is_evicted(&new));
     }
@@ -393,7 +392,7 @@ pub(crate) mod tests {
             assert!(is_evicted(&silent) && !is_evicted(&reader));
             silent = new;
         }
-        // It has no place for ever, though.
+        // It can still be evicted.
         silent.peer.begin(true);
         let _new = admit(2);
         assert!(is_evicted(&reader));
@@ -456,7 +455,7 @@ pub(crate) mod tests {
         let admit = |of: u8| connections.admit(address(of)).unwrap();
         let other = admit(2);
         let mut of_one: Vec<_> = (0..100).map(|_| admit(1)).collect();
-        // The last two are there, and all came in one moment.
+        // The last two are there, and all came at one moment.
         let last = of_one.split_off(98);
         assert!(of_one.iter().all(is_evicted) && !last.iter().any(is_evicted));
         assert!(last.iter().all(|permit| permit.is_pressed && !permit.peer.is_spare));

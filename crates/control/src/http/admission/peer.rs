@@ -1,4 +1,4 @@
-//! One connection: what it does, how long it may, and how soon it gives way.
+//! One connection: its phase, its deadline, and its order of eviction.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,14 +10,14 @@ use tokio::time::Instant;
 
 use super::ConnectionLimits;
 
-/// A connection gives way before the others only after the server waited so long for it.
+/// A connection is evicted before the others only after the server has waited this long for it.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// A new connection has so long to send something, whatever comes after it.
+/// A new connection has this long to send something, whatever comes after it.
 pub(super) const YOUTH: Duration = Duration::from_millis(20);
 
-/// From the head of a request to the first byte of its answer. What has arrived in half of this is
-/// answered, with 408 if need be.
+/// From the head of a request to the first byte of its response. A request that has arrived in half of this gets a
+/// response, if need be 408.
 const REQUEST_MAX: Duration = Duration::from_secs(60);
 
 /// Why a connection ended, if not by its client or with the server.
@@ -25,15 +25,15 @@ const REQUEST_MAX: Duration = Duration::from_secs(60);
 pub(crate) enum CloseReason {
     /// No whole head of a request came in time.
     Silent,
-    /// Nothing moved after an answer.
+    /// No bytes moved after a response.
     Idle,
-    /// A request or the reading of its answer took too long.
+    /// A request, or the reading of its response, took too long.
     Slow,
     /// The head of a request was too large.
     HeadTooLarge,
-    /// Another took its place.
+    /// It was evicted for another.
     Evicted,
-    /// There was no place for it.
+    /// It was not admitted.
     NoPlace,
 }
 
@@ -48,19 +48,19 @@ impl CloseReason {
     ];
 }
 
-/// Which connections give way before which others, the first before the last. Those that have the
-/// key come after all that don't, but for those that had no time to show it.
+/// The order of eviction, the first before the last. Connections with the key come after all without, except for
+/// those that had no time to show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
-    /// The server waits for its next request, for [`GRACE`] already.
+    /// The server has waited for its next request for [`GRACE`].
     Waiting,
-    /// A body that doesn't come, or an answer that nobody reads, for [`GRACE`] already.
+    /// Its body has not come, or its client has not read the response, for [`GRACE`].
     Stalled,
     /// As [`Class::Waiting`], but not for so long.
     WaitingYoung,
-    /// The server sends to it all the time: nobody waits for it, but it has no end either.
+    /// The server sends a stream to it: it has no end, but the server does not wait for it.
     Streams,
-    /// As [`Class::Stalled`], but not for so long. It gives way only in place of one with the key.
+    /// As [`Class::Stalled`], but not for so long. It is evicted only instead of one with the key.
     StalledYoung,
     /// As [`Class::Waiting`], with the key.
     KeyedWaiting,
@@ -77,7 +77,7 @@ pub(super) enum Class {
 }
 
 impl Class {
-    /// Whether it has the key, and is not as young as those that had no time to show theirs.
+    /// Reports whether it has the key, and is not as young as those that had no time to show theirs.
     pub fn is_keyed(self) -> bool {
         (Class::KeyedWaiting..Class::New).contains(&self)
     }
@@ -87,14 +87,14 @@ impl Class {
     }
 }
 
-/// What a connection does.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// The server waits for the head of a request, since then.
     Head(Instant),
     /// A request is under way, since then.
     Request(Instant),
-    /// The answer to its request is out, or on its way.
+    /// The response to its request is sent, or on its way.
     Replied,
 }
 
@@ -102,12 +102,12 @@ enum Phase {
 pub(crate) struct Peer {
     pub(super) address: IpAddr,
     limits: ConnectionLimits,
-    /// Only health checks are answered on it.
+    /// It gets health checks only.
     pub is_spare: bool,
     state: Mutex<PeerState>,
 }
 
-/// Where a head ends: with an empty line, after a first one that isn't.
+/// Finds the end of a head: an empty line, after a first one that isn't.
 #[derive(Clone, Copy, Default)]
 struct Head {
     bytes: usize,
@@ -116,7 +116,7 @@ struct Head {
 }
 
 impl Head {
-    /// Whether it ends in these bytes.
+    /// Reports whether the head ends in these bytes.
     fn ends(&mut self, bytes: &[u8]) -> bool {
         for (at, byte) in bytes.iter().enumerate() {
             match byte {
@@ -138,13 +138,13 @@ struct PeerState {
     phase: Phase,
     /// When bytes last came or went.
     moved: Instant,
-    /// What is here of the head that is not whole.
+    /// The part of an incomplete head that has arrived.
     head: Head,
-    /// Bytes went to it.
+    /// Bytes were sent to it.
     has_replies: bool,
     /// The last request had the key.
     keyed: bool,
-    /// Its answer has no end.
+    /// Its response has no end.
     streams: bool,
     /// The request's body has arrived.
     whole: bool,
@@ -176,8 +176,8 @@ impl Peer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// These bytes came from the client. The server may read of a body before it begins with the
-    /// request, so it is seen here where a head ends.
+    /// These bytes came from the client. The server may read some of a body before it begins the request, so this
+    /// finds the end of a head.
     pub fn received(&self, bytes: &[u8]) {
         let mut state = self.state();
         let now = Instant::now();
@@ -191,8 +191,8 @@ impl Peer {
         }
     }
 
-    /// Bytes went to the client. Before the answer to a request they say that its body may come;
-    /// where there is no request, that what came is none.
+    /// Bytes were sent to the client. Before the response to a request they say that its body may come; without a
+    /// request, they reject bytes that are none.
     pub fn sent(&self) {
         let mut state = self.state();
         (state.moved, state.stuck, state.has_replies) = (Instant::now(), false, true);
@@ -218,7 +218,7 @@ impl Peer {
         self.state().keyed = true;
     }
 
-    /// The answer to the request has no end.
+    /// The response to the request has no end.
     pub fn set_stream(&self) {
         self.state().streams = true;
     }
@@ -228,29 +228,29 @@ impl Peer {
         self.state().whole = true;
     }
 
-    /// The request has its answer, which is sent now.
+    /// The request has its response, which is sent now.
     pub fn on_replied(&self) {
         let mut state = self.state();
         (state.phase, state.moved) = (Phase::Replied, Instant::now());
     }
 
-    /// Bytes of a head that is not whole yet.
+    /// Returns the bytes of a head that is not whole yet.
     pub fn head_bytes(&self) -> usize {
         let state = self.state();
         if matches!(state.phase, Phase::Head(_)) { state.head.bytes } else { 0 }
     }
 
-    /// Whether bytes went to the client: it may take what follows for an answer to something else.
+    /// Reports whether bytes were sent to the client: it may take what follows for the response to another request.
     pub fn has_replies(&self) -> bool {
         self.state().has_replies
     }
 
-    /// Whether the server waits for the head of a request.
+    /// Reports whether the server waits for the head of a request.
     pub fn is_silent(&self) -> bool {
         matches!(self.state().phase, Phase::Head(_))
     }
 
-    /// When it is closed if nothing happens, and why.
+    /// Returns when it is closed if nothing happens, and why.
     pub fn deadline(&self) -> (Instant, CloseReason) {
         let state = self.state();
         let idle = state.moved + self.limits.idle_max;
@@ -266,7 +266,7 @@ impl Peer {
         }
     }
 
-    /// Whether another has its place; if not, whom to wake when so.
+    /// Reports whether it was evicted. If not, its eviction wakes `waker`.
     pub fn is_evicted(&self, waker: &Waker) -> bool {
         let mut state = self.state();
         if !state.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -285,8 +285,8 @@ impl Peer {
         }
     }
 
-    /// How soon it gives way, the least first; `None` while the server works for it, or it has just
-    /// begun with what the server waits for.
+    /// Returns its order of eviction, the least first. `None` while the server works for it, or if the server has
+    /// just begun to wait for its body or its reading.
     pub(super) fn order(&self, now: Instant) -> Option<(Class, Instant)> {
         let state = self.state();
         let (since, is_stalled) = match state.phase {

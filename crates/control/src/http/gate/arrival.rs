@@ -1,4 +1,4 @@
-//! Requests whose bodies take their time.
+//! Requests whose bodies arrive slowly.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,35 +8,35 @@ use axum::response::Response;
 
 use super::{Forwarding, Gate, Pass, Working, until_end};
 
-/// A request with a body. It is work of this process until its body is read, and again when all of that has
-/// come: until then it waits for its caller, and nobody waits for it.
+/// A request with a body. It is work of this process until its body is read, and again when the body is whole. In
+/// between it waits for its caller, and an upgrade does not wait for it.
 ///
-/// Where another process serves by then, the request goes there with what has come of it. Nothing was done for
-/// it here.
+/// If another process serves by then, the request goes there with the part of its body that has come. This process
+/// has done nothing for it.
 pub(crate) struct Arrival {
     gate: Arc<Gate>,
     state: Mutex<State>,
 }
 
 enum State {
-    /// It is worked on.
+    /// This process works on it.
     Here(Working),
-    /// Its body comes.
+    /// Its body is on its way.
     Coming,
     /// Another process serves.
     Elsewhere(Box<Moved>),
 }
 
-/// A request that another process answers.
+/// A request that goes to another process.
 pub(crate) struct Moved {
     pub request: Request,
-    /// Where that process listens.
+    /// The socket at which that process listens.
     pub to: Arc<PathBuf>,
     pub forwarding: Forwarding,
 }
 
 impl Arrival {
-    /// A request that was let through, and of whose body nothing was read.
+    /// Takes a request that was let through, before its body is read.
     pub fn new(working: Working) -> Arc<Self> {
         Arc::new(Arrival { gate: working.0.clone(), state: Mutex::new(State::Here(working)) })
     }
@@ -45,18 +45,18 @@ impl Arrival {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on its body comes.
+    /// Its body is on its way from now on.
     pub fn begin(&self) {
         *self.state() = State::Coming;
     }
 
-    /// Ends when another process serves: the request is to [move](Arrival::move_on) there.
+    /// Waits until another process serves: then the request must [move](Arrival::move_on) there.
     pub async fn elsewhere(&self) {
         self.gate.forwarded().await;
     }
 
-    /// Its body is whole: waits until it may be worked on. False when another process serves instead, to which
-    /// it is to [move](Arrival::move_on).
+    /// Its body is whole: waits until this process may work on it. Returns false if another process serves instead,
+    /// to which it must [move](Arrival::move_on).
     pub async fn end(&self) -> bool {
         match self.gate.pass(|| ()).await {
             Pass::Here(working) => {
@@ -74,11 +74,11 @@ impl Arrival {
         }
     }
 
-    /// The answer to the request, unless another process gives it. It is work until it has ended.
+    /// Returns the response, which is work until it has ended, or the request if another process serves it.
     pub fn on_replied(&self, response: Response) -> Result<Response, Box<Moved>> {
         match std::mem::replace(&mut *self.state(), State::Coming) {
             State::Here(working) => Ok(until_end(response, working)),
-            // It was refused before its body was whole.
+            // It was rejected before its body was whole.
             State::Coming => Ok(response),
             State::Elsewhere(moved) => Err(moved),
         }

@@ -17,14 +17,14 @@ use tokio::net::UnixStream;
 use super::super::Rejection;
 use super::{Forwarding, until_end};
 
-/// The address of who is connected here. The process behind the socket takes it, for nobody else can
+/// The address of the peer that is connected here. The process behind the socket trusts it, for no other process can
 /// reach that socket.
 pub(super) const PEER: HeaderName = HeaderName::from_static("x-throng-peer");
 
 /// How long the new process may take to accept.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// Between two attempts, where more wait than the socket's queue takes.
+/// Time between two attempts, if the socket's queue is at capacity.
 const CONNECT_REST: Duration = Duration::from_millis(5);
 
 /// Headers that are about one connection, and not about the request.
@@ -34,13 +34,13 @@ const HOP_BY_HOP: [HeaderName; 7] = [
     header::TRAILER,
     header::TRANSFER_ENCODING,
     header::UPGRADE,
-    // The head is answered here where the client waits for that.
+    // This process responds to the head if the client waits for that.
     header::EXPECT,
     HeaderName::from_static("keep-alive"),
 ];
 
-/// Has the process that listens at this socket answer a request, and the connection closed after it. It
-/// sees the request as it came, with the address of the peer.
+/// Forwards a request to the process that listens at this socket, and closes the connection after the response. That
+/// process gets the request as it came, with the address of the peer.
 pub(crate) async fn forward(
     mut request: Request,
     peer: Option<SocketAddr>,
@@ -88,7 +88,7 @@ async fn exchange(mut request: Request, to: &Path) -> Result<Response, ForwardEr
     let stream = tokio::time::timeout(CONNECT_MAX, connect(to));
     let stream = stream.await.map_err(|_| ForwardError::Timeout)??;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // It ends with the answer.
+    // The task ends with the response.
     tokio::spawn(connection);
     let mut response = sender.send_request(request).await?;
     strip(response.headers_mut());
@@ -98,7 +98,7 @@ async fn exchange(mut request: Request, to: &Path) -> Result<Response, ForwardEr
 async fn connect(to: &Path) -> io::Result<UnixStream> {
     loop {
         match UnixStream::connect(to).await {
-            // The queue is full: the others in it are accepted in a moment.
+            // The queue is at capacity: the others in it are accepted in a moment.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 tokio::time::sleep(CONNECT_REST).await;
             }

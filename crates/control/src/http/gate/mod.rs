@@ -1,8 +1,8 @@
-//! Holds back the requests of the admin port while all that the node has is passed to another process,
-//! and afterwards hands them over.
+//! Makes requests of the admin port wait while the node's state is passed to another process, and forwards them
+//! afterwards.
 //!
-//! Whoever passes the node's state on needs it to stand still. A request that begins meanwhile waits,
-//! and is answered by whichever process has the state then.
+//! The state must not change while it is passed. A request that begins meanwhile waits, and goes to the process that
+//! has the state then.
 
 mod arrival;
 mod forward;
@@ -26,26 +26,26 @@ pub(crate) use arrival::{Arrival, Moved};
 pub(crate) use forward::forward;
 pub use patience::Patience;
 
-/// After the new process serves, connections that say nothing are closed after so long.
+/// Once the new process serves, silent connections are closed after this time.
 pub(crate) const END_WAIT: Duration = Duration::from_secs(10);
 
-/// What becomes of requests.
+/// What the gate does with requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Mode {
-    /// They are answered here.
+    /// This process serves them.
     Open,
     /// They wait.
     Paused,
-    /// They are answered by the process that listens at this socket.
+    /// The process that listens at this socket serves them.
     Forwarded(Arc<PathBuf>),
 }
 
-/// Lets requests through, holds them back, or says where they go.
+/// Lets requests through, makes them wait, or forwards them.
 pub struct Gate {
     mode: watch::Sender<Mode>,
-    /// Requests that are worked on here.
+    /// Requests that this process works on.
     working: AtomicUsize,
-    /// Requests that are forwarded, until their answers are sent.
+    /// Requests that are forwarded, until their responses are sent.
     forwarding: AtomicUsize,
 }
 
@@ -70,13 +70,13 @@ impl Gate {
         self.change(|mode| *mode == Mode::Open, Mode::Paused);
     }
 
-    /// Lets requests through again, and those that wait: the state stays here.
+    /// Lets requests through again, with those that wait: the state stays here.
     pub fn release(&self) {
         self.change(|mode| *mode == Mode::Paused, Mode::Open);
     }
 
-    /// Forwards requests that were held, and all that come later, to the process that listens at this
-    /// socket. There is no way back: the port accepts no more connections here.
+    /// Forwards waiting requests, and all later ones, to the process that listens at this socket. This is final: the
+    /// port accepts no more connections here.
     pub fn forward(&self, to: PathBuf) {
         self.change(|_| true, Mode::Forwarded(Arc::new(to)));
     }
@@ -85,31 +85,30 @@ impl Gate {
         self.mode.send_if_modified(|mode| may(mode) && std::mem::replace(mode, to.clone()) != to);
     }
 
-    /// Whether requests are held, and none is worked on. Streams of figures and of an upgrade's progress
-    /// don't count, neither do health checks, nor requests whose bodies are still coming.
+    /// Reports whether requests wait and none is worked on. Streams of figures and of an upgrade's progress don't
+    /// count, nor do health checks, nor requests whose bodies are still coming.
     pub fn is_quiet(&self) -> bool {
-        // A request counts itself before it looks whether it is held.
+        // A request counts itself before it checks the mode.
         *self.mode.borrow() != Mode::Open && self.working.load(Ordering::SeqCst) == 0
     }
 
-    /// Whether requests go to another process.
+    /// Reports whether requests go to another process.
     pub fn is_forwarding(&self) -> bool {
         matches!(*self.mode.borrow(), Mode::Forwarded(_))
     }
 
-    /// How many requests are being forwarded.
+    /// Returns how many requests are being forwarded.
     pub(crate) fn forwarding(&self) -> usize {
         self.forwarding.load(Ordering::SeqCst)
     }
 
-    /// Work for the node that doesn't come from a request: `None` while it must stand still.
+    /// Begins work that doesn't come from a request. Returns `None` while the node's state must not change.
     pub(crate) fn work(self: &Arc<Self>) -> Option<Working> {
         let working = Working::new(self);
         (*self.mode.borrow() == Mode::Open).then_some(working)
     }
 
-    /// Waits until a request may be worked on, or is to be forwarded. `waits` is called once before the
-    /// first wait.
+    /// Waits until this process may work on a request, or must forward it. Calls `waits` once before the first wait.
     pub(crate) async fn pass(self: &Arc<Self>, waits: impl FnOnce()) -> Pass {
         if let Some(working) = self.work() {
             return Pass::Here(working);
@@ -125,12 +124,12 @@ impl Gate {
             if let Some(working) = self.work() {
                 return Pass::Here(working);
             }
-            // The gate has the sender.
+            // The gate owns the sender, so this can't fail.
             let _ = mode.changed().await;
         }
     }
 
-    /// Where a request goes that is answered here even while others are held.
+    /// Returns where a request goes that never waits here, if requests are forwarded.
     pub(crate) fn pass_vital(self: &Arc<Self>) -> Option<(Arc<PathBuf>, Forwarding)> {
         match &*self.mode.borrow() {
             Mode::Forwarded(to) => Some((to.clone(), Forwarding::new(self))),
@@ -138,7 +137,7 @@ impl Gate {
         }
     }
 
-    /// Ends when requests go to another process.
+    /// Waits until requests go to another process.
     pub(crate) async fn forwarded(&self) {
         let mut mode = self.mode.subscribe();
         let _ = mode.wait_for(|mode| matches!(mode, Mode::Forwarded(_))).await;
@@ -177,8 +176,8 @@ impl Drop for Forwarding {
     }
 }
 
-/// Keeps something until an answer's body has ended. A body whose length is known is whole: what is left
-/// of its work is to send it.
+/// Retains `guard` until a response's body has ended. A body of known length is whole, and is only to be sent: the
+/// guard is dropped at once.
 pub(crate) fn until_end<T: Send + Unpin + 'static>(response: Response, guard: T) -> Response {
     if response.body().size_hint().exact().is_some() {
         return response;
@@ -186,7 +185,7 @@ pub(crate) fn until_end<T: Send + Unpin + 'static>(response: Response, guard: T)
     response.map(|body| Body::new(UntilEnd { body, _guard: guard }))
 }
 
-/// A body, and what lives as long as it.
+/// A body with a guard that lives as long.
 pub(crate) struct UntilEnd<T> {
     pub body: Body,
     pub _guard: T,

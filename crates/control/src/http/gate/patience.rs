@@ -19,11 +19,11 @@ pub struct Patience {
 }
 
 impl Gate {
-    /// Makes new requests wait, once no request is under way. Returns since when they wait, or `None` if a request outlasted
-    /// every attempt; then all go on. Calls `check` at each poll.
+    /// Makes new requests wait, once no request is under way. Returns since when they wait, or `None` if a request
+    /// outlasted every attempt; then all go on. Calls `check` at each poll.
     ///
     /// # Errors
-    /// Those of `check`, whatever requests do then.
+    /// Those of `check`. New requests may still wait then.
     pub fn pause_when_quiet<E>(
         &self,
         patience: Patience,
@@ -76,7 +76,7 @@ mod tests {
         let pause = std::thread::spawn(move || {
             other.pause_when_quiet(PATIENCE, || Ok::<_, ()>(())).unwrap().is_some()
         });
-        // Requests are held back and go on again, more than once.
+        // Requests wait and go on again, more than once.
         for _ in 0..3 {
             while gate.work().is_some() {
                 std::thread::yield_now();

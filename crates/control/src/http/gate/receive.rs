@@ -1,4 +1,4 @@
-//! Takes the requests that the process before this one forwards.
+//! Serves requests that the previous process forwards.
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,11 +27,11 @@ use super::{Forwarding, Gate};
 /// How long accept rests after an error.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 
-/// Serves at a socket that only the process before this one can reach, until the gate forwards: the next
-/// process has this socket then.
+/// Serves at a socket that only the previous process can reach, until the gate forwards: the next process has this
+/// socket then.
 ///
 /// # Errors
-/// When the socket can't be set up.
+/// If the socket can't be set up.
 pub(crate) fn receive(
     listener: UnixListener,
     router: Router,
@@ -45,7 +45,7 @@ pub(crate) fn receive(
     Ok(async move { axum::serve(Before { listener, gate }, router).await })
 }
 
-/// What the process before this one connects to.
+/// The listener to which the previous process connects.
 struct Before {
     listener: tokio::net::UnixListener,
     gate: Arc<Gate>,
@@ -79,7 +79,7 @@ impl Listener for Before {
     }
 }
 
-/// A connection of the process before, which has one for each request: this process waits for its end.
+/// A connection of the previous process, one for each request. This process waits for its end.
 struct Counted {
     stream: UnixStream,
     _forwarding: Forwarding,
@@ -113,8 +113,8 @@ impl AsyncWrite for Counted {
     }
 }
 
-/// Gives a request the address of the peer that has sent it to the process before. Places and times
-/// on that peer's connection are that process's matter.
+/// Gives a request the address of the peer that sent it to the previous process. That process counts the peer's
+/// connection and limits its time.
 async fn as_sent(
     State(connections): State<Arc<Connections>>,
     mut request: Request,
@@ -172,7 +172,7 @@ mod tests {
             Request::put("/a?b=c%20d")
                 .header("host", "b.example")
                 .header("keep-alive", "timeout=5")
-                // A client can't say that it is another.
+                // A client can't claim another address.
                 .header("x-throng-peer", "127.0.0.1:1")
                 .body(Body::from("12345"))
                 .unwrap()

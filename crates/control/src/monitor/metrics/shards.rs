@@ -44,7 +44,7 @@ fn row(shard: usize, value: f64) -> (&'static str, String, f64) {
     ("shard", shard.to_string(), value)
 }
 
-/// Where the time of each shard goes.
+/// Writes how each shard spends its time.
 fn times(encoder: &mut DescriptorEncoder, node: &Node) -> fmt::Result {
     let seconds = |us: u64| us as f64 / 1e6;
     let threads: Vec<Option<ThreadTime>> =
@@ -84,7 +84,8 @@ fn times(encoder: &mut DescriptorEncoder, node: &Node) -> fmt::Result {
     Ok(())
 }
 
-/// The time of each shard's turns. Only every second bound of the shards' own histograms, for there may be a hundred shards.
+/// Writes the time of each shard's turns. It has only every second bound of the shards' own histograms, for there may
+/// be a hundred shards.
 fn turns(encoder: &mut DescriptorEncoder, node: &Node) -> fmt::Result {
     let help = "From a shard's waking up to the end of that turn of its loop";
     let (name, kind) = ("shard_turn", MetricType::Histogram);
@@ -103,7 +104,7 @@ fn turns(encoder: &mut DescriptorEncoder, node: &Node) -> fmt::Result {
     Ok(())
 }
 
-/// Counts by every second bound, and those above all.
+/// Returns the counts by every second bound, and those above all.
 fn every_second(histogram: &Histogram) -> [u64; Histogram::BUCKETS / 2 + 1] {
     let mut counts = [0; Histogram::BUCKETS / 2 + 1];
     for (at, bucket) in histogram.buckets.iter().enumerate() {

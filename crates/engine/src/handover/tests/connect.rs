@@ -1,4 +1,4 @@
-//! Connections that the application lets in: requests that wait for its word, and those who may stay or not.
+//! Connections that the application admits: requests that wait for its decision, and clients that may stay or not.
 
 use auth::{Grants, Patterns};
 use model::Name;
@@ -8,8 +8,8 @@ use super::*;
 use crate::auth::credentials::Expiry;
 use crate::webhook::{Changes, RequestDetails, WebhookKind};
 
-/// What the application says beside yes: whoever comes is the `as` of the query, for 7 seconds; and may
-/// stay for 20 seconds more.
+/// The changes that come with the application's yes: the user is the `as` of the query, for 7 seconds; a refresh
+/// gives 20 seconds more.
 pub(super) fn said(details: &RequestDetails) -> Changes {
     let mut admission = Admission::default();
     match details.kind {
@@ -38,7 +38,7 @@ fn scene() -> Scene {
     Scene::with(false, Settings { session, token_expiry, ..before }, Arc::default())
 }
 
-/// As `check`, where the application says who comes. Gives what each client heard.
+/// As `check`, where the application names the users. Returns what each client received.
 fn check_requests(name: &str, steps: &[Step]) -> [String; CLIENTS] {
     compare(name, scene, steps).0
 }
@@ -50,7 +50,7 @@ fn all() -> Vec<Step> {
         Open(2, 0, socket("/socket/websocket?vsn=2.0.0&as=cy", "")),
         Open(3, 1, get("/poll?topic=a&timeout=60&as=di")),
         Open(4, 0, get("/socket/longpoll?vsn=2.0.0&as=ed")),
-        // Asked about twice: who it is, and whether it may enter.
+        // Needs two decisions: on the connect, and on the topic.
         Open(5, 1, get("/stream?topic=asked/1&as=fi")),
         Publish("a", "too early".into()),
         Wait(3),
@@ -67,7 +67,7 @@ fn an_admitted_client_needs_a_decision_again() {
         text(2, r#"["1","2","b","phx_join",{}]"#),
         Publish("given", "by word".into()),
         Publish("@bo", "own".into()),
-        // The poll is over by now, and the others are asked about.
+        // The poll is over by now, and the others wait for a decision.
         Wait(50),
         ReplyTarget(true),
         Wait(50),
@@ -106,7 +106,7 @@ fn a_rejected_client_was_never_present() {
     let mut steps = all();
     steps.extend([ReplyTarget(false), ReplyTarget(true), Publish("a", "for none".into()), Wait(5)]);
     steps.extend((0..CLIENTS).map(Read));
-    // The next request is another one.
+    // The next request needs a decision of its own.
     steps.extend([Send(0, get("/stream?topic=a&as=gi").into()), Wait(2), ReplyTarget(true)]);
     steps.extend([Publish("a", "for the next".into()), Read(0)]);
     let received = check_requests("refusal", &steps);

@@ -1,8 +1,8 @@
-//! Connections that an operator has closed, some at a time.
+//! Connections that an operator closes, some at a time.
 
 use super::*;
 
-/// Clients of one engine, each an event stream.
+/// Opens clients of one engine, each an event stream.
 fn listening(count: u32) -> (Scene, Vec<ClientEnd>) {
     let mut scene = Scene::new(false);
     let open = |_| {
@@ -16,14 +16,14 @@ fn listening(count: u32) -> (Scene, Vec<ClientEnd>) {
     (scene, clients)
 }
 
-/// Has so many closed, and returns how many were.
+/// Closes so many connections, and returns how many were closed.
 fn evict(scene: &mut Scene, connections: u32, seed: u64) -> u32 {
     let closed = scene.drivers[0].engine.evict(connections, seed);
     (0..12).for_each(|_| scene.turn());
     closed
 }
 
-/// Which clients are to go.
+/// Returns which clients got the notice to leave.
 fn are_to_go(clients: &[ClientEnd]) -> Vec<bool> {
     let text = |client: &ClientEnd| client.read(1 << 20).unwrap_or_default();
     clients.iter().map(|it| text(it).ends_with(b": closing, use_another_server\n\n")).collect()
@@ -35,7 +35,7 @@ fn as_many_are_closed_as_are_to_be_and_none_twice() {
     assert_eq!(evict(&mut scene, 10, 1), 10);
     let first = are_to_go(&clients);
     assert_eq!(first.iter().filter(|goes| **goes).count(), 10);
-    // They are there until their clients are gone.
+    // The connections exist until their clients have closed them.
     let gauges = |scene: &Scene| {
         let metrics = scene.drivers[0].engine.metrics();
         (metrics.open_connections.get(), metrics.closing_connections.get())
@@ -63,6 +63,6 @@ fn each_connection_is_as_likely_as_another() {
             *hits += u32::from(goes);
         }
     }
-    // A quarter of them each time.
+    // A quarter of the clients goes each time.
     assert!(hits.iter().all(|hits| (10..45).contains(hits)), "{hits:?}");
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// How a lasting connection of each encoding is opened, and enters the topic `plain`.
+/// How a connection of each encoding is opened, and enters the topic `plain`.
 fn openings() -> Vec<(&'static str, String, Option<Step>)> {
     let join = |text_of: &str| Some(text(0, text_of));
     let join_1 = r#"{"topic":"plain","event":"phx_join","payload":{},"ref":"1","join_ref":"1"}"#;
@@ -50,7 +50,7 @@ fn lifetimes() -> Vec<(&'static str, Vec<Step>)> {
         let mut by_peer = steps.clone();
         by_peer.extend([close_frame(0), Read(0), Cut(0)]);
         let mut broken = steps.clone();
-        // There is no such opcode.
+        // This opcode does not exist.
         broken.extend([Send(0, vec![0x8f, 0x80, 1, 2, 3, 4]), Read(0), Wait(10), Cut(0)]);
         if speaks {
             all.extend([(name, by_peer), (name, broken)]);
@@ -118,7 +118,7 @@ fn http() -> Vec<Step> {
         Read(0),
         Send(0, "56789".into()),
         Read(0),
-        // A pipeline, of which nobody reads the long answers.
+        // The client does not read the long replies of this pipeline.
         Send(0, [get("/status"), get("/status"), get("/presence?topic=seen/1")].concat().into()),
         Open(1, 1, get("/presence?topic=plain")),
         Read(1),
@@ -157,7 +157,7 @@ fn poll() -> Vec<Step> {
     ]
 }
 
-/// The session's token is always the same, for its key and its connection's name are.
+/// The session's token is always the same, since its key and its connection's name are.
 fn session(vsn: &str) -> Vec<Step> {
     let mut opened = Scene::new(false);
     let path = format!("/socket/longpoll?vsn={vsn}&user=u0");
@@ -176,7 +176,7 @@ fn session(vsn: &str) -> Vec<Step> {
         Read(0),
         Open(1, 1, post(&path, join)),
         Read(1),
-        // Answered with the reply to the join; the next one waits.
+        // The reply to the join answers this poll; the next one waits.
         Open(2, 1, get(&path)),
         Read(2),
         Send(2, get(&path).into()),

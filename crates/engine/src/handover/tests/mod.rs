@@ -1,5 +1,5 @@
-//! Scenes in which new engines take the place of the old ones after any step: all clients must be sent
-//! the same bytes as without.
+//! Scenes in which new engines replace the old ones after any step: all clients must receive the same bytes as
+//! without.
 
 mod connect;
 mod evict;
@@ -35,7 +35,7 @@ use crate::testing::{self, ClientEnd, Driver, Services, Upgrade};
 use crate::webhook::forward_rule::{ForwardRequest, ForwardRule, Forwards};
 use crate::webhook::{QueueFull, Refusal, Webhook, WebhookRequest, WebhookResponse};
 
-/// An application that answers when the scene says so.
+/// An application that responds when the scene says so.
 #[derive(Default)]
 struct App(Mutex<Vec<WebhookRequest>>, Mutex<Vec<ForwardRequest>>);
 
@@ -115,7 +115,7 @@ fn settings() -> Settings {
     }
 }
 
-/// One thing that happens in a scene.
+/// A step of a scene.
 #[derive(Clone, Debug)]
 enum Step {
     /// A client connects to an engine, and sends this.
@@ -124,17 +124,17 @@ enum Step {
     Beyond(usize, String),
     /// A client sends bytes.
     Send(usize, Vec<u8>),
-    /// A client takes all that comes now.
+    /// A client reads all that comes now.
     Read(usize),
     Cut(usize),
     Publish(&'static str, String),
-    /// The state of a key of this topic is this.
+    /// Sets the state of a key of this topic.
     Set(&'static str, &'static str, String),
     /// Time passes, in tenths of a second.
     Wait(u64),
-    /// The application answers.
+    /// The application responds.
     ReplyTarget(bool),
-    /// The history's answers come.
+    /// The history replies.
     History,
     /// The application ends all connections of a user.
     Disconnect(&'static str),
@@ -174,7 +174,7 @@ fn socket(target: &str, extensions: &str) -> String {
     )
 }
 
-/// Text that can't be compressed much.
+/// Returns text that can't be compressed much.
 fn fill(bytes: usize) -> String {
     let mut random = Random::new(7);
     (0..bytes).map(|_| char::from(b'a' + random.below(26_u8))).collect()
@@ -185,7 +185,7 @@ const CLIENTS: usize = 6;
 struct Scene {
     drivers: Vec<Driver>,
     services: Services,
-    /// New engines, to which connections have been copied.
+    /// New engines with copies of the connections.
     upgrading: Option<Upgrade>,
     handles: Vec<Handle>,
     broker: Arc<broker::Local>,
@@ -193,15 +193,15 @@ struct Scene {
     issuer: Arc<tokens::Issuer>,
     app: Arc<App>,
     clients: [Option<ClientEnd>; CLIENTS],
-    /// Slots and engines of the clients' connections.
+    /// Engines and slots of the clients' connections.
     places: [(usize, u32); CLIENTS],
     received: [Vec<u8>; CLIENTS],
     now_us: u64,
-    /// In which phases connections were when engines were replaced, by encoding.
+    /// The phases of connections when engines were replaced, by encoding.
     phases: BTreeSet<(u8, Phase)>,
 }
 
-/// When new engines take the place of the old ones.
+/// When new engines replace the old ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Never,
@@ -211,11 +211,11 @@ enum When {
     Within,
 }
 
-/// Whether they do so at last.
+/// The end of an upgrade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     TakeOver,
-    /// The old ones have only stood still, and have said who is present before they would have.
+    /// The old engines go on. They have only stood still, and have published presence changes earlier than otherwise.
     GiveUp,
 }
 
@@ -417,7 +417,7 @@ impl Scene {
         self.drivers.iter().flat_map(of).collect()
     }
 
-    /// Connections are copied as they are now.
+    /// Copies the connections as they are now.
     fn copy(&mut self) {
         let (drivers, services) = (&self.drivers, &self.services);
         let upgrade = self.upgrading.get_or_insert_with(|| Upgrade::begin(drivers, services));
@@ -439,7 +439,7 @@ impl Scene {
         }
     }
 
-    /// All of it, to the end of each connection that ends.
+    /// Plays all steps, to the end of each connection that ends.
     fn play(steps: &[Step], is_late: bool, upgrades: impl Fn(usize) -> When) -> Self {
         Scene::new(is_late).played(steps, upgrades)
     }
@@ -470,7 +470,7 @@ impl Scene {
         scene
     }
 
-    /// What each client received. No two scenes are played at the same time of day.
+    /// Returns what each client received, without times of day: they differ between scenes.
     fn texts(&self) -> [String; CLIENTS] {
         self.received.each_ref().map(|received| {
             let text = received.escape_ascii().to_string();
@@ -489,8 +489,8 @@ impl Scene {
     }
 }
 
-/// Plays a scene without an upgrade, with one at each of its steps, and with one at every step. Gives what
-/// each client received, and in which phases connections were moved.
+/// Plays a scene without an upgrade, with one at each of its steps, and with one at every step. Returns what each
+/// client received, and the phases in which connections were moved.
 fn compare(
     name: &str,
     scene: impl Fn() -> Scene,

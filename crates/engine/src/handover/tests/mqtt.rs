@@ -30,14 +30,14 @@ impl Peer {
         out
     }
 
-    /// A packet in two parts.
+    /// Sends a packet in two parts.
     fn slowly(self, packet: &[u8]) -> [Step; 3] {
         let bytes = self.bytes(packet);
         let (first, rest) = bytes.split_at(bytes.len() / 2);
         [Send(0, first.to_vec()), Wait(1), Send(0, rest.to_vec())]
     }
 
-    /// CONNECT with a session that goes on, a will, and all that CONNECT can say.
+    /// CONNECT with a persistent session, a will, and all other fields.
     fn connect(self, is_clean: bool) -> Vec<u8> {
         let number = |id, value| (id, Value::Number(value));
         let will = [number(id::WILL_DELAY_INTERVAL, 1), (id::CONTENT_TYPE, Value::Text("text"))];
@@ -100,7 +100,7 @@ impl Peer {
         Send(0, self.bytes(&packet))
     }
 
-    /// Up to CONNACK.
+    /// Steps up to CONNACK.
     fn begins(self, connect: &[u8]) -> Vec<Step> {
         if self.framed {
             let protocol = "Sec-WebSocket-Protocol: mqtt\r\n";
@@ -108,13 +108,13 @@ impl Peer {
             steps.extend(self.slowly(connect));
             return steps;
         }
-        // A byte says that it is MQTT.
+        // The first byte identifies MQTT.
         let first = String::from_utf8(connect[..1].to_vec()).unwrap();
         let (middle, rest) = connect[1..].split_at(10);
         vec![Open(0, 0, first), Send(0, middle.to_vec()), Send(0, rest.to_vec()), Read(0)]
     }
 
-    /// A life without its end.
+    /// A lifetime without its end.
     fn lifetime(self) -> Vec<Step> {
         let mut steps = self.begins(&self.connect(false));
         steps.extend(self.slowly(&self.subscribe()));
@@ -148,7 +148,7 @@ impl Peer {
     }
 }
 
-/// In each version and framing: closed by either side, broken, cut, and taken up again.
+/// In each version and framing: closed by either side, broken, cut, and resumed.
 pub(super) fn lifetimes() -> Vec<(&'static str, Vec<Step>)> {
     let mut all = Vec::new();
     let peers = [
@@ -164,7 +164,7 @@ pub(super) fn lifetimes() -> Vec<(&'static str, Vec<Step>)> {
         let disconnect = packet(|out| write::disconnect(version, ReasonCode::Success, &[], out));
         let disconnect = Send(0, peer.bytes(&disconnect));
         all.push((name, with(&[disconnect, Read(0), Wait(20), Cut(0)])));
-        // A packet of a type that there is not.
+        // This packet type does not exist.
         let broken = Send(0, peer.bytes(&[0x00, 0x00]));
         all.push((name, with(&[broken, Read(0), Wait(10), Cut(0), Wait(20)])));
         all.push((name, with(&[Disconnect("u0"), Wait(1), Read(0), Wait(30), Cut(0)])));
@@ -177,7 +177,7 @@ pub(super) fn lifetimes() -> Vec<(&'static str, Vec<Step>)> {
         plain.extend([Send(0, peer.bytes(&topic)), Read(0)]);
         plain.extend([Publish("plain", "one".into()), Read(0), Publish("plain", fill(3_000))]);
         plain.extend([Publish("plain", fill(3_000)), Wait(1)]);
-        // It has not taken everything when it is closed.
+        // The client has not taken everything when it is closed.
         let mut closed = plain.clone();
         closed.extend([Disconnect("u0"), Wait(1), Read(0), Wait(30), Cut(0)]);
         all.push((name, closed));
@@ -197,7 +197,7 @@ fn plain_topic() -> SubscribeParts<'static> {
     }
 }
 
-/// What a group has given to a member whose session ends with it: under way, and waiting.
+/// Messages of a shared group for a member whose session ends with its connection: in flight, and waiting.
 #[test]
 fn what_a_group_gave_stays_with_its_member() {
     let peer = Peer { version: Version::V5, framed: false };
@@ -239,7 +239,7 @@ fn what_a_group_gave_stays_with_its_member() {
     check("a group", false, &steps);
 }
 
-/// Messages that a back end takes, or does not, and one that came twice meanwhile.
+/// Messages that a back end accepts or rejects, and one that arrives twice meanwhile.
 #[test]
 fn what_a_back_end_has_to_take_waits_as_before() {
     for (version, ok) in [(Version::V3, true), (Version::V5, true), (Version::V5, false)] {
@@ -278,7 +278,7 @@ fn what_a_back_end_has_to_take_waits_as_before() {
     }
 }
 
-/// The old connection lets go of the session only after the drain has begun where the new one waits for it.
+/// The drain begins while the new connection waits for the session, before the old one releases it.
 #[test]
 fn a_client_that_waits_for_its_session_is_sent_away_by_a_drain() {
     let peer = Peer { version: Version::V5, framed: false };
@@ -301,7 +301,7 @@ fn a_client_that_waits_for_its_session_is_sent_away_by_a_drain() {
     let (connack, code) = (&scene.received[1][..1], scene.received[1][3]);
     assert_eq!((connack, code), (&[0x20][..], ReasonCode::ServerUnavailable.number()));
     assert!(scene.received[1].ends_with(b"<end>"));
-    // What it has waited for is there.
+    // The session that it has waited for exists.
     comes(&mut scene, 2, 0);
     scene.step(&Read(2));
     assert_eq!(scene.received[2][2..4], [1, 0], "{:02x?}", scene.received[2]);
@@ -322,7 +322,7 @@ fn a_jump_of_the_time_of_day_ends_no_session() {
     let away = |scene: &Scene| shared(scene).mqtt_sessions.stats().away;
     let now_us = scene.drivers[0].engine.now_us();
     shared(&scene).set_time(now_us, now_us + DECADE_US, now_us);
-    // Its session is for 100 s.
+    // Its session expires after 100 s.
     scene.step(&Wait(980));
     assert_eq!(away(&scene), 1);
     scene.step(&Wait(50));
@@ -352,7 +352,7 @@ fn a_session_that_is_left_while_the_time_of_day_is_doubted_lasts_as_long_as_any(
         scene.step(&Wait(500));
         let after_us = if is_believed { DECADE_US } else { 0 };
         set_time(&scene, after_us, after_us);
-        // Its session is for 100 s.
+        // Its session expires after 100 s.
         scene.step(&Wait(480));
         assert_eq!(away(&scene), 1, "the time is believed: {is_believed}");
         scene.step(&Wait(50));

@@ -1,8 +1,8 @@
-//! Records as such: damaged ones, those of others, and those of a version.
+//! The records themselves: damaged ones, those of others, and those of a version.
 
 use super::*;
 
-/// Records of connections of many kinds, and what they are imported into.
+/// Returns records of connections of many kinds, and a scene to import them into.
 fn records() -> (Scene, Vec<u8>, Vec<Vec<u8>>) {
     let mut scene = Scene::new(true);
     let join = r#"["1","1","seen/1","phx_join",{"meta":{"x":1}}]"#;
@@ -31,7 +31,7 @@ fn records() -> (Scene, Vec<u8>, Vec<Vec<u8>>) {
     (scene, own, records)
 }
 
-/// An engine that none of the others knows.
+/// Creates an engine that shares nothing with the others.
 fn apart(scene: &Scene) -> Engine {
     let before = &scene.drivers[0].engine;
     let limits = presence::Limits {
@@ -91,7 +91,7 @@ fn a_connection_that_ends_leaves_nothing_in_any_part() {
     let slot = scene.places[0].1;
     let engine = &mut scene.drivers[0].engine;
     engine.leave_topics(slot);
-    // What a connection has used outlives its topics.
+    // The usage of a connection outlives its topics.
     engine.rates.quota.forget(slot);
     assert!(engine.is_forgotten(slot), "the table alone has the connection");
     engine.explicit.insert(slot, 7);
@@ -134,11 +134,11 @@ fn records_are_refused_where_they_can_not_go_on() {
     assert_eq!(engine.import_engine(&other), Err(error));
 }
 
-/// What version 1 of the format is: records that a server wrote, in hexadecimal, a line each, the
-/// engine's own first. Servers of this version, and of all that read it, must read them as they are.
+/// Version 1 of the format: records that a server wrote, in hexadecimal, a line each, the engine's own first. Servers
+/// of this version, and of all that read it, must read them as they are.
 const VERSION_1: &str = include_str!("version_1.txt");
 
-/// The same as they are written now: with what servers of the first days did not write.
+/// The same as they are written now: with fields that the first servers did not write.
 const VERSION_1_NOW: &str = include_str!("version_1_now.txt");
 
 fn lines(text: &str) -> Vec<Vec<u8>> {
@@ -150,7 +150,7 @@ fn lines(text: &str) -> Vec<Vec<u8>> {
 fn records_of_version_1_are_read_and_written_as_they_were() {
     let (scene, own, records) = records();
     if std::env::var_os("HANDOVER_RECORDS").is_some() {
-        // To write the file anew, when the version has changed.
+        // Prints the file anew, when the version has changed.
         for record in std::iter::once(&own).chain(&records) {
             let hex: String = record.iter().map(|byte| format!("{byte:02x}")).collect();
             println!("record {hex}");
@@ -165,7 +165,7 @@ fn records_of_version_1_are_read_and_written_as_they_were() {
         lines[1..].iter().for_each(|line| assert!(engine.import(line).is_ok()));
         engine.slots().map(|slot| engine.export(slot).unwrap()).collect::<Vec<_>>()
     };
-    // The metas of who is present were not written.
+    // The first servers did not write the payloads of presence.
     let written = |record: &Vec<u8>| unframe::<Record>(record).unwrap().presence.is_empty();
     let (before, now) = (exports(&lines(VERSION_1)), exports(&now));
     assert_eq!(before.len(), now.len());

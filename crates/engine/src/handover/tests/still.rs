@@ -1,4 +1,4 @@
-//! Engines that stand still, and what is owed then.
+//! Engines that stand still, and the owed messages.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::{Owed, OwedMember};
 
 impl Scene {
-    /// What is on its way to the members of all topics.
+    /// Returns the bytes on their way to the members of all topics.
     fn under_way(&self) -> u64 {
         let waiting = |driver: &Driver| {
             let waiting = driver.engine.handle().waiting();
@@ -113,7 +113,7 @@ fn what_is_owed_is_read_as_it_was_written() {
     }
     scene.stand_still();
     let owed = scene.drivers[0].engine.take_owed();
-    // Both by the messages' size and by the number of members.
+    // Split both by the messages' size and by the number of members.
     assert!(owed.len() > 3, "{}", owed.len());
     let members: usize = owed.iter().map(|it| it.messages.len() * it.members.len()).sum();
     assert_eq!(members, 3 * CLIENTS);
@@ -128,7 +128,7 @@ fn what_is_owed_is_read_as_it_was_written() {
         }
         assert!((0..bytes.len()).all(|cut| Owed::decode(&bytes[..cut], &hash).is_err()));
     }
-    // Of somebody else who has the slot by now nothing is known.
+    // The slot has another serial by now: its connection is owed nothing.
     let engine = &mut scene.drivers[0].engine;
     let stranger = OwedMember { serial: 99, ..owed[0].members[0] };
     engine.give_owed(vec![Owed { members: vec![stranger], ..owed[0].clone() }]);

@@ -1,5 +1,4 @@
-//! Connections with tokens: they are warned, refreshed, closed and revoked; strangers, and tokens that wait
-//! for keys.
+//! Connections with tokens: warnings, refreshes, closes and revocations; strangers, and tokens that wait for keys.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,8 +7,8 @@ use auth::{Authenticator, Grants, Patterns, TokenError, TokenMark, TopicToken, V
 use super::*;
 use crate::auth::credentials::Expiry;
 
-/// Tokens are texts here, `al/12/a,b`: a user, the second at which it expires (0 is never), and topics to
-/// enter. The keys of one that begins with `late-` come when the scene says so.
+/// Tokens are texts here, `al/12/a,b`: a user, the second at which it expires (0 is never), and topics to enter. The
+/// keys of a token that begins with `late-` come when the scene says so.
 #[derive(Debug, Default)]
 pub(super) struct Issuer {
     required: bool,
@@ -68,7 +67,7 @@ fn scene(required: bool) -> Scene {
     Scene::with(false, Settings { session, token_expiry, ..before }, issuer)
 }
 
-/// As `check`, with tokens. Gives what each client heard.
+/// As `check`, with tokens. Returns what each client received.
 fn check_tokens(name: &str, required: bool, steps: &[Step]) -> [String; CLIENTS] {
     compare(name, || scene(required), steps).0
 }
@@ -85,7 +84,7 @@ fn phoenix(token: &str) -> String {
     socket(&format!("/socket/websocket?vsn=2.0.0&token={token}"), "")
 }
 
-/// How a connection ends, in the bytes of a close frame.
+/// Checks how a connection ends, by the bytes of a close frame.
 fn ends_with(received: &str, code: u16, reason: &str) -> bool {
     let [high, low] = code.to_be_bytes();
     let code = [high, low].escape_ascii().to_string();
@@ -106,7 +105,7 @@ fn tokens_expire_and_are_refreshed() {
         subscribe(1, 1, "b"),
         subscribe(1, 2, "c"),
         Publish("b", "before".into()),
-        // Until all are warned.
+        // Until all have got the warning.
         Wait(60),
         give(1, "refresh", 3, "bo/40/c"),
         give(1, "refresh", 4, "al/40/c"),
@@ -117,7 +116,7 @@ fn tokens_expire_and_are_refreshed() {
         subscribe(1, 7, "c"),
         subscribe(1, 8, "b2"),
         Publish("c", "after".into()),
-        // Those without a new one end.
+        // Connections without a new token end.
         Wait(50),
         Publish("a", "who is here".into()),
         Publish("b", "and here".into()),
@@ -198,7 +197,7 @@ fn strangers_get_nothing_until_they_say_who_they_are() {
         Publish("*", "to all that are known".into()),
         Publish("a", "to a".into()),
         Publish("stored", "to those who have it".into()),
-        // The other one says nothing for too long.
+        // The other client sends nothing for too long.
         Wait(70),
         text(0, r#"{"type":"presence","id":6,"topic":"seen/1"}"#),
     ];
@@ -245,7 +244,7 @@ fn what_waits_for_keys_goes_on_when_they_have_come() {
         text(2, r#"[null,"3","phoenix","heartbeat",{}]"#),
         Open(3, 1, post("/publish?topic=a&token=late-di/0/a", "hi")),
         Open(4, 0, get("/socket/longpoll?vsn=2.0.0&token=late-ed/0/a")),
-        // One that goes while it waits.
+        // This client leaves while it waits.
         Open(5, 0, get("/stream?topic=a&token=late-fi/0/a")),
         Cut(5),
         Wait(20),

@@ -1,5 +1,4 @@
-//! Connections that wait for something: the history, an acknowledgement, the application, a slow reader,
-//! the rest of a message.
+//! Connections that wait: for the history, an acknowledgement, the application, a slow reader, the rest of a message.
 
 use super::*;
 
@@ -28,7 +27,7 @@ fn a_catch_up_goes_on_at_the_same_position() {
             }
             steps.extend([Publish("big/2", "live".into()), Read(0), History, Read(0)]);
             if name == "ws" {
-                // From another log: all of it is missed.
+                // An id of another log: everything is missed.
                 let other = r#"{"type":"subscribe","id":9,"topic":"big/3","since":"00000001:5"}"#;
                 steps.extend([Publish("big/3", "before".into()), text(0, other)]);
                 steps.extend([History, History, Publish("big/3", "after".into()), Read(0)]);
@@ -85,7 +84,7 @@ fn a_state_is_complete_once_on_either_engine() {
             Open(2, 0, get(&format!("/poll?{query}&timeout=9"))),
             Open(3, 0, socket("/socket/websocket?vsn=2.0.0&user=u2", "")),
             text(3, join),
-            // Too old: the state is told anew.
+            // Too old: the client gets the state anew.
             Open(4, 0, get("/stream?topic=state/1&since:state/1=fffffff8:1")),
             Set("state/1", "e", "five".into()),
         ]);
@@ -131,7 +130,7 @@ fn pages_that_wait_for_the_history_come_in_order() {
         push(3, r#"{"limit":0}"#),
         push(4, r#"{"limit":1}"#),
         Open(3, 0, get("/history?user=u3&limit=2")),
-        // Gone before it is answered.
+        // It leaves before the reply.
         Open(4, 0, get("/history?topic=big/1")),
         Cut(4),
     ]);
@@ -212,7 +211,7 @@ fn nothing_is_read_for_a_client_that_has_left() {
         scene.late.as_ref().unwrap().unwanted()
     });
     assert_eq!(unwanted, [0, 1, 2, 3, 1, 2]);
-    // Another engine asks again: whoever waits for it is there.
+    // Another engine repeats the queries: their requesters are still there.
     let mut scene = Scene::new(true);
     asks.iter().for_each(|step| scene.step(step));
     scene.upgrade(What::TakeOver);
@@ -315,7 +314,7 @@ fn what_is_not_acknowledged_stays_so() {
             );
             steps.extend([text(0, &ack), History, History, Read(0)]);
         }
-        // What is not acknowledged comes again.
+        // Unacknowledged messages are delivered again.
         steps.extend([Wait(45), History, History, Read(0), Wait(40), History, Read(0)]);
         steps.extend([Login(0, "w"), History, Read(0), Logout(0, "u0"), History, Read(0)]);
         steps.extend([Publish("ack/2", "last".into()), History, History, Read(0)]);
@@ -351,7 +350,7 @@ fn joins_lists_and_webhooks_wait_as_before() {
         History,
         History,
         Read(0),
-        // Who is there is a long list, and its reader does not read.
+        // The presence snapshot is long, and the client does not read.
         text(1, &meta),
         Wait(5),
         Read(1),
@@ -371,7 +370,7 @@ fn joins_lists_and_webhooks_wait_as_before() {
     }
 }
 
-/// A request that is held, subscriptions and messages of /ws, and their answers.
+/// A pending request, subscriptions and messages of /ws, and their replies.
 #[test]
 fn requests_to_the_application_wait_as_before() {
     let topics = "topic=plain&topic=asked/1&topic=asked/2";
@@ -438,7 +437,7 @@ fn lists_wait_on_every_transport_as_before() {
         steps.push(text(0, &subscribe(topic, id)));
     }
     steps.extend([Wait(5), Read(0), Wait(5), Read(0)]);
-    // Nobody reads these lists for a while.
+    // The clients don't read these snapshots for a while.
     steps.extend([
         Open(1, 1, get(&format!("/sse?user=u1&{topics}"))),
         Open(2, 0, get(&format!("/stream?user=u2&{topics}"))),
@@ -471,12 +470,12 @@ fn what_clients_choose_and_how_much_they_ask_is_carried() {
         Read(0),
         Open(1, 0, get("/sse?topic=a&tag=x&tag=y")),
         Publish("a", "without a tag".into()),
-        // The topic was entered by the client itself: it stays.
+        // The client itself has entered the topic: it stays.
         text(0, r#"{"type":"logout","id":4,"user":"w"}"#),
         text(0, r#"{"type":"logout","id":5,"user":"u0"}"#),
         Publish("stored", "one".into()),
     ];
-    // More than it may in a second: it is left unread for a while.
+    // More than it may publish in a second: the engine stops reading from it for a while.
     for n in 0..8 {
         steps.push(text(0, &format!(r#"{{"type":"publish","id":{n},"topic":"p","data":{n}}}"#)));
     }

@@ -1,4 +1,4 @@
-//! What must hold when a run is over.
+//! Conditions that hold when a run is over.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ impl World {
         self.check_group();
     }
 
-    /// How often a message has come to a client.
+    /// Checks how often a message has come to a client.
     fn check_one(&self, client: &Client, published: &Published, count: usize) {
         let Published { message, by: _, ready } = published;
         let (payload, topic) = (&message.payload, &message.topic);
@@ -29,7 +29,7 @@ impl World {
         let Some(wanted) = client.wants(topic) else {
             return assert_eq!(count, 0, "{what}");
         };
-        // It comes to another member as well.
+        // The message comes to another member as well.
         if client.is_member() {
             return;
         }
@@ -38,11 +38,11 @@ impl World {
             && kind(payload) != 'x'
             && client.was_there_since(number(payload))
             && ready.contains(&client.name);
-        // Whoever subscribes gets what is retained besides.
+        // A subscription brings retained messages again.
         let may_repeat = kind(payload) == 'r' || self.may_repeat(payload);
         match wanted.min(message.qos) {
-            // Whoever publishes with QoS 1 may publish again; and who comes back to another engine
-            // may be there before the message is.
+            // A publisher may repeat a message with QoS 1; and a client may come back to another engine before the
+            // message gets there.
             Qos::AtMostOnce => {
                 let may_repeat = may_repeat || message.qos == Qos::AtLeastOnce;
                 assert!(may_repeat || count <= client.connects, "{what}");
@@ -56,12 +56,12 @@ impl World {
         }
     }
 
-    /// A will that was published may be so again after a crash: its session is stored without it later.
+    /// A will may be published again after a crash: its session is stored without it only later.
     fn may_repeat(&self, payload: &str) -> bool {
         kind(payload) == 'w' && self.crashes.iter().any(|crash| *crash > number(payload))
     }
 
-    /// What one client publishes to a topic with QoS 2 comes in that order to who wants it so.
+    /// Checks that a client's QoS 2 messages to a topic come in order to clients that subscribe with QoS 2.
     fn check_order(&self, client: &Client) {
         let mut last = HashMap::new();
         for (topic, payload) in
@@ -83,8 +83,8 @@ impl World {
         }
     }
 
-    /// One member gets each message: none is there for two. While all are there none is lost, nor one with QoS 1 while one
-    /// member stays.
+    /// Checks that one member gets each message, and no message comes to two. None is lost while all are there, nor
+    /// one with QoS 1 while one member stays.
     fn check_group(&self) {
         let members: Vec<&Client> = self.clients.iter().filter(|it| it.is_member()).collect();
         let counts: Vec<_> = members.iter().map(|member| member.counts()).collect();
@@ -96,7 +96,7 @@ impl World {
             let is_once = message.qos != Qos::AtLeastOnce && !self.may_repeat(payload);
             assert!(!is_once || count <= 1, "{what}");
             let is_calm = number(payload) >= self.calm && !matches!(kind(payload), 'w' | 'x');
-            // What a member leaves with QoS 1 another one gets.
+            // Another member gets what a member leaves with QoS 1.
             let is_for_another = message.qos == Qos::AtLeastOnce
                 && matches!(kind(payload), 'm' | 'r')
                 && self.done.borrow().contains_key(payload)
@@ -106,15 +106,15 @@ impl World {
         }
     }
 
-    /// What is retained of each topic is the last that was published to be, or one of several of
-    /// which nobody can say which was.
+    /// Checks that a topic retains the last message that was published for that, or one of several whose order is not
+    /// known.
     pub(super) fn check_retained(&self, witness: &Client) {
         let done = self.done.borrow();
         let of_all: Vec<_> = self.log.iter().map(|it| &it.message).filter(|it| it.retain).collect();
         for message in &of_all {
             let Some(end) = done.get(&message.payload) else { continue };
-            // With QoS 2 it is on disk before it is retained, and who repeats it after a crash is told that
-            // it was there.
+            // A QoS 2 message is on disk before it is retained. After a crash, the server confirms it again without
+            // retaining it.
             let from = number(&message.payload);
             let is_parted = |crash: &usize| (from + 1..=end.at).contains(crash);
             if message.qos == Qos::ExactlyOnce && self.crashes.iter().any(is_parted) {

@@ -1,4 +1,4 @@
-//! A client of MQTT as the standards want it: what it has sent and received outlives its connections.
+//! A client as the MQTT standards want it: what it has sent and received outlives its connections.
 
 mod packets;
 
@@ -22,23 +22,23 @@ pub(super) struct Message {
     pub qos: Qos,
     pub payload: String,
     pub retain: bool,
-    /// For so many seconds; of MQTT 5.
+    /// Expiry in seconds, with MQTT 5.
     pub expiry_s: Option<u32>,
 }
 
-/// When a message came to its end.
+/// When a message's publication was complete.
 #[derive(Clone, Copy)]
 pub(super) struct End {
-    /// So many messages were published before.
+    /// The number of messages published before.
     pub at: usize,
-    /// Nobody is sent it first from then on.
+    /// From this time on, in microseconds, no client gets it for the first time.
     over_us: u64,
 }
 
-/// What was published to the end, by payload.
+/// When publications were complete, by payload.
 pub(super) type Ends = Rc<RefCell<HashMap<String, End>>>;
 
-/// What a client has published and not completed.
+/// A message whose publication is not complete.
 struct Publishing {
     id: u16,
     message: Message,
@@ -46,61 +46,61 @@ struct Publishing {
     released: bool,
 }
 
-/// A client, with its session's side of things.
+/// A client, with its side of the session.
 pub(super) struct Client {
     pub name: usize,
     pub version: Version,
-    /// What it subscribes to, and how surely.
+    /// Its filters, with their QoS.
     pub filters: Vec<(String, Qos)>,
-    /// Whether its session goes on.
+    /// The session outlives its connections.
     pub persistent: bool,
     end: Option<ClientEnd>,
     input: Vec<u8>,
     connected: bool,
     subscribed: bool,
-    /// Its subscriptions were confirmed: from then on it must get everything.
+    /// The server has confirmed the subscriptions: from now on the client must get everything.
     pub ready: bool,
     next_id: u16,
-    /// The packet identifier of what it asked last of its subscriptions.
+    /// The packet identifier of the last SUBSCRIBE or UNSUBSCRIBE.
     last_packet_id: u16,
     publishing: VecDeque<Publishing>,
-    /// Messages with QoS 2 that have come and are not released.
+    /// QoS 2 messages that have come and are not released.
     received: BTreeSet<u16>,
-    /// What the application has got: payloads in order, each with its topic.
+    /// Payloads that the application got, in order, each with its topic.
     pub got: Vec<(String, String)>,
-    /// Packets that the client has still to send: it reads before it answers.
+    /// Packets still to be sent: the client reads before it replies.
     replies: VecDeque<Vec<u8>>,
-    /// What was published to the end, by all clients.
+    /// The complete publications of all clients.
     pub done: Ends,
-    /// What was before it subscribed: what is on its way then may come, and after so many connects nothing.
+    /// Messages from before its subscription, which may be on their way then. After so many connects none may come.
     before: Option<(HashSet<String>, usize)>,
-    /// It has no subscription any more since so many messages were published.
+    /// How many messages were published when its subscriptions ended.
     unsubscribed: Option<usize>,
-    /// How often it has connected.
+    /// The number of its connects.
     pub connects: usize,
-    /// Its session ends with this connection.
+    /// The session ends with this connection.
     ends: bool,
-    /// It begins anew, until it knows that it has: its session has ended with a connection.
+    /// The client begins anew until it is accepted, because its session has ended with a connection.
     anew: bool,
-    /// How many messages were published so far, and how late it is.
+    /// How many messages were published so far, and the time in microseconds.
     pub now: (usize, u64),
-    /// It need not get what was published before: its session has ended, or its subscriptions.
+    /// The client need not get earlier messages: its session has ended, or its subscriptions.
     pub forgotten: usize,
-    /// Since when this connection is.
+    /// When this connection began.
     since_us: u64,
-    /// For how many seconds its session outlives this connection; nothing is for ever.
+    /// Seconds that the session outlives this connection; `None` is for ever.
     expiry_s: Option<u32>,
-    /// Until then its session must be there.
+    /// The session must exist until then.
     stays_us: u64,
-    /// Its session was to end so soon after an earlier connection.
+    /// The session's expiry in seconds after an earlier connection.
     was_short: Option<u32>,
     /// The will of this connection.
     will: Option<String>,
-    /// What it said of its session and its will is sure to be on disk.
+    /// The disk has the session and the will for certain.
     is_stored: bool,
-    /// It has begun anew, and that may not be on disk yet.
+    /// The session has begun anew, and the disk may not know that yet.
     has_begun: bool,
-    /// What it takes, and the packet identifiers of what it has not confirmed on this connection.
+    /// The receive maximum, and the packet identifiers that the client has not confirmed on this connection.
     receive_max: u16,
     unconfirmed: BTreeSet<u16>,
     /// Topics by the aliases that the server gave them on this connection, and how many it may give.
@@ -108,51 +108,51 @@ pub(super) struct Client {
     aliases_max: u32,
 }
 
-/// What a connection takes.
+/// The terms of a connection.
 pub(super) struct Terms {
     pub receive_max: u16,
     pub aliases_max: u32,
-    /// A session that goes on ends with this connection.
+    /// A persistent session ends with this connection.
     pub ends: bool,
-    /// For how many seconds it goes on else; nothing is for ever.
+    /// Otherwise the session's expiry in seconds; `None` is for ever.
     pub expiry_s: Option<u32>,
-    /// What is published when the connection is lost.
+    /// The message to publish when the connection is lost.
     pub will: Option<Message>,
 }
 
-/// How filters begin that the members of the group share.
+/// The prefix of filters that the members of the group share.
 pub(super) const SHARED: &str = "$share/group/";
 
-/// A session that is to go on for ever.
+/// The expiry of a session that never ends, in seconds.
 pub(super) const FOR_EVER_S: u32 = 1_000_000;
 
-/// Beyond these packet identifiers are those of SUBSCRIBE and UNSUBSCRIBE.
+/// SUBSCRIBE and UNSUBSCRIBE have packet identifiers above this one.
 const FIRST_PACKET_ID: u16 = 40_000;
 
-/// The last word of a client that wants no will.
+/// DISCONNECT of a client that wants no will.
 const DISCONNECT: [u8; 2] = [0xe0, 0];
 
 /// The same with a session expiry of 0.
 const DISCONNECT_WITH_SESSION: [u8; 9] = [0xe0, 7, 0, 5, id::SESSION_EXPIRY_INTERVAL, 0, 0, 0, 0];
 
-/// What a message is: `m` is any, `r` is to be retained, `x` expires soon, and `w` is a will.
+/// Returns the kind of a message: `m` is any, `r` is retained, `x` expires soon, and `w` is a will.
 pub(super) fn kind(payload: &str) -> char {
     payload.chars().next().unwrap()
 }
 
-/// Its number in the order of all.
+/// Returns the message's number in the order of all.
 pub(super) fn number(payload: &str) -> usize {
     payload[1..].parse().unwrap()
 }
 
-/// With `SHARD_TRACE` it is told what happens.
+/// Prints what happens, with `SHARD_TRACE`.
 pub(super) fn trace(what: impl FnOnce() -> String) {
     if std::env::var_os("SHARD_TRACE").is_some() {
         eprintln!("{}", what());
     }
 }
 
-/// What a packet is in bytes.
+/// Returns the bytes of a packet.
 pub(super) fn packet(write: impl FnOnce(&mut Vec<u8>) -> Result<(), WriteError>) -> Vec<u8> {
     let mut out = Vec::new();
     write(&mut out).unwrap();
@@ -209,24 +209,24 @@ impl Client {
         self.end.is_some()
     }
 
-    /// True where it shares its filter with others.
+    /// Returns true if it shares its filter with others.
     pub fn is_member(&self) -> bool {
         self.filters.iter().any(|(filter, _)| filter.starts_with(SHARED))
     }
 
-    /// How surely it wants messages of a topic; nothing where it wants none.
+    /// Returns the QoS of its subscriptions to a topic, if it has any.
     pub fn wants(&self, topic: &str) -> Option<Qos> {
         let reach = |filter: &str| filter.strip_prefix(SHARED).unwrap_or(filter).to_string();
         let matching = self.filters.iter().filter(|(filter, _)| matches(&reach(filter), topic));
         matching.map(|(_, qos)| *qos).max()
     }
 
-    /// True when it was let in.
+    /// Returns true if the server has accepted it.
     pub fn is_connected(&self) -> bool {
         self.connected
     }
 
-    /// True when nothing of its own is under way.
+    /// Returns true if nothing of its own is under way.
     pub fn is_done(&self) -> bool {
         self.publishing.is_empty() && self.replies.is_empty() && self.ready
     }
@@ -275,18 +275,18 @@ impl Client {
         }
     }
 
-    /// The connection breaks, at whatever byte.
+    /// Breaks the connection at any byte.
     pub fn cut(&mut self, random: &mut Random) {
         let bytes = self.end.as_ref().map_or(0, |end| random.below(end.unread() + 1));
         self.leave(|end| end.cut(bytes));
     }
 
-    /// The connection has ended.
+    /// Ends the connection.
     fn lost(&mut self) {
         self.leave(drop);
     }
 
-    /// It ends its connection, and wants no will; and its session, where it can say so.
+    /// Ends the connection and drops the will; also the session, if it can say so.
     pub fn goodbye(&mut self, ends: bool) {
         self.will = None;
         if ends && self.version == Version::V5 && self.connected {
@@ -304,14 +304,14 @@ impl Client {
         self.was_short = self.was_short.or(self.expiry_s);
         let stays_us = match self.expiry_s {
             None => u64::MAX,
-            // Who knows since when.
+            // The client does not know when the connection ended.
             Some(_) if end.is_ended() => 0,
             // The server counts in whole seconds.
             Some(seconds) => self.now.1 + u64::from(seconds - 1) * 1_000_000,
         };
-        // Its session may be over, and another one may have begun, of which it was not told.
+        // The session may have expired, and another one may have begun without the client's knowledge.
         self.anew |= !self.connected && self.now.1 >= self.stays_us;
-        // Which connection was the last that the server has seen is known to who was let in.
+        // Only a client that was accepted knows which of its connections the server saw last.
         self.stays_us = if self.connected { stays_us } else { self.stays_us.min(stays_us) };
         if let Some(will) = self.will.take().filter(|_| self.connected) {
             self.end_of(will, None);
@@ -320,15 +320,15 @@ impl Client {
         self.reset();
     }
 
-    /// The server is dead. What it has sent may be there still.
+    /// The server dies. What it has sent may still come.
     pub fn survive(&mut self) {
         let will = self.will.take().filter(|_| self.is_stored);
-        // The session before it may be there again.
+        // The previous session may exist again.
         self.anew |= self.has_begun;
-        // What was on its way then may come again.
+        // Messages that were on their way then may come again.
         self.before.iter_mut().for_each(|(_, connects)| *connects = usize::MAX);
         let Some(end) = &self.end else {
-            // How long its session stays may be on disk as it was before.
+            // The disk may have an earlier expiry of the session.
             self.stays_us = if self.was_short.is_some() { 0 } else { self.stays_us };
             return;
         };
@@ -338,7 +338,7 @@ impl Client {
             self.end_of(will, None);
         }
         if !self.is_stored {
-            // It may be as it was before.
+            // The disk may have an earlier one.
             self.expiry_s = self.expiry_s.or(self.was_short);
         }
         if self.expiry_s.is_some() {
@@ -346,7 +346,7 @@ impl Client {
         }
     }
 
-    /// A message has come to its end.
+    /// Notes that a message's publication is complete.
     fn end_of(&self, payload: String, expiry_s: Option<u32>) {
         let over_us = expiry_s.map_or(u64::MAX, |seconds| {
             // Engines count in whole seconds.
@@ -368,7 +368,7 @@ impl Client {
         }
     }
 
-    /// Its session is gone.
+    /// Forgets the session.
     fn forget(&mut self) {
         self.ready = false;
         self.received.clear();
@@ -376,7 +376,7 @@ impl Client {
         (self.before, self.forgotten) = (None, self.now.0);
     }
 
-    /// Whether it was there all the time since so many messages were published.
+    /// Checks whether its session existed all the time since so many messages were published.
     pub fn was_there_since(&self, published: usize) -> bool {
         self.persistent && self.forgotten <= published
     }
@@ -419,12 +419,11 @@ impl Client {
         packet(|out| parts.write(out))
     }
 
-    /// Whether it may publish: at most so many are under way.
+    /// Checks whether it may publish: at most four messages are under way.
     pub fn may_publish(&self) -> bool {
         self.connected && self.publishing.len() < 4
     }
 
-    /// Publishes something.
     pub fn publish(&mut self, message: Message) {
         let is_confirmed = message.qos.is_confirmed();
         let id = if is_confirmed { self.id() } else { 0 };
@@ -436,7 +435,7 @@ impl Client {
         self.send(bytes);
     }
 
-    /// Sends the next answer that waits.
+    /// Sends the next pending packet.
     pub fn reply(&mut self) -> bool {
         let Some(bytes) = self.replies.pop_front() else { return false };
         if let Ok(Some((Packet::Puback(it) | Packet::Pubcomp(it), _))) =
@@ -448,19 +447,19 @@ impl Client {
         true
     }
 
-    /// True when it knows that it has no subscription.
+    /// Returns true if it knows that it has no subscription.
     pub fn is_unsubscribed(&self) -> bool {
         self.unsubscribed.is_some()
     }
 
-    /// Subscribes again to what it has, or had.
+    /// Subscribes again to its filters.
     pub fn subscribe_again(&mut self) {
         if self.connected && (self.ready || self.unsubscribed.is_some()) {
             self.subscribe();
         }
     }
 
-    /// Subscribes to nothing any more.
+    /// Unsubscribes from its filters.
     pub fn unsubscribe(&mut self) {
         if !self.connected || !self.ready {
             return;
@@ -476,7 +475,7 @@ impl Client {
     fn subscribe(&mut self) {
         self.subscribed = true;
         let from = self.unsubscribed.take().unwrap_or(0);
-        // The answer to an earlier one of this session may be lost.
+        // The reply to an earlier SUBSCRIBE of this session may be lost.
         let (done, connects) = (&self.done, self.connects);
         let is_before =
             |payload: &&String| matches!(kind(payload), 'm' | 'x') && number(payload) >= from;
@@ -499,7 +498,7 @@ impl Client {
         self.send(bytes);
     }
 
-    /// How often each payload has come.
+    /// Returns how often each payload has come.
     pub fn counts(&self) -> BTreeMap<&str, usize> {
         let mut counts = BTreeMap::new();
         for (_, payload) in &self.got {

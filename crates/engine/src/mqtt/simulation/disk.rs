@@ -1,5 +1,5 @@
-//! What outlives the server: records and messages, written in the order in which they were given, and lost in a
-//! crash as long as they wait for that.
+//! Storage that outlives the server. It writes records and messages in the order in which they come; a crash loses
+//! those that still wait.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,27 +14,27 @@ pub(super) struct Disk(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// What is not written yet.
+    /// Writes that wait.
     waiting: Vec<Write>,
-    /// Who has still to be told that something is written.
+    /// Completions of finished writes, to be called.
     completed: VecDeque<Done>,
     written: Written,
     /// How many records of sessions came.
     puts: usize,
-    /// Only what clients wait for has room.
+    /// The disk has capacity only for records that clients wait for.
     is_half_full: bool,
 }
 
-/// What a server finds that begins.
+/// What a new server finds on disk.
 #[derive(Clone, Default)]
 pub(super) struct Written {
-    /// By part of the server and key.
+    /// Records by part of the server and key.
     pub records: BTreeMap<(&'static str, String), Vec<u8>>,
     /// Messages of topics with history, in their order.
     pub messages: Vec<(Publication, Arc<HistoryRule>)>,
 }
 
-/// What is written in one piece.
+/// A write that is not split.
 #[derive(Default)]
 struct Write {
     record: Option<(&'static str, String, Option<Vec<u8>>)>,
@@ -47,7 +47,7 @@ impl Disk {
         self.0.lock().unwrap()
     }
 
-    /// Takes a record of a part of the server, or without a value removes it.
+    /// Takes a record of a part of the server, or removes it if it has no value.
     pub fn put_record(
         &self,
         part: &'static str,
@@ -59,17 +59,17 @@ impl Disk {
         self.state().waiting.push(Write { record, message: None, done });
     }
 
-    /// How many records of sessions came.
+    /// Returns how many records of sessions came.
     pub fn puts(&self) -> usize {
         self.state().puts
     }
 
-    /// Whether only what clients wait for has room.
+    /// Sets whether the disk has capacity only for records that clients wait for.
     pub fn set_half_full(&self, is_half_full: bool) {
         self.state().is_half_full = is_half_full;
     }
 
-    /// All that waits is written, and nobody is told yet. False when nothing waits.
+    /// Writes all that waits, and calls no completion yet. Returns false if nothing waited.
     pub fn commit(&self) -> bool {
         let state = &mut *self.state();
         let is_some = !state.waiting.is_empty();
@@ -87,7 +87,7 @@ impl Disk {
         is_some
     }
 
-    /// The next one is told that something is written. False when everyone knows.
+    /// Calls the next completion. Returns false if none is left.
     pub fn complete(&self) -> bool {
         let next = self.state().completed.pop_front();
         let is_some = next.is_some();
@@ -95,7 +95,7 @@ impl Disk {
         is_some
     }
 
-    /// The server is dead: what was not written is lost, and nobody is told any more. Gives what was.
+    /// Loses what is not written, and the completions, as the server dies. Returns what is written.
     pub fn crash(&self) -> Written {
         let state = &mut *self.state();
         state.waiting.clear();
@@ -120,7 +120,7 @@ impl Storage for Disk {
     }
 }
 
-/// A history on the disk: a message gets its offset and is handed on when it is written.
+/// A history on the disk: once written, a message gets its offset and goes to its members.
 pub(super) struct OnDisk {
     pub local: history_local::Local,
     pub disk: Arc<Disk>,

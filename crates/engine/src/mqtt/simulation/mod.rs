@@ -1,10 +1,10 @@
-//! Clients that publish and subscribe over connections that are cut at any byte in both directions, taken over,
-//! and moved to new engines, and a server that dies at any moment and begins again with what its disk holds.
+//! Clients publish and subscribe over connections that are cut at any byte in both directions, taken over, and moved
+//! to new engines. The server dies at any moment and begins again with what its disk has.
 //!
-//! What must hold: nothing is lost that was confirmed. With QoS 2 nothing comes twice or out of order, to one client or
-//! to the members of a group. Nothing comes that was there before, that has expired, or that the client has
-//! unsubscribed from; sessions end when their time is over, and not before. Wills come once, and what is
-//! retained is the newest. Nobody gets more than it takes, or an alias that it was not told.
+//! What must hold: no confirmed message is lost. With QoS 2 no message comes twice or out of order, to one client or
+//! to the members of a group. No client gets a message from before its subscription, an expired one, or one that it
+//! has unsubscribed from. Sessions end when their time is over, and not before. Wills come once, and the retained
+//! message is the newest. No client gets more than it accepts, or an alias that it does not know.
 //!
 //! `SHARD_SEED=n cargo test -p engine mqtt::simulation` replays a run; `SHARD_SEEDS=n` runs so many, `SHARD_TRACE=1`
 //! prints what each client received and sent.
@@ -37,24 +37,24 @@ struct World {
     node: Node,
     /// New engines, to which connections have been copied.
     upgrading: Option<Upgrade>,
-    /// How many messages were published when the server died, each time.
+    /// For each crash, how many messages were published before.
     crashes: Vec<usize>,
     clients: Vec<Client>,
     /// A member of the group that is always connected, on a server that does not die.
     stays: Option<usize>,
-    /// What was published to the end.
+    /// The messages whose publication is complete.
     done: Ends,
     now_us: u64,
     log: Vec<Published>,
-    /// From this number on nothing was cut.
+    /// From this message on no connection is cut.
     calm: usize,
 }
 
-/// A message that was published, or a will.
+/// A published message, or a will.
 struct Published {
     message: Message,
     by: usize,
-    /// Who had confirmed subscriptions then.
+    /// The clients that had confirmed subscriptions then.
     ready: Vec<usize>,
 }
 
@@ -65,7 +65,7 @@ fn qos(random: &mut Random) -> Qos {
     [Qos::AtMostOnce, Qos::AtLeastOnce, Qos::ExactlyOnce, Qos::ExactlyOnce][random.below(4)]
 }
 
-/// The filters of a client.
+/// Draws the filters of a client.
 fn filters(random: &mut Random) -> Vec<(String, Qos)> {
     let mut filters = Vec::new();
     for _ in 0..1 + random.below(3) {
@@ -77,7 +77,7 @@ fn filters(random: &mut Random) -> Vec<(String, Qos)> {
     filters
 }
 
-/// Those who are there: some for themselves, and perhaps a group.
+/// Draws the clients: some for themselves, and perhaps a group.
 fn clients(random: &mut Random, done: &Ends) -> Vec<Client> {
     let mut wanted: Vec<_> = (0..2 + random.below(5)).map(|_| filters(random)).collect();
     if random.one_in(2) {
@@ -135,7 +135,7 @@ impl World {
         }
     }
 
-    /// A client is about to do something, and knows what all know.
+    /// Returns a client that acts next. It knows the time and the number of messages.
     fn turn_of(&mut self, name: usize) -> &mut Client {
         self.clients[name].now = (self.log.len(), self.now_us);
         &mut self.clients[name]
@@ -212,7 +212,7 @@ impl World {
         }
     }
 
-    /// The disk does something.
+    /// Lets the disk write, or complete a write.
     fn write(&mut self) {
         let Some(disk) = &self.setup.disk else { return };
         if self.random.one_in(16) {
@@ -224,8 +224,7 @@ impl World {
         }
     }
 
-    /// New engines are given some of the connections as they are; or they take the place of the old ones, or
-    /// don't.
+    /// Copies some of the connections to new engines; or the new engines replace the old ones, or give up.
     fn upgrade(&mut self) {
         let (random, disk) = (&mut self.random, &self.setup.disk);
         let Node { drivers, services, .. } = &mut self.node;
@@ -244,13 +243,13 @@ impl World {
         }
     }
 
-    /// The server is dead, and another one begins with what was written.
+    /// The server dies, and another one begins with what the disk has.
     fn crash(&mut self) {
         let Some(disk) = self.setup.disk.as_ref().filter(|_| self.stays.is_none()) else { return };
         client::trace(|| "the server dies".into());
         self.upgrading = None;
         let written = disk.crash();
-        // A will that was about to be published may be gone.
+        // A will about to be published may be lost.
         self.done.borrow_mut().retain(|payload, _| client::kind(payload) != 'w');
         for name in 0..self.clients.len() {
             self.turn_of(name).survive();
@@ -268,7 +267,7 @@ impl World {
         driver.work();
     }
 
-    /// A message of a client.
+    /// Draws a message of a client.
     fn message(&mut self, by: usize, kind: char) -> Message {
         let topic = TOPICS[self.random.below(TOPICS.len())].to_string();
         let (qos, payload) = (qos(&mut self.random), format!("{kind}{}", self.log.len()));
@@ -293,10 +292,10 @@ impl World {
         self.turn_of(name).publish(message);
     }
 
-    /// Everything comes to rest: all connect and subscribe, and read and answer all that there is.
+    /// Brings everything to rest: all clients connect and subscribe, read everything, and reply.
     fn settle(&mut self) {
         self.setup.disk.iter().for_each(|disk| disk.set_half_full(false));
-        // What is due in the next seconds is done.
+        // What is due in the next seconds happens.
         for _ in 0..3 {
             self.now_us += 1_000_000;
             self.sweep();
@@ -347,7 +346,7 @@ impl World {
         }
     }
 
-    /// All are there, and what is said now reaches everyone.
+    /// All clients are there: what they publish now reaches everyone.
     fn talk(&mut self) {
         self.node.late.iter().for_each(|late| late.reply_at_once());
         self.calm = self.log.len();
@@ -357,7 +356,7 @@ impl World {
         self.settle();
     }
 
-    /// A client connects for the first time, and gets what is retained.
+    /// Returns a client that connects for the first time, and has the retained messages.
     fn witness(&mut self) -> Client {
         let name = self.clients.len();
         let all = vec![("#".into(), Qos::ExactlyOnce)];
@@ -412,7 +411,7 @@ fn who_goes_while_it_waits_for_a_session_keeps_no_other_from_it() {
         [0, 1, 0].map(|name| Client::new(name, Version::V5, Vec::new(), false, Rc::default()));
     open(&mut world, &mut old);
     let slot = open(&mut world, &mut other);
-    // It is about to end when it wants the first one's session.
+    // The client is about to leave when it wants the first one's session.
     let engine = &mut world.node.drivers[0].engine;
     engine.say_goodbye(slot, CloseReason::Drain);
     let connect = Connect {

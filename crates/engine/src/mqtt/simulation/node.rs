@@ -1,4 +1,4 @@
-//! A server, which begins with what the disk holds.
+//! A server that begins with what the disk has.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,24 +15,24 @@ use crate::Handle;
 use crate::recovery::simulation::late::Late;
 use crate::testing::{self, Driver, Services};
 
-/// When the node's clock began, in microseconds since 1970. The history has the real clock, and leaves it to
-/// the engines to say what has expired.
+/// When the node's clock began, in microseconds since 1970. The history has the real clock; the engines decide what
+/// has expired.
 const BEGAN_US: u64 = 4_000_000_000_000_000;
 
-/// What all servers of a run have in common.
+/// The common setup of all servers of a run.
 pub(super) struct Setup {
     pub seed: u64,
     pub engines: usize,
     pub inflight_max: u16,
     /// Messages that may wait for a client.
     pub queue_max: usize,
-    /// The history answers later.
+    /// The history replies later.
     pub is_late: bool,
-    /// Messages with history are confirmed when they are on disk.
+    /// The server confirms messages with history when they are on disk.
     pub is_durable: bool,
-    /// Where sessions are, and what is retained.
+    /// The disk of sessions and retained messages.
     pub disk: Option<Arc<Disk>>,
-    /// The history is there as well.
+    /// The disk also has the history.
     pub keeps_history: bool,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Node {
     pub late: Option<Arc<Late>>,
 }
 
-/// What is retained for sessions.
+/// Returns what the history retains for sessions.
 fn implicit(interests: Arc<Interests>, durable: bool) -> Implicit {
     let (any, wants) = (interests.clone(), interests);
     Implicit {
@@ -61,7 +61,7 @@ fn implicit(interests: Arc<Interests>, durable: bool) -> Implicit {
     }
 }
 
-/// Sessions and retained messages, which go to the disk.
+/// Returns sessions and retained messages that go to the disk.
 fn session_services(setup: &Setup, interests: Arc<Interests>) -> (Services, Arc<LocalRetained>) {
     let storage = setup.disk.clone().map(|disk| disk as Arc<dyn Storage>);
     let keep = setup.disk.clone().map(|disk| -> sessions::Keep {
@@ -74,12 +74,12 @@ fn session_services(setup: &Setup, interests: Arc<Interests>) -> (Services, Arc<
 }
 
 impl Node {
-    /// The server begins, after so many crashes, with what was written before.
+    /// Starts a server, after so many crashes, with what the disk had.
     pub fn start(setup: &Setup, crashes: usize, written: Written, now_us: u64) -> Self {
         let handles: Vec<Handle> = (0..setup.engines).map(|_| testing::handle(1_000_000)).collect();
         let interests = Arc::new(Interests::default());
         let (services, retained) = session_services(setup, interests.clone());
-        // What is read of the disk was retained before.
+        // Messages read from the disk were retained before.
         let is_begun = Arc::new(AtomicBool::new(false));
         let (keeper, begun) = (retained.clone(), is_begun.clone());
         let retain = move |message: &Arc<Envelope>| {
@@ -95,7 +95,7 @@ impl Node {
             recent_seconds_max: 1_000,
         };
         let started = Instant::now();
-        // The log is the store's, and all else is new with each start.
+        // The log is the store's; all else is new at each start.
         let begin = Begin::in_memory(Epoch(7));
         let history_limits =
             HistoryLimits { history_bytes_max: 1 << 30, ..HistoryLimits::default() };
@@ -133,7 +133,7 @@ impl Node {
     }
 }
 
-/// Takes in what was written.
+/// Loads what the disk had.
 fn read(
     written: &Written,
     broker: &dyn Broker,

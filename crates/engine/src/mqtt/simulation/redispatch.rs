@@ -1,4 +1,4 @@
-//! When another member of a group gets what a session leaves.
+//! Messages that a session leaves, and when another member of the group gets them.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::node::Setup;
 use crate::connection::peers::Arrival;
 use crate::testing;
 
-/// A member whose session goes on, one whose session does not, and a client that publishes.
+/// A member with a persistent session, one without, and a publisher.
 const PERSISTENT: usize = 0;
 const OTHER: usize = 1;
 const PUBLISHER: usize = 2;
@@ -24,7 +24,7 @@ fn world() -> World {
     world_with(1_000)
 }
 
-/// So many messages may wait for a client.
+/// At most `queue_max` messages may wait for a client.
 fn world_with(queue_max: usize) -> World {
     let setup = Setup {
         seed: 0,
@@ -62,7 +62,7 @@ impl World {
         self.rest(&[name], true);
     }
 
-    /// All is done that can be. These clients answer what they hear, and the disk writes or does not.
+    /// Does all that is due. The clients in `replying` reply, and the disk writes or does not.
     fn rest(&mut self, replying: &[usize], writes: bool) {
         for _ in 0..100 {
             for client in &mut self.clients {
@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    /// A message is published to the group's topic.
+    /// Publishes a message to the group's topic.
     fn publish_to_group(&mut self, payload: &str, writes: bool) {
         let (topic, payload) = ("a".into(), payload.into());
         let qos = Qos::ExactlyOnce;
@@ -90,14 +90,14 @@ impl World {
         self.rest(&[PUBLISHER], writes);
     }
 
-    /// The disk writes what waits now, and tells of it.
+    /// Lets the disk write what waits now, and calls the completions.
     fn write_once(&mut self) {
         let Some(disk) = &self.setup.disk else { return };
         disk.commit();
         while disk.complete() {}
     }
 
-    /// Some seconds pass.
+    /// Lets some seconds pass.
     fn wait(&mut self, writes: bool) {
         self.wait_for(&[OTHER], writes);
     }
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// The session of a client that is away ends.
+    /// Ends the session of a client that is away.
     fn end(&self, name: usize) {
         let key = SessionKey { client: &format!("client-{name}"), owner: None }.encode();
         assert!(self.node.services.sessions().end(&key).is_some());
@@ -159,7 +159,7 @@ fn another_member_gets_deferred_qos_2_messages_that_were_never_sent() {
         world.come(PERSISTENT);
         world.come(PUBLISHER);
         world.publish_to_group("m0", false);
-        // The message is on disk, and its packet identifier is not.
+        // The disk has the message, but not its packet identifier.
         world.write_once();
         world.rest(&[PUBLISHER], false);
         assert!(world.got(PERSISTENT).is_empty(), "a crash would forget the packet identifier");
@@ -204,7 +204,7 @@ fn what_a_session_leaves_waits_for_the_first_member_that_comes() {
     assert_eq!(world.got(OTHER), ["m1", "m2"]);
 }
 
-/// A group of which each member has one message that it does not confirm, and one that waits.
+/// Returns a group in which each member has one unconfirmed message and one that waits.
 fn world_with_two_blocked_members() -> World {
     let mut world = world_with(1);
     world.come(PERSISTENT);

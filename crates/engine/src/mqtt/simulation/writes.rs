@@ -1,4 +1,4 @@
-//! What a client makes the server write.
+//! Writes that a client causes.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ use super::{Disk, Random, World};
 use crate::connection::peers::Arrival;
 use crate::testing::{self, ClientEnd};
 
-/// A client whose session goes on, with one engine and a disk.
+/// A client with a persistent session, one engine and a disk.
 struct Writer {
     world: World,
     end: ClientEnd,
@@ -42,7 +42,7 @@ impl Writer {
         writer
     }
 
-    /// The client closes its connection and opens another one. Gives what it hears.
+    /// Closes the connection and opens another one. Returns what the client receives.
     fn reconnect(&mut self) -> Vec<u8> {
         self.end = testing::pair().0;
         self.work();
@@ -59,7 +59,7 @@ impl Writer {
         (0..10).for_each(|_| self.world.turn(0));
     }
 
-    /// Sends these bytes. Gives what the client hears, and how many records are to be written because of them.
+    /// Sends bytes. Returns what the client receives, and how many records the disk gets because of them.
     fn turn(&mut self, bytes: &[u8]) -> (Vec<u8>, usize) {
         let before = self.disk().puts();
         self.end.send(bytes);
@@ -67,7 +67,7 @@ impl Writer {
         (self.end.read(usize::MAX).unwrap(), self.disk().puts() - before)
     }
 
-    /// All that waits is written. Gives what the client hears, and how many more are to be written then.
+    /// Writes all that waits. Returns what the client receives, and how many more records the disk gets then.
     fn write(&mut self) -> (Vec<u8>, usize) {
         while self.disk().commit() || self.disk().complete() {}
         self.turn(&[])
@@ -127,7 +127,7 @@ fn what_changes_nothing_is_not_written() {
     let mut writer = Writer::new(false);
     assert_eq!(writer.subscribe("a").1, 1);
     assert!(!writer.write().0.is_empty());
-    // It is answered when what came before is written.
+    // The reply comes when earlier records are written.
     assert_eq!(writer.subscribe("a"), (Vec::new(), 0));
     assert!(!writer.write().0.is_empty());
     let unsubscribe =
@@ -135,7 +135,7 @@ fn what_changes_nothing_is_not_written() {
     assert_eq!(writer.turn(&unsubscribe("b")).1, 0);
     assert_eq!(writer.turn(&unsubscribe("a")).1, 1);
     writer.write();
-    // Nothing is under way.
+    // Nothing is in flight.
     for (sent, reply) in [(ConfirmType::Pubrel, 0x70), (ConfirmType::Pubrec, 0x62)] {
         let (received, records) = writer.turn(&confirm(sent, 7));
         assert_eq!((received[0], records), (reply, 0));
@@ -159,7 +159,7 @@ fn what_comes_while_the_disk_writes_is_written_together() {
 #[test]
 fn what_is_not_on_disk_itself_is_known_when_it_is_confirmed() {
     let mut writer = Writer::new(false);
-    // Its topic has history from here on, which is in memory alone.
+    // From here on the topic has history, in memory alone.
     writer.subscribe("x");
     writer.write();
     for (id, retain) in [(1, false), (2, true)] {
@@ -177,7 +177,7 @@ struct Slow {
 }
 
 impl Slow {
-    /// The next one is written, or can't be. False where none waits.
+    /// Writes a waiting message, or fails to. Returns false if none waits.
     fn write(&self, is_written: bool) -> bool {
         let Some((publish, done)) = self.waiting.lock().unwrap().pop() else { return false };
         match is_written {
@@ -245,7 +245,7 @@ fn what_is_on_its_way_to_the_disk_is_confirmed_there() {
         let core = &mut writer.world.node.drivers[0].engine.core;
         let slow = Arc::new(Slow { broker: core.broker.clone(), waiting: Mutex::default() });
         core.broker = slow.clone();
-        // Twice, and on two connections: the second one waits.
+        // The message comes twice, on two connections: the second one waits.
         for _ in 0..2 {
             assert_eq!(writer.turn(&publish(1, false)), (Vec::new(), 0));
         }
@@ -255,7 +255,7 @@ fn what_is_on_its_way_to_the_disk_is_confirmed_there() {
         let connack = writer.turn(&[]).0;
         assert_eq!((connack[0], connack[2]), (0x20, 1), "its session is there");
         writer.write();
-        // It comes again: now it is known, or is a new one.
+        // The message comes again: the session knows it, or it is new.
         assert_eq!(confirms(&writer.turn(&publish(1, false)).0), is_written);
         assert_eq!(slow.write(true), !is_written);
         assert_eq!(confirms(&writer.turn(&[]).0), !is_written);

@@ -15,7 +15,7 @@ fn subscription(filter: &str, options: SubscriptionOptions) -> Subscription {
     Subscription::new(filter.into(), None, options, 0, 0)
 }
 
-/// A row holds any subscription that is the only one, and gives it back from the topics of the hub.
+/// A row holds any subscription that is the only one, and rebuilds it from the topics of the hub.
 #[test]
 fn the_only_subscription_needs_no_details() {
     let options = SubscriptionOptions { qos: Qos::AtLeastOnce, ..OPTIONS_OF_ADDED };
@@ -50,7 +50,7 @@ fn what_a_row_cannot_say_stays_in_the_details() {
     assert!(client(&one("a", own)).is_plain(7), "a topic's name says all");
 }
 
-/// Those who want a message alike are sent one encoding, whether they come by a topic or by a filter.
+/// Members that want a message alike share one encoding, whether it comes by a topic or by a filter.
 #[test]
 fn members_of_a_filter_share_an_encoding() {
     let shares = |options, list: &str, qos| {

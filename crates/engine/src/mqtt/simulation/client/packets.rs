@@ -1,4 +1,4 @@
-//! What a client hears, and what it makes of it.
+//! Packets that a client receives.
 
 use model::Qos;
 use protocol::mqtt::packet::{Connack, Publish};
@@ -9,7 +9,7 @@ use super::{Client, Message, number, packet};
 use crate::testing::ClientEnd;
 
 impl Client {
-    /// Reads up to so many bytes, and does what they say. False when there was nothing.
+    /// Reads up to so many bytes, and handles their packets. Returns false if none came.
     pub fn read(&mut self, bytes_max: usize) -> bool {
         let Some(end) = &self.end else { return false };
         let Some(bytes) = end.read(bytes_max) else {
@@ -54,7 +54,7 @@ impl Client {
             Packet::Connack(connack) => self.let_in(connack),
             Packet::Suback(suback) => {
                 assert!(suback.codes.iter().all(|code| *code < 3), "{:?}", suback.codes);
-                // It may have asked for something else since.
+                // The client may have sent another request since.
                 if suback.id == self.last_packet_id {
                     self.ready = true;
                     self.is_stored = self.persistent && !self.ends;
@@ -89,12 +89,12 @@ impl Client {
         }
     }
 
-    /// A message has come that may come now.
+    /// Checks that a message may come now.
     fn check(&self, payload: &str, dup: bool) {
         let is_before = self.before.as_ref().is_some_and(|(before, connects)| {
             self.connects > *connects && before.contains(payload)
         });
-        // What a member leaves is for others, whenever they came.
+        // Other members get what a member leaves, whenever they came.
         assert!(!is_before || dup || self.is_member(), "{payload} is from before");
         let is_over = self.done.borrow().get(payload).is_some_and(|it| it.over_us < self.since_us);
         assert!(!is_over || dup, "{payload} has expired");
@@ -110,7 +110,7 @@ impl Client {
         }
     }
 
-    /// The topic of a message, which may have an alias.
+    /// Returns the topic of a message, which may have an alias.
     fn topic(&mut self, publish: &Publish<'_>) -> String {
         let alias = publish.properties.iter().find_map(|(id, value)| match value {
             Value::Number(alias) if id == id::TOPIC_ALIAS => Some(alias),
@@ -125,11 +125,11 @@ impl Client {
         publish.topic.to_string()
     }
 
-    /// It was let in.
+    /// Handles CONNACK.
     fn let_in(&mut self, connack: &Connack<'_>) {
         assert_eq!(connack.code, 0, "client {}", self.name);
         self.connected = true;
-        // Who lets it in may be dead since.
+        // The server may have died since.
         self.anew &= self.end.as_ref().is_some_and(ClientEnd::is_ended);
         if !connack.session_present {
             let is_known = self.ready || self.unsubscribed.is_some();
@@ -152,7 +152,7 @@ impl Client {
         again.into_iter().for_each(|bytes| self.send(bytes));
     }
 
-    /// A message has come.
+    /// Handles a message.
     fn take_in(&mut self, publish: &Publish<'_>) {
         let payload = String::from_utf8(publish.payload.to_vec()).unwrap();
         let message = (self.topic(publish), payload);
