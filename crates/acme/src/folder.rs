@@ -1,4 +1,4 @@
-//! The files that outlive the process. They hold private keys, so only their owner may read them.
+//! The files that outlive the process. They contain private keys, so only their owner may read them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -169,7 +169,7 @@ mod tests {
         let folder = Folder::new(dir.path().join("a/b"));
         assert!(folder.account().unwrap().is_none());
         for text in ["{}", "{\"a\":1}"] {
-            // What a process left that ended while it wrote.
+            // A process that ended while it wrote has left this.
             let _ = fs::write(dir.path().join("a/b/account.new"), "half");
             folder.store_account(text).unwrap();
             assert_eq!(folder.account().unwrap().as_deref(), Some(text));

@@ -49,18 +49,20 @@ impl fmt::Debug for EabKey {
     }
 }
 
-/// What is ordered, and from whom.
+/// A certificate to order, and its authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     /// The authority's directory, an `https://` URL.
     pub directory: String,
     /// The hosts of the certificate. The authority connects to port 443 of each.
     pub hosts: Vec<String>,
-    /// Where the authority reaches the operator, such as `mailto:ops@example.com`. The operator has agreed to its terms.
+    /// Where the authority reaches the operator, such as `mailto:ops@example.com`. The operator has agreed to its
+    /// terms.
     pub contacts: Vec<String>,
     /// The key that binds a new account to the operator's at the authority; `None` where the authority demands none.
     pub eab_key: Option<EabKey>,
-    /// The certificates that must have signed that of the authority's server, in PEM; `None` trusts those that the host trusts.
+    /// The certificates that must have signed that of the authority's server, in PEM; `None` trusts those that the
+    /// host trusts.
     pub trusted: Option<String>,
     /// Where the account and the certificate are stored.
     pub folder: Folder,
@@ -72,12 +74,12 @@ pub enum AcmeError {
     /// The authority can't be called.
     #[error("the authority can't be called: {0}")]
     Client(String),
-    /// The authority refuses, or can't be reached.
+    /// The authority rejects the request, or can't be reached.
     #[error("{step}: {text}")]
     Authority {
-        /// What was requested.
+        /// The request.
         step: &'static str,
-        /// The authority's words, or why it can't be reached.
+        /// The authority's error, or why it can't be reached.
         text: String,
     },
     /// The authority did not get the reply to a challenge.
@@ -109,11 +111,11 @@ pub enum AcmeError {
     Folder(#[from] FolderError),
 }
 
-/// Orders a certificate for all hosts, and stores it in the folder with its new key. The first order makes an account and
-/// stores it.
+/// Orders a certificate for all hosts, and stores it in the folder with its new key. The first order makes an
+/// account and stores it.
 ///
 /// # Errors
-/// When the authority refuses or can't be reached, or the folder can't be written.
+/// When the authority rejects a request or can't be reached, or the folder can't be written.
 pub async fn obtain(order: &Order, challenges: &dyn Challenges) -> Result<(), AcmeError> {
     let result = obtain_and_store(order, challenges).await;
     challenges.clear();
@@ -150,7 +152,8 @@ async fn obtain_and_store(order: &Order, challenges: &dyn Challenges) -> Result<
     Ok(())
 }
 
-/// Passes the reply to the challenge of each host that is not verified yet on to handshakes, and has the authority verify it.
+/// Passes the reply to the challenge of each host that is not verified yet on to handshakes, and has the authority
+/// verify it.
 async fn reply_to_challenges(
     placed: &mut instant_acme::Order,
     challenges: &dyn Challenges,
@@ -241,7 +244,7 @@ struct StoredAccount {
 }
 
 impl StoredAccount {
-    /// Whether orders may use it. Its external account counts where one is configured.
+    /// True if orders may use it. Its external account counts if one is configured.
     fn is_for(&self, order: &Order) -> bool {
         let eab_key_id = order.eab_key.as_ref().map(|eab| &eab.id);
         let is_same_customer = eab_key_id.is_none_or(|id| self.eab_key_id.as_ref() == Some(id));

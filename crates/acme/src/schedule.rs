@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The time until an order that failed is repeated, in seconds. It doubles with each failure in a row, up to the maximum:
-/// authorities allow about five failures an hour.
+/// The time until an order that failed is repeated, in seconds. It doubles with each failure in a row, up to the
+/// maximum: authorities allow about five failures an hour.
 const RETRY_SECONDS: u64 = 300;
 const RETRY_SECONDS_MAX: u64 = 6 * 3_600;
 
-/// The pause after an order that succeeded, in seconds. For a certificate that is valid for less than three times as long it
-/// is a third of its time. Authorities sign few certificates for the same hosts.
+/// The pause after an order that succeeded, in seconds. For a certificate that is valid for less than three times as
+/// long it is a third of its time. Authorities sign few certificates for the same hosts.
 const PAUSE_SECONDS: u64 = 3_600;
 
 /// The time in which a certificate is valid, in seconds since 1970.
@@ -21,14 +21,14 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// How long it is, in seconds.
+    /// Returns how long it is, in seconds.
     pub fn seconds(self) -> u64 {
         self.not_after.saturating_sub(self.not_before)
     }
 }
 
-/// When a certificate is ordered next. It outlives the process, so that a process that crashes at each start does not order
-/// each time.
+/// When a certificate is ordered next. It outlives the process, so that a process that crashes at each start does not
+/// order each time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schedule {
     failures: u32,
@@ -37,8 +37,9 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Whether a certificate is ordered now. `current` is the validity of the certificate in use, if it is of this authority
-    /// and has all hosts. It is renewed when a third of its time is left, so that orders may fail for weeks.
+    /// Returns true if a certificate is to be ordered now. `current` is the validity of the certificate in use, if
+    /// it is of this authority and has all hosts. It is renewed when a third of its time is left, so that orders
+    /// may fail for weeks.
     pub fn is_due(&self, current: Option<Validity>, now: u64) -> bool {
         let is_missing_or_old = current.is_none_or(|validity| {
             now.saturating_add(validity.seconds() / 3) >= validity.not_after
@@ -46,7 +47,8 @@ impl Schedule {
         is_missing_or_old && now >= self.not_before
     }
 
-    /// An order begins. It counts as failed until it succeeds. Returns the seconds until the next one may begin if it fails.
+    /// An order begins. It counts as failed until it succeeds. Returns the seconds until the next one may begin if it
+    /// fails.
     pub fn on_begun(&mut self, now: u64) -> u64 {
         let seconds = RETRY_SECONDS.saturating_mul(1 << self.failures.min(16));
         let seconds = seconds.min(RETRY_SECONDS_MAX);
@@ -61,7 +63,7 @@ impl Schedule {
         self.not_before = now.saturating_add(PAUSE_SECONDS.min(seconds / 3));
     }
 
-    /// How many orders in a row have failed, or are under way.
+    /// Returns how many orders in a row have failed, or are under way.
     pub fn failures(&self) -> u32 {
         self.failures
     }
@@ -110,7 +112,7 @@ mod tests {
         assert_eq!(schedule.on_begun(u64::MAX), 600);
     }
 
-    /// Whatever becomes of a certificate, there are few orders.
+    /// However a certificate turns out, orders are few.
     #[test]
     fn an_order_that_changed_nothing_is_not_repeated_at_once() {
         let mut schedule = Schedule::default();

@@ -5,22 +5,22 @@ use anyhow::{Result, bail, ensure};
 /// The limit on the bytes of a chunk's first line, or of a trailer's.
 const LINE_BYTES_MAX: usize = 1024;
 
-/// Where the reader is.
+/// The reader's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     /// In the line with a chunk's size.
     Size,
-    /// So many bytes of a chunk are still to come.
+    /// This many bytes of a chunk are missing.
     Data(usize),
     /// In the line end after a chunk.
     DataEnd,
     /// In the lines after the last chunk.
     Trailer,
-    /// Behind the body.
+    /// After the body.
     End,
 }
 
-/// Takes the bytes of a body in chunks and gives what is in them.
+/// Takes the bytes of a body in chunks and returns their content.
 #[derive(Debug)]
 pub(crate) struct Chunks {
     at: At,
@@ -32,12 +32,12 @@ impl Chunks {
         Chunks { at: At::Size, line: Vec::new() }
     }
 
-    /// Whether the body is whole.
+    /// Returns true if the body is complete.
     pub fn has_ended(&self) -> bool {
         self.at == At::End
     }
 
-    /// Adds what is in these bytes to `out`.
+    /// Adds the content of these bytes to `out`.
     ///
     /// # Errors
     /// If the bytes are no chunks.
@@ -73,7 +73,7 @@ impl Chunks {
     }
 }
 
-/// What follows the line with a chunk's size.
+/// Returns the position after the line with a chunk's size.
 fn size(line: &[u8]) -> Result<At> {
     let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     let digits = std::str::from_utf8(digits).unwrap_or_default();

@@ -16,7 +16,7 @@ use crate::url::Url;
 
 /// The default of a node's admin port.
 const PORT: u16 = 8001;
-/// The limit on the characters of a server's message that are shown.
+/// The limit on the characters of a server's message for people.
 const WORDS_MAX: usize = 300;
 
 /// The node to poll, and its key.
@@ -36,11 +36,12 @@ impl fmt::Debug for Target {
 }
 
 impl Target {
-    /// Parses a URL and looks up its host. A host alone, with or without a port, is enough. With `https`, the node's
-    /// certificate must be one that `trust` says.
+    /// Parses a URL and resolves its host. A host alone, with or without a port, is enough. With `https`, `trust`
+    /// must cover the node's certificate.
     ///
     /// # Errors
-    /// If it is no http URL, the lookup fails, there is nothing to trust, or a request can't hold the key.
+    /// If it is no http URL, the host can't be resolved, no certificate is trusted, or a request can't contain the
+    /// key.
     pub fn parse(text: &str, key: Option<String>, trust: Trust<'_>) -> Result<Self> {
         let mut url = Url::parse_admin(text, PORT)?;
         let is_base = !text.starts_with("ws://") && !url.path.contains('?');
@@ -57,7 +58,7 @@ impl Target {
         Ok(Target { url, key, layer })
     }
 
-    /// Returns where the node is; its path has no slash at the end.
+    /// Returns the node's URL; its path has no slash at the end.
     pub fn url(&self) -> &Url {
         &self.url
     }
@@ -67,7 +68,7 @@ impl Target {
         self.key.as_deref()
     }
 
-    /// Connects, with TLS where the URL says so.
+    /// Connects, with TLS if the URL requires it.
     ///
     /// # Errors
     /// If the node can't be reached within `timeout`, or its certificate is not trusted.
@@ -81,7 +82,7 @@ impl Target {
     }
 }
 
-/// Why a request to the admin API failed.
+/// The reason why a request to the admin API failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdminError {
     /// The client could not connect, or the connection broke.
@@ -90,7 +91,7 @@ pub enum AdminError {
     /// The key is missing or invalid, or the node rejects the client. Another attempt is pointless.
     #[error("{0}")]
     Forbidden(String),
-    /// The node could not do what the request asked for.
+    /// The node could not do the request.
     #[error("{0}")]
     Rejected(String),
     /// The server is no Throng, or the port is not its admin port.
@@ -146,7 +147,7 @@ impl Admin {
     /// Sends a request and returns the status and body of the response, whatever the status is.
     ///
     /// # Errors
-    /// If there was no response.
+    /// If no response came.
     pub fn exchange(
         &mut self,
         method: &str,
@@ -158,11 +159,11 @@ impl Admin {
         reply.map_err(|error| self.no_reply(path, &error))
     }
 
-    /// Sends a request whose response is a stream, and gives each line of it to `each` as it arrives, until that
-    /// breaks. A response with another status than 200 is returned with its body, and gives no lines.
+    /// Sends a request whose response is a stream, and passes each line of it to `each` as it arrives, until `each`
+    /// breaks. A response with another status than 200 is returned with its body, and has no lines.
     ///
     /// # Errors
-    /// If there was no response, the stream broke off, or nothing came for `silence`.
+    /// If no response came, the stream broke off, or nothing came for `silence`.
     pub fn lines(
         &mut self,
         (method, path): (&str, &str),
@@ -190,7 +191,7 @@ impl Admin {
         }
     }
 
-    /// Returns the error that a response with another status than 200 stands for.
+    /// Returns the error for a response with another status than 200.
     pub fn error_of(&self, path: &str, status: u16, body: &[u8]) -> AdminError {
         let Ok(ErrorBody { error }) = serde_json::from_slice(body) else {
             return self.not_throng(path, &format!("status {status}"));
@@ -222,7 +223,7 @@ impl Admin {
     }
 }
 
-/// What a node says when it refuses a request: its error's code and message, or else the status alone.
+/// Returns a node's reason for a rejection: its error's code and message, or else the status alone.
 pub fn refusal(status: u16, body: &[u8]) -> String {
     match serde_json::from_slice(body) {
         Ok(ErrorBody { error: ErrorText { code, message } }) => {

@@ -1,5 +1,4 @@
-//! A minimal HTTP client for APIs: blocking, with one persistent connection, for responses that
-//! have a length.
+//! A minimal HTTP client for APIs: blocking, with one persistent connection, for responses that have a length.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,8 +18,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection may be idle before the client replaces it. A server may close idle
-/// connections, and must not do so just when the next request leaves.
+/// How long a connection may be idle before the client replaces it. A server may close idle connections, and must not
+/// do so just when the next request leaves.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
 /// The client got no connection, so the server certainly did not get the request.
@@ -43,7 +42,7 @@ impl Connection for TcpStream {
 /// Puts a layer on a new socket.
 pub type Layer = Arc<dyn Fn(TcpStream) -> Result<Box<dyn Connection>> + Send + Sync>;
 
-/// Connects, and puts the layer on the socket. The error's chain holds a [`NotConnectedError`].
+/// Connects, and puts the layer on the socket. The error's chain has a [`NotConnectedError`].
 ///
 /// # Errors
 /// If the server can't be reached within `timeout`, or the layer can't be put on.
@@ -69,14 +68,14 @@ pub fn connect(
 pub struct Http {
     address: SocketAddr,
     layer: Option<Layer>,
-    /// The headers of every request. One of them may hold a key.
+    /// The headers of every request. One of them may contain a key.
     head: String,
     stream: Option<(Box<dyn Connection>, Instant)>,
     buffer: Vec<u8>,
 }
 
 impl std::fmt::Debug for Http {
-    /// Leaves out the headers, because they may hold a key.
+    /// Leaves out the headers, because they may contain a key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Http").field("address", &self.address).finish_non_exhaustive()
     }
@@ -93,7 +92,7 @@ impl Http {
         Self { address: url.address, layer: None, head, stream: None, buffer: Vec::new() }
     }
 
-    /// Returns the client with a layer on each of its connections, if there is one.
+    /// Returns the client with a layer, if any, on each of its connections.
     #[must_use]
     pub fn with_layer(self, layer: Option<Layer>) -> Self {
         Self { layer, ..self }
@@ -103,7 +102,7 @@ impl Http {
     /// without a length is empty.
     ///
     /// # Errors
-    /// If the server can't be reached or does not respond with HTTP in time. The error's chain holds a
+    /// If the server can't be reached or does not respond with HTTP in time. The error's chain has a
     /// [`NotConnectedError`] if the request was not sent.
     pub fn request(
         &mut self,
@@ -121,11 +120,11 @@ impl Http {
         self.exchange(&request).with_context(|| format!("{method} {path} at {}", self.address))
     }
 
-    /// Makes one request on a connection of its own, and gives each line of the response's body to
-    /// `each` as it arrives, without its end. A response with another status than 200 is returned whole.
+    /// Makes one request on a connection of its own, and passes each line of the response's body to `each` as it
+    /// arrives, without its end. A response with another status than 200 is returned whole.
     ///
     /// # Errors
-    /// As [`Http::request`], and if nothing comes for `silence`, or the body ends before it is whole.
+    /// As [`Http::request`], and if nothing comes for `silence`, or the body ends too early.
     pub fn lines(
         &mut self,
         method: &str,
@@ -201,9 +200,9 @@ impl Http {
             self.read_some(&mut *stream)?;
         }
         let body = self.buffer[head_bytes..head_bytes + body_bytes].to_vec();
-        // The connection is reused only after a complete response. Otherwise the next request might
-        // read the rest of this one. Nor is one that the server is about to close, for another process to
-        // answer the next request.
+        // The connection is reused only after a complete response. Otherwise the next request might read the rest of
+        // this one. A connection that the server is about to close is not reused: another process serves the next
+        // request.
         if !says_close(&self.buffer[..head_bytes]) {
             self.stream = Some((stream, Instant::now()));
         }
@@ -271,7 +270,7 @@ impl Http {
     }
 }
 
-/// Whether a response's head says that its connection ends with it.
+/// Returns true if a response's head ends its connection.
 fn says_close(head: &[u8]) -> bool {
     head.split(|byte| *byte == b'\n').any(|line| {
         let line = line.trim_ascii();
@@ -330,7 +329,7 @@ mod tests {
         let (mut http, server) = server(vec![vec![ok("\":1}"), ok("\":2}")], vec![ok("\":3}")]]);
         for n in 1..=3 {
             if n == 3 {
-                // Lets the close of the first connection arrive.
+                // The close of the first connection arrives meanwhile.
                 std::thread::sleep(Duration::from_millis(100));
             }
             let (status, reply) =

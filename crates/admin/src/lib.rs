@@ -1,8 +1,8 @@
-//! A client of a node's admin API, for the commands that call it from elsewhere, and what it is made of:
-//! a blocking HTTP client, its URLs, TLS, and texts for people.
+//! A client of a node's admin API, for the commands that call it from elsewhere, and its parts: a blocking HTTP
+//! client, its URLs, TLS, and texts for people.
 //!
-//! A node may be another than it seems. Its answers are bounded, and what of them is shown is rid of
-//! what controls a terminal.
+//! A node may not be what it seems. Its responses have limits, and texts from them lose the characters that control a
+//! terminal.
 
 #![forbid(unsafe_code)]
 

@@ -23,7 +23,7 @@ pub fn plain(text: &str) -> String {
     text.chars().map(|c| if is_control(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// Cuts a text to so many characters, with … at the end where it leaves something out.
+/// Cuts a text to this many characters, with … at the end if it leaves something out.
 pub fn cut(text: &str, chars_max: usize) -> String {
     match text.char_indices().nth(chars_max) {
         None => text.to_owned(),

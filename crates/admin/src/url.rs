@@ -1,4 +1,4 @@
-//! URLs of servers. Most callers speak no TLS.
+//! URLs of servers. Most callers use no TLS.
 
 use std::net::SocketAddr;
 
@@ -14,11 +14,11 @@ pub struct Url {
     pub address: SocketAddr,
     /// Path and query. Empty when the URL names none.
     pub path: String,
-    /// Whether the server speaks TLS there.
+    /// True if the server speaks TLS at that address.
     pub is_tls: bool,
 }
 
-/// Which schemes a URL may have.
+/// The schemes that a URL may have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Schemes {
     /// `http` and `ws`.
@@ -40,26 +40,26 @@ impl Schemes {
 }
 
 impl Url {
-    /// Parses an `http://` (or `ws://`) URL and looks up its host. A host with a port is enough.
+    /// Parses an `http://` (or `ws://`) URL and resolves its host. A host with a port is enough.
     ///
     /// # Errors
-    /// If the scheme is another, or the lookup fails.
+    /// If the scheme is another, or the host can't be resolved.
     pub fn parse(text: &str) -> Result<Self> {
         Self::parse_of(text, None, Schemes::Plain)
     }
 
-    /// As [`Url::parse`], also of `https://`, with the port of a host that stands alone, without scheme and port.
+    /// As [`Url::parse`], also for `https://`. `port` is for a host without scheme and port.
     ///
     /// # Errors
-    /// If the scheme is another, or the lookup fails.
+    /// If the scheme is another, or the host can't be resolved.
     pub fn parse_admin(text: &str, port: u16) -> Result<Self> {
         Self::parse_of(text, Some(port), Schemes::Admin)
     }
 
-    /// As [`Url::parse`], also of `https://`, `wss://`, `mqtt://` and `mqtts://`.
+    /// As [`Url::parse`], also for `https://`, `wss://`, `mqtt://` and `mqtts://`.
     ///
     /// # Errors
-    /// If the scheme is another, or the lookup fails.
+    /// If the scheme is another, or the host can't be resolved.
     pub fn parse_any(text: &str) -> Result<Self> {
         Self::parse_of(text, None, Schemes::All)
     }
@@ -78,10 +78,10 @@ impl Url {
         Ok(url)
     }
 
-    /// As [`Url::parse_any`], of what is before the path. The path may be a template, so it stays as it is written.
+    /// As [`Url::parse_any`], for the part before the path. The path may be a template, so it stays as it is written.
     ///
     /// # Errors
-    /// If the scheme is another, or the lookup fails.
+    /// If the scheme is another, or the host can't be resolved.
     pub fn parse_any_base(base: &str) -> Result<Self> {
         Self::parse_base_of(base, None, Schemes::All)
     }
@@ -136,7 +136,7 @@ impl Url {
         Ok(Self { host, address, path: String::new(), is_tls })
     }
 
-    /// The host without its port, and an IPv6 address without its brackets.
+    /// Returns the host without its port, and an IPv6 address without its brackets.
     pub fn host_name(&self) -> &str {
         let name = match self.host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -146,7 +146,7 @@ impl Url {
     }
 }
 
-/// The default port of a scheme that the URL standard does not know.
+/// Returns the default port of a scheme that the URL standard does not know.
 fn default_port(scheme: &str) -> Option<u16> {
     match scheme {
         "mqtt" => Some(1_883),
@@ -155,19 +155,19 @@ fn default_port(scheme: &str) -> Option<u16> {
     }
 }
 
-/// Where the path, the query or the fragment of a URL begins.
+/// Returns the begin of the path, the query or the fragment of a URL.
 pub fn base_end(text: &str) -> usize {
     let next = |from: usize| text[from..].find(['/', '?', '#']).map_or(text.len(), |at| from + at);
     let first = next(0);
-    // The slashes behind a scheme begin no path.
+    // The slashes after a scheme begin no path.
     let is_scheme = text[..first].ends_with(':') && text[first..].starts_with("//");
     if is_scheme { next(first + 2) } else { first }
 }
 
-/// Whether a request can have this path and query.
+/// Checks that a request can have this path and query.
 ///
 /// # Errors
-/// Why not.
+/// The reason why it can't.
 pub fn check_path(path: &str) -> Result<(), &'static str> {
     if path.contains('#') {
         return Err("a fragment (# and what follows) is never sent: leave it out");
@@ -178,7 +178,7 @@ pub fn check_path(path: &str) -> Result<(), &'static str> {
     }
 }
 
-/// A URL as an error may show it: without what may be a password.
+/// Returns a URL for an error: without a possible password.
 fn shown(text: &str) -> &str {
     if text.contains('@') { "a URL with @ in it" } else { text }
 }

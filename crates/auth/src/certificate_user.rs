@@ -1,6 +1,6 @@
-//! Which user a certificate names.
+//! The user that a certificate names.
 
-/// Which field of a client's certificate is the user of its connection.
+/// The field of a client's certificate that names the user of its connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CertificateUser {
     /// No field: a certificate admits its client, and names no user.

@@ -1,4 +1,4 @@
-//! What is asked of a policy, and what it answers.
+//! Actions, and what a policy decides about them.
 
 use model::{PublishRule, Topic};
 
@@ -7,15 +7,15 @@ use crate::Deny;
 /// What a principal wants to do with a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action<'a> {
-    /// Enter it.
+    /// Join it.
     Subscribe,
     /// Publish to it.
     Publish,
-    /// See who is in it.
+    /// See its members.
     Presence,
-    /// Read what was published before.
+    /// Read its history.
     History,
-    /// Say that this user has its messages.
+    /// Acknowledge its messages for this user.
     Acknowledge(&'a str),
     /// Become this user as well; the topic is the user's own.
     Login(&'a str),
@@ -23,51 +23,50 @@ pub enum Action<'a> {
     Logout(&'a str),
 }
 
-/// What a policy answers.
+/// What a policy decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Decision {
-    /// It may be done.
+    /// The action is allowed.
     Allow(Permit),
-    /// It may not be done, for this reason.
+    /// The action is denied, for this reason.
     Deny(Deny),
     /// The application decides.
     Webhook(Hook),
 }
 
-/// Which of the application's hooks decides.
+/// The application's hook that decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// Whether a client may enter.
+    /// Decides whether a client may join.
     Subscribe,
-    /// What a client's message is answered.
+    /// Replies to a client's message.
     Message,
-    /// Whether a client's message is published.
+    /// Decides whether a client's message is published.
     Publish,
 }
 
-/// What whoever carries out the action needs to know of the topic, so that its rule is not looked
-/// for again.
+/// What an allowed action needs to know of the topic, so that no caller searches for its rule again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Permit {
-    /// Who gets what is published.
+    /// The members that get the message.
     pub audience: Audience,
-    /// A publisher is answered when the message is on disk.
+    /// True if a publisher gets its reply when the message is on disk.
     pub durable: bool,
-    /// Members know of each other.
+    /// True if members see each other.
     pub presence: bool,
 }
 
-/// A decision that is no refusal.
+/// A decision that is no denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consent {
-    /// It may be done.
+    /// The action is allowed.
     Given(Permit),
-    /// It may be done if the application says so.
+    /// The action is allowed if the application allows it.
     Requested(Hook),
 }
 
-/// Who gets what a client publishes.
+/// The members that get what a client publishes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Audience {
     /// All members.
@@ -78,7 +77,7 @@ pub enum Audience {
 }
 
 impl Permit {
-    /// What there is to know of a topic.
+    /// Returns the permit for a topic.
     pub fn of(topic: &Topic<'_, '_>) -> Self {
         let audience = match topic.rule.and_then(|rule| rule.publish) {
             Some(PublishRule::Others) => Audience::Others,
@@ -90,10 +89,10 @@ impl Permit {
 }
 
 impl Decision {
-    /// The decision where no request can go to the application: what it would have to allow is denied.
+    /// Returns the decision if no request can go to the application: what it would have to allow is denied.
     ///
     /// # Errors
-    /// Why it may not be done.
+    /// With the reason of the denial.
     pub fn without_webhook(self) -> Result<Permit, Deny> {
         match self {
             Decision::Allow(permit) => Ok(permit),
@@ -103,10 +102,10 @@ impl Decision {
         }
     }
 
-    /// The decision where the application can be asked.
+    /// Returns the decision if a request can go to the application.
     ///
     /// # Errors
-    /// Why it may not be done.
+    /// With the reason of the denial.
     pub fn undenied(self) -> Result<Consent, Deny> {
         match self {
             Decision::Allow(permit) => Ok(Consent::Given(permit)),
@@ -115,7 +114,7 @@ impl Decision {
         }
     }
 
-    /// Whether it may be done without another word.
+    /// True if the action is allowed without the application.
     pub fn is_allowed(self) -> bool {
         matches!(self, Decision::Allow(_))
     }

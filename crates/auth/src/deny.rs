@@ -1,17 +1,17 @@
-//! Why something may not be done.
+//! Why an action is denied.
 
 use model::{CodedError, ErrorCode};
 
-/// Why something may not be done. The text says what happened, whose fault it is and what to do.
+/// Why an action is denied. The text says what happened, whose fault it is and what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Deny {
-    /// The topic's rule lets nobody in.
+    /// The topic's rule lets no client in.
     #[error(
         "clients may not enter this topic: the server's configuration (join of a [[topics]] table) \
          refuses it"
     )]
     JoinRefused,
-    /// The application would have to allow it, and can't be asked here.
+    /// The application would have to allow it, and no request can go to it here.
     #[error(
         "the application decides who may enter this topic, and can't be asked here: enter it on a \
          connection, or let the application call /api/subscribe"
@@ -28,22 +28,22 @@ pub enum Deny {
          [[topics]] table, client.publish_prefixes) doesn't allow it"
     )]
     PublishRefused,
-    /// The application gets what clients send, and can't be asked here.
+    /// The application gets what clients send, and no request can go to it here.
     #[error("what clients send to this topic goes to the application, and can't be sent from here")]
     PublishUndecided,
     /// Only the application publishes to users' own topics and to everyone.
     #[error("clients may not send to this topic")]
     PublishOwn,
-    /// Only the server publishes what it says of itself.
+    /// Only the server publishes reports about itself.
     #[error("in topics below $SYS the server speaks of itself: nobody else publishes there")]
     PublishSystem,
-    /// Members of the topic don't know of each other.
+    /// Members of the topic don't see each other.
     #[error(
         "presence is off for this topic: the server's configuration has no [[topics]] table for it \
          with presence = true"
     )]
     NoPresence,
-    /// Whoever acknowledges speaks for other users, or for none.
+    /// The client acknowledges for other users, or has none.
     #[error(
         "say whose messages are acknowledged: connect with user=…, and name one of the connection's \
          users"
@@ -55,7 +55,7 @@ pub enum Deny {
          refuses it; let the application call /api/login or /api/logout"
     )]
     LoginRefused,
-    /// The token doesn't grant it, or there is none. Whether there is such a topic is not said.
+    /// The token doesn't grant it, or there is none. The text does not reveal whether there is such a topic.
     #[error("this is not granted: it takes a token that grants it, from whoever issues them")]
     NotGranted,
     /// The application's key has no scope for it.
@@ -80,7 +80,7 @@ impl Deny {
         Deny::OutOfScope,
     ];
 
-    /// Its name for programs.
+    /// Returns the error code.
     pub fn code(self) -> ErrorCode {
         match self {
             Deny::AnotherUser => ErrorCode::BadTopic,
@@ -98,7 +98,7 @@ impl Deny {
         }
     }
 
-    /// What a Phoenix client is told as the reason: its applications compare some of these texts.
+    /// Returns the reason for a Phoenix client: its applications compare some of these texts.
     pub fn phoenix_reason(self) -> String {
         match self {
             Deny::JoinRefused | Deny::JoinUndecided | Deny::NotGranted => {

@@ -11,12 +11,12 @@ pub(crate) const CLIENT: &str = "{client}";
 pub enum Grants {
     /// All that the rules allow.
     Everything,
-    /// What these patterns name, and nothing else.
+    /// Only what these patterns name.
     Patterns(Patterns),
 }
 
 impl Default for Grants {
-    /// Nothing.
+    /// Grants nothing.
     fn default() -> Self {
         Grants::Patterns(Patterns::default())
     }
@@ -27,12 +27,12 @@ impl Default for Grants {
 /// wildcards, matches nothing), all else itself. A `*` in a user's name is a character like any other.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Patterns {
-    /// Topics to enter.
+    /// Topics to subscribe to.
     pub subscribe: Vec<Box<str>>,
     /// Topics to publish to.
     pub publish: Vec<Box<str>>,
-    /// Topics of which to see who is there.
+    /// Topics whose members it may see.
     pub presence: Vec<Box<str>>,
-    /// Topics of which to read what was before.
+    /// Topics whose history it may read.
     pub history: Vec<Box<str>>,
 }

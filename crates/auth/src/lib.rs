@@ -1,8 +1,8 @@
-//! Who speaks, and what they may do: one principal, one decision.
+//! Principals, and what they may do: one principal, one decision.
 //!
-//! A [`Principal`] comes with every request and every connection. A [`Policy`] decides what it may do
-//! with a topic: [`Policy::decide`]. No cryptography, no clock, no I/O: whoever reads a token makes the
-//! principal, and whoever has a clock ends what has expired.
+//! A [`Principal`] comes with every request and every connection. A [`Policy`] decides what it may do with a topic:
+//! [`Policy::decide`]. No cryptography, no clock, no I/O: callers read tokens to make principals, and end what has
+//! expired.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]

@@ -1,9 +1,9 @@
-//! Whether the patterns of grants match.
+//! Matches the patterns of grants.
 
 use crate::Principal;
 use crate::grants::{CLIENT, SUBJECT};
 
-/// Whether one of the patterns matches the topic, for one of the users.
+/// Returns true if one of the patterns matches the topic, for one of the users.
 pub(crate) fn any_matches(patterns: &[Box<str>], who: &Principal, topic: &str) -> bool {
     patterns.iter().any(|pattern| match (pattern.contains(SUBJECT), pattern.contains(CLIENT)) {
         (false, false) => model::rules::matches(pattern, topic),
@@ -16,15 +16,15 @@ pub(crate) fn any_matches(patterns: &[Box<str>], who: &Principal, topic: &str) -
 }
 
 impl Principal {
-    /// The client identifier where it can stand in a pattern: one of several levels, or with wildcards,
-    /// would reach what is another client's.
+    /// Returns the client identifier if it can stand in a pattern: one of several levels, or with wildcards, would
+    /// reach another client's topics.
     fn client(&self) -> Option<&str> {
         self.client.as_deref().filter(|client| !client.contains(['/', '+', '#']))
     }
 }
 
-/// Whether one of the patterns matches all topics that the filter does (MQTT 5.0, section 4.7), for one of
-/// the users. What a wildcard stands for must fall to a `*`.
+/// Returns true if one of the patterns matches all topics that the filter does (MQTT 5.0, section 4.7), for one of
+/// the users. Only a `*` covers a wildcard.
 pub(crate) fn any_covers(patterns: &[Box<str>], who: &Principal, filter: &str) -> bool {
     // No pattern has this character: control characters are in no name.
     let stands_in = |text: &str| text.replace(['+', '#'], "\u{1}");
@@ -37,8 +37,8 @@ pub(crate) fn any_covers(patterns: &[Box<str>], who: &Principal, filter: &str) -
     })
 }
 
-/// Whether a pattern matches all of a text. The pattern is taken apart at its stars before the name
-/// is inserted, so that no name brings stars of its own.
+/// Returns true if a pattern matches all of a text. The pattern is split at its stars before the name is inserted,
+/// so that no name brings stars of its own.
 fn matches(pattern: &str, (user, client): (&str, &str), text: &str) -> bool {
     let parts = pattern.split('*').map(|part| {
         // Each name stands for itself: a user may be called `{client}`.
@@ -52,7 +52,7 @@ fn matches(pattern: &str, (user, client): (&str, &str), text: &str) -> bool {
         return last == text;
     };
     let inner = text.strip_prefix(first.as_str()).and_then(|text| text.strip_suffix(&*last));
-    // The first place for each part leaves the most room for the parts after it.
+    // The first match of each part leaves the most text for the parts after it.
     let mut left = inner;
     for part in middle {
         left = left.and_then(|text| Some(text.split_once(part.as_str())?.1));
@@ -92,7 +92,7 @@ mod tests {
         ] {
             assert!(!covers(pattern, filter), "{pattern} {filter}");
         }
-        // Two patterns that cover a filter together are one too many to look at.
+        // The check does not combine two patterns that cover a filter only together.
         let both = ["site/*".into(), "site".into()];
         assert!(!any_covers(&both, &al, "site/#"));
     }
@@ -145,7 +145,7 @@ mod tests {
         assert!(may("7", "devices/7/temp") && may("7", "{client}/7"));
         assert!(!may("7", "devices/8/temp") && !may("7", "devices/{client}/temp"));
         assert!(!may("7", "7/7"));
-        // It would reach what is below another client's.
+        // It would reach topics below another client's.
         for client in ["7/x", "+", "#"] {
             assert!(!may(client, &format!("devices/{client}/temp")), "{client}");
         }

@@ -1,4 +1,4 @@
-//! The decision.
+//! Decides what principals may do.
 
 use model::{JoinRule, PublishRule, Rules, Topic, TopicKind, name};
 
@@ -10,7 +10,7 @@ use crate::{
 /// Whether clients may become other users, or cease to be, while they are connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LoginRule {
-    /// They may.
+    /// Clients may.
     #[default]
     Allow,
     /// Only the application does it for them.
@@ -55,21 +55,21 @@ impl Policy {
         Policy { rules, login }
     }
 
-    /// The rules that it is made of.
+    /// Returns the rules of the policy.
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// A topic with its rule, for as many decisions as there are to make about it.
+    /// Returns a topic with its rule, for any number of decisions about it.
     pub fn topic<'n>(&self, name: &'n str) -> Topic<'n, '_> {
         self.rules.topic(name)
     }
 
-    /// Whether a principal may do something with a topic of this policy. The application may do
-    /// what its key's scopes say, which is everything where they don't narrow it. For others the grants
-    /// decide first, so that nobody learns the rules of topics that are not granted; and no grant allows
-    /// what the rules deny. What the server says of itself nobody else publishes, the application neither.
-    /// Whether a principal has expired is for its caller to say, who has a clock.
+    /// Decides whether a principal may do something with a topic of this policy. The application may do what its
+    /// key's scopes say, which is everything if they don't narrow it. For others the grants decide first, so that
+    /// no client learns the rules of topics that are not granted; and no grant allows what the rules deny. Only the
+    /// server publishes reports about itself; the application may not either. The caller, which has a clock, checks
+    /// whether a principal has expired.
     pub fn decide(
         &self,
         principal: &Principal,
@@ -91,8 +91,8 @@ impl Policy {
         }
     }
 
-    /// The same, where tokens for single topics may grant what the principal's own does not: to enter the
-    /// topic, to see who is there, and to read what was before.
+    /// Decides the same, where tokens for single topics may grant what the principal's own does not: to join the
+    /// topic, to see its members, and to read its history.
     pub fn decide_with<'t>(
         &self,
         principal: &Principal,
@@ -121,7 +121,7 @@ impl Policy {
         };
         let reachable = topic.kind.is_ordinary() || principal.owns(topic.kind);
         match action {
-            // What a filter reaches is for the rules of the topics to say.
+            // The rules of the topics decide what a filter reaches.
             Action::Subscribe if matches!(topic.kind, TopicKind::Filter(_)) => {
                 Decision::Allow(Permit::of(topic))
             }
@@ -139,7 +139,7 @@ impl Policy {
                 PublishRule::Ask => Decision::Webhook(Hook::Publish),
             },
             Action::Presence => allow_if(topic.presence(), Deny::NoPresence),
-            // Whoever may enter a topic may read what was before.
+            // A client that may join a topic may read its history.
             Action::History => match topic.join() {
                 _ if !reachable => Decision::Deny(Deny::AnotherUser),
                 _ if principal.owns(topic.kind) => Decision::Allow(Permit::of(topic)),
@@ -161,9 +161,9 @@ impl Policy {
     }
 }
 
-/// Whether a key of the application reaches so far. A scope says to which topics it publishes, so a
-/// pattern that happens to match the name of a user's own topic doesn't reach that user: the `@` must
-/// stand in it. `*` is everything.
+/// Returns true if a key of the application allows the action. A scope says to which topics it publishes, so a
+/// pattern that happens to match the name of a user's own topic doesn't reach that user: the pattern must begin
+/// with `@`. `*` is everything.
 fn is_in_scope(grants: &Grants, action: Action<'_>, topic: &Topic<'_, '_>) -> bool {
     let Grants::Patterns(patterns) = grants else { return true };
     if action != Action::Publish {
@@ -177,11 +177,11 @@ fn is_in_scope(grants: &Grants, action: Action<'_>, topic: &Topic<'_, '_>) -> bo
     })
 }
 
-/// Whether the principal's grants reach so far. What it is in by itself needs no grant.
+/// Returns true if the principal's grants allow the action. Topics that it is in by itself need no grant.
 fn is_granted(principal: &Principal, action: Action<'_>, topic: &Topic<'_, '_>) -> bool {
     let Grants::Patterns(patterns) = &*principal.grants else {
         return match action {
-            // The application has said whose the connection is.
+            // The application has named the connection's user.
             Action::Login(user) | Action::Logout(user) => {
                 principal.source != Source::Hook || principal.is(user)
             }
@@ -201,18 +201,18 @@ fn is_granted(principal: &Principal, action: Action<'_>, topic: &Topic<'_, '_>) 
         Action::Publish => any(&patterns.publish),
         Action::Presence => any(&patterns.presence),
         Action::History => principal.owns(topic.kind) || any(&patterns.history),
-        // Else whoever may enter nothing would learn which topics are acknowledged.
+        // Otherwise a client that may join nothing would learn which topics are acknowledged.
         Action::Acknowledge(user) => {
             principal.is(user) && (!topic.kind.is_ordinary() || any(&patterns.subscribe))
         }
         Action::Logout(user) => principal.is(user),
-        // A token names its users; others are not in what it grants.
+        // A token names its users, and grants no others.
         Action::Login(user) => principal.is(user),
     }
 }
 
 impl Audience {
-    /// Whether the sender is left out.
+    /// True if the sender does not get the message.
     pub fn leaves_sender_out(self) -> bool {
         self == Audience::Others
     }

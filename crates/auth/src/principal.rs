@@ -1,4 +1,4 @@
-//! Who speaks on a connection or in a request.
+//! The principal of a connection or a request.
 
 use std::sync::{Arc, LazyLock};
 
@@ -9,7 +9,7 @@ use crate::{Grants, Patterns, Scope};
 /// Shared by all principals that no grants narrow.
 static EVERYTHING: LazyLock<Arc<Grants>> = LazyLock::new(|| Arc::new(Grants::Everything));
 
-/// What is remembered of the token of an open connection, for the revocations to come.
+/// The part of an open connection's token that later revocations need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenMark {
     /// When it was issued, in seconds since 1970; 0 when it doesn't say.
@@ -21,59 +21,59 @@ pub struct TokenMark {
 /// Where a principal comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Nobody proved anything: it is whoever it says it is, and may do what the rules allow.
+    /// The principal has proved nothing: it is the user that it names, and may do what the rules allow.
     Anonymous,
     /// The application, which the rules don't bind. Only the scopes of its key do.
     Application,
-    /// The bearer of a token, who may do what both the rules and the grants allow.
+    /// The bearer of a token, which may do what both the rules and the grants allow.
     Token,
-    /// Somebody of whom the application has said who it is when it was asked; as the bearer of a token.
+    /// A client whose user the application named in a response; it may do what the bearer of a token may.
     Hook,
 }
 
-/// Who speaks.
+/// The maker of a request, with its grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
     /// The users that it speaks for.
     pub users: Vec<Name>,
-    /// The client identifier of an MQTT client. It is what the client says.
+    /// The client identifier of an MQTT client, as the client chooses it.
     pub client: Option<Name>,
     /// What it may do at the most.
     pub grants: Arc<Grants>,
-    /// What the application says of it to others: the text of a JSON object.
+    /// The application's info about it for other members: the text of a JSON object.
     pub info: Option<Arc<str>>,
     /// When it ceases to be valid, in seconds since 1970; `None` is never.
     pub expires: Option<u64>,
-    /// What a revocation needs to know of its token.
+    /// The mark by which revocations find its token.
     pub mark: TokenMark,
-    /// Where it comes from.
+    /// Its source.
     pub source: Source,
 }
 
 impl Principal {
-    /// Somebody who says that they are these users.
+    /// Returns a client that names these users without proof.
     pub fn anonymous(users: Vec<Name>) -> Self {
         Self::everything(users, Source::Anonymous)
     }
 
-    /// Somebody without a token, where tokens say who is who.
+    /// Returns a client without a token, on a server where tokens name the users.
     pub fn stranger(grants: Arc<Grants>) -> Self {
         Principal { grants, ..Self::anonymous(Vec::new()) }
     }
 
-    /// The application.
+    /// Returns the application.
     pub fn application() -> Self {
         Self::everything(Vec::new(), Source::Application)
     }
 
-    /// The application with a key of these scopes.
+    /// Returns the application with a key of these scopes.
     pub fn application_with<'s>(scopes: impl IntoIterator<Item = &'s Scope>) -> Self {
         let mut patterns = Patterns::default();
         for scope in scopes {
             match scope {
                 Scope::Admin => return Self::application(),
                 Scope::Publish(pattern) => patterns.publish.push(pattern.clone()),
-                // What it lets see is no topic's.
+                // This scope shows nothing that belongs to a topic.
                 Scope::Read => {}
             }
         }
@@ -81,7 +81,7 @@ impl Principal {
         Principal { grants, ..Self::application() }
     }
 
-    /// The bearer of a token for these users.
+    /// Returns the bearer of a token for these users.
     pub fn token(users: Vec<Name>, grants: Arc<Grants>, expires: Option<u64>) -> Self {
         let mark = TokenMark::default();
         let (client, info, source) = (None, None, Source::Token);
@@ -93,13 +93,12 @@ impl Principal {
         Principal { users, client: None, grants, info: None, expires: None, mark, source }
     }
 
-    /// Whether it speaks for this user.
+    /// True if it speaks for this user.
     pub fn is(&self, user: &str) -> bool {
         self.users.iter().any(|own| own == user)
     }
 
-    /// Whether its connections are in a topic of this kind by themselves: everyone's, and its users'
-    /// own.
+    /// True if its connections are in a topic of this kind by themselves: broadcast, and its users' own.
     pub fn owns(&self, kind: TopicKind<'_>) -> bool {
         match kind {
             TopicKind::Ordinary | TopicKind::Filter(_) => false,
@@ -108,7 +107,7 @@ impl Principal {
         }
     }
 
-    /// Whether it is no longer valid at this time, in seconds since 1970.
+    /// True if it is no longer valid at this time, in seconds since 1970.
     pub fn is_expired(&self, now_s: u64) -> bool {
         self.expires.is_some_and(|expires| expires <= now_s)
     }

@@ -1,4 +1,4 @@
-//! What a key of the application may be used for.
+//! The scopes of the application's keys.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ pub enum Scope {
     Publish(Box<str>),
 }
 
-/// What a scope must look like.
+/// Why a text is no scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScopeError {
     /// There is no such scope.
@@ -29,7 +29,7 @@ pub enum ScopeError {
     /// The pattern is empty or longer than any name.
     #[error("the pattern of a scope \"publish:PATTERN\" has 1 to {NAME_BYTES_MAX} bytes")]
     Length,
-    /// The pattern holds a user's name, and no user has a key.
+    /// The pattern has the placeholder of a user or a client, and a key has none.
     #[error(
         "a key belongs to the application and has no user, so its pattern can't hold {SUBJECT} or {CLIENT}"
     )]

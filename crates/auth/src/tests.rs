@@ -42,7 +42,7 @@ fn patterns(list: &[&str]) -> Vec<Box<str>> {
     list.iter().map(|pattern| Box::from(*pattern)).collect()
 }
 
-/// May do everything with topics that end with its name, and enter `news`.
+/// A principal that may do everything with topics that end with its name, and join `news`.
 fn token(user: &str) -> Principal {
     let all = || patterns(&["*:{sub}"]);
     let grants = Patterns {
@@ -73,7 +73,7 @@ fn what_the_anonymous_may_do() {
         (Publish, "open:1", Ok(())),
         (Publish, "room:1", Ok(())),
         (Publish, "log:1", Ok(())),
-        // The rule says it: the prefix does not count.
+        // The rule decides: the prefix does not count.
         (Publish, "closed:1", Err(Deny::PublishRefused)),
         (Publish, "asks:1", Err(Deny::PublishUndecided)),
         (Publish, "@al", Err(Deny::PublishOwn)),
@@ -101,7 +101,7 @@ fn what_the_anonymous_may_do() {
         let decision = policy.decide(&Principal::application(), action, &policy.topic(name));
         assert!(decision.is_allowed(), "{action:?} {name}");
     }
-    // What the server says of itself nobody else says, whatever the rules and the grants are.
+    // Only the server publishes reports about itself, whatever the rules and the grants are.
     let all = Rules { publish_prefixes: vec![String::new()], ..Rules::default() };
     let all = Policy::new(all, LoginRule::Allow);
     for principal in [&anonymous, &Principal::application()] {
@@ -356,7 +356,7 @@ proptest! {
             Decision::Deny(_) => prop_assert!(
                 decision == by_rules || decision == Decision::Deny(Deny::NotGranted)
             ),
-            // What the application is to be asked, a grant doesn't allow in its place.
+            // A grant doesn't allow what the application decides.
             Decision::Allow(_) | Decision::Webhook(_) => prop_assert!(
                 decision == by_rules || decision == Decision::Deny(Deny::NotGranted)
             ),

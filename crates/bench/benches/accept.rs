@@ -1,4 +1,4 @@
-//! Connections per second and CPU per connection: Throng beside a bare accept–read–answer loop.
+//! Connections per second and CPU per connection: Throng beside a bare loop of accept, read and reply.
 
 use std::process::ExitCode;
 use std::time::Duration;

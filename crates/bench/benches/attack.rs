@@ -1,11 +1,11 @@
-//! What honest clients notice of attackers: the time of delivery, losses and closed connections, in peace,
-//! under each attack and under all at once; and what the server takes meanwhile. Some of the honest clients
-//! compare the id of each message that they get with those that were published.
+//! The effect of attackers on honest clients: the time of delivery, losses and closed connections, in peace, under
+//! each attack and under all at once; and the server's resources meanwhile. Some of the honest clients compare the
+//! ids of their messages with the published ones.
 //!
-//! Half of `--connections` are honest; the attackers are in proportion (10,000 honest clients: 15,000 who
-//! dribble heads, 15,000 who never read, 5,000 half handshakes, 50 who flood with joins, 50 with bombs). All of
-//! it runs on the same cores, where the attackers' own threads have the lowest priority: theirs would be
-//! other machines. What they make the server and the kernel do counts.
+//! Half of `--connections` are honest; the attackers are in proportion (10,000 honest clients: 15,000 that dribble
+//! heads, 15,000 that never read, 5,000 half handshakes, 50 that flood with joins, 50 with bombs). All of it runs on
+//! the same cores, where the attackers' own threads have the lowest priority: real attackers have other machines. The
+//! work that they cause in the server and the kernel counts.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -26,23 +26,23 @@ use serde_json::{Value, json};
 /// How long each part is measured.
 const SPAN: Duration = Duration::from_secs(15);
 
-/// Between messages to one honest user each, to all honest users, and to the busy topic.
+/// Time between messages to one honest user each, to all honest users, and to the busy topic.
 const SEND_EVERY: Duration = Duration::from_millis(10);
 const BROADCAST_EVERY: Duration = Duration::from_secs(1);
 const BUSY_EVERY: Duration = Duration::from_millis(200);
 
-/// Clients that compare ids, and how long they may take for what is late.
+/// Clients that compare ids, and how long they wait for late messages.
 const WITNESSES: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long an attack has to get under way.
+/// The time for an attack to get under way.
 const WARM_UP: Duration = Duration::from_secs(8);
 
-/// What the server may take of memory for itself: the limits of its outboxes and of unfinished input
-/// (256 MiB and 128 MiB by default), and what connections cost.
+/// The limit on the server's own memory, in bytes: the limits of its outboxes and of unfinished input (256 MiB and
+/// 128 MiB by default), and the cost of connections.
 const MEMORY_MAX: u64 = 512 << 20;
 
-/// How much longer the slowest hundredth may take than in peace.
+/// How many times the p99 of peace the p99 under attack may be.
 const P99_TIMES_MAX: u64 = 3;
 
 const KEPT: &str = "kept";
@@ -56,7 +56,7 @@ struct Part {
     delivery: Histogram<u64>,
     lost: u64,
     closed: u64,
-    /// Witnesses whose ids are not those that were published.
+    /// Witnesses with ids that differ from the published ones.
     wrong: u64,
     dialled: u64,
     memory: u64,
@@ -158,14 +158,14 @@ fn part(name: &str, attacks: &[Attack], server: &mut Throng, crowd: &mut Crowd) 
             memory = memory.max(server.process.anonymous_bytes()?);
             busy_at += BUSY_EVERY;
         }
-        // In an order that doesn't match the shards.
+        // The order doesn't match the shards.
         let user = format!("u{}", (sent * 37) % honest);
         server.send(&user, &payload(Kind::Timed, now_ns(), 80))?;
         (expected, sent) = (expected + 1, sent + 1);
         std::thread::sleep(due.saturating_sub(begin.elapsed()));
     }
     let cpu = (server.cpu()? - cpu).as_secs_f64() / begin.elapsed().as_secs_f64();
-    // Who is late is not lost.
+    // A late message is not lost.
     let _ = crowd.wait_messages(expected, PATIENCE);
     let received = crowd.received();
     let dialled = running
@@ -187,7 +187,7 @@ fn part(name: &str, attacks: &[Attack], server: &mut Throng, crowd: &mut Crowd) 
     Ok(part)
 }
 
-/// The id in the answer to a publish.
+/// Returns the id in the reply to a publish.
 fn id(answer: &Value) -> Result<&str> {
     answer["id"].as_str().with_context(|| format!("an answer without an id: {answer}"))
 }

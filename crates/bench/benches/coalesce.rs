@@ -1,4 +1,4 @@
-//! Measures how much of their cost many messages to the same crowd at once share.
+//! Measures how much of their cost many messages share that go to the same crowd at once.
 
 use std::process::ExitCode;
 

@@ -1,8 +1,8 @@
-//! Compares two builds of the server side by side, to see what a change costs or saves.
+//! Compares two builds of the server side by side, to show what a change costs or saves.
 //!
-//! `cargo bench -p bench --bench compare -- --before PATH [--after PATH]`, where the paths are
-//! executables of `throng`; without `--after` the second is this tree's own. They take turns within
-//! each round, and alternate in going first, so that a slow minute of the machine affects both alike.
+//! `cargo bench -p bench --bench compare -- --before PATH [--after PATH]`, where the paths are executables of
+//! `throng`; without `--after` the second is this tree's own. They take turns within each round, and alternate in
+//! going first, so that a slow minute of the machine affects both alike.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ const BROADCASTS: usize = 4;
 /// Messages of a batch, and batches of one build's turn.
 const MESSAGES: usize = 20;
 const BATCHES: usize = 3;
-/// Publishers over HTTP, and what each publishes in a turn, one after the other.
+/// Publishers over HTTP, and the publishes of each in a turn, one after the other.
 const PUBLISHERS: usize = 8;
 const PUBLISHES: usize = 5_000;
 /// Transports whose idle connections are measured.
@@ -167,9 +167,9 @@ fn accept(
     Ok(())
 }
 
-/// Measures the processor time of a publish over HTTP, to topics without members. Each publish has
-/// its own: some wake a shard for nothing, by the hash of the name and the secret of the start. One
-/// topic for all would be such a one in one build and not in the other.
+/// Measures the processor time of a publish over HTTP, to topics without members. Each publish has a topic of its
+/// own: some wake a shard for nothing, by the hash of the name and the secret of the start. A single topic might do
+/// so in one build and not in the other.
 fn publish(server: &mut Throng) -> Result<Cost> {
     let process: fn(&Throng) -> &ServerProcess = |server| &server.process;
     Cost::of(server, process, (PUBLISHERS * PUBLISHES) as f64, |server| {

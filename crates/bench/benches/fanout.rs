@@ -64,7 +64,7 @@ impl Contender {
         }
     }
 
-    /// Sends one message to all, and returns when all have it.
+    /// Sends one message to all, and returns when all have received it.
     fn broadcast(&mut self, bytes: usize) -> Result<()> {
         let connections = self.crowd.connections();
         self.crowd.reset();
@@ -127,7 +127,7 @@ fn run(args: &Args) -> Result<()> {
         contenders.push(Contender::new(name, server, connections)?);
     }
 
-    // The first broadcast of each does not count. Throng's shows how long the others' must be.
+    // The first broadcast of each does not count. Throng's shows the length for the others.
     let mut bytes = 120;
     for contender in &mut contenders {
         contender.broadcast(bytes)?;

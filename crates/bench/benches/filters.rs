@@ -1,5 +1,5 @@
-//! Topic filters of MQTT: what a publish pays to find those that match, what a filter takes, and what a
-//! new subscription pays to find the retained messages that it matches.
+//! Topic filters of MQTT: the cost for a publish to find the filters that match, the memory of a filter, and the cost
+//! for a new subscription to find the retained messages that it matches.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ const NAMES: usize = 100_000;
 /// Filters of the large table.
 const MANY: usize = 1_000_000;
 
-/// Matches of a round, and names that retained messages are asked for at a time.
+/// Matches of a round, and names in a page of retained messages.
 const MATCHES: usize = 100_000;
 const PAGE: usize = 256;
 
@@ -34,8 +34,8 @@ fn run(args: &Args) -> Result<()> {
     retained(rounds)
 }
 
-/// Filters as sites with sensors have them: four in five are for one sensor, one site or one line, and
-/// each of the others is one of ten, or of a thousand, that match the same topic.
+/// Returns filters like those of sites with sensors: four in five are for one sensor, one site or one line, and each
+/// of the others is one of ten, or of a thousand, that match the same topic.
 fn filters(count: usize) -> Vec<String> {
     let plain = count / 5 * 4;
     let tens = count / 10;
@@ -54,13 +54,13 @@ fn filters(count: usize) -> Vec<String> {
     (0..count).map(number).collect()
 }
 
-/// A filter for `BEGIN/x/x…` that has a `+` where a bit is 0.
+/// Returns a filter for `BEGIN/x/x…` that has a `+` where a bit is 0.
 fn some_plus(begin: &str, levels: usize, bits: usize) -> String {
     let level = |at: usize| if bits >> at & 1 == 0 { "/+" } else { "/x" };
     begin.to_owned() + &(0..levels).map(level).collect::<String>()
 }
 
-/// Topics by how many filters match, by a random number.
+/// Topics by the number of filters that match, from a random number.
 type Topic = fn(usize) -> String;
 
 const TOPICS: [(&str, usize, Topic); 5] = [
@@ -71,7 +71,7 @@ const TOPICS: [(&str, usize, Topic); 5] = [
     ("1,000", 1_000, |n| format!("thousand/{}{}", n % 10, "/x".repeat(10))),
 ];
 
-/// What a publish pays.
+/// Measures the cost of a publish.
 fn matching(rounds: u32) -> Result<()> {
     let all = filters(FILTERS);
     let mut trie = FilterTrie::default();
@@ -84,7 +84,7 @@ fn matching(rounds: u32) -> Result<()> {
     for (name, matches, topic) in TOPICS {
         let mut random = Random::new(1);
         let count = MATCHES / matches.clamp(1, 100);
-        // Of numbers that each kind of filter has.
+        // Each kind of filter has these numbers.
         let topics: Vec<_> =
             (0..count).map(|_| topic(random.below(FILTERS / 5 * 4 / 3 * 3))).collect();
         let mut times = Vec::new();
@@ -111,7 +111,7 @@ fn matching(rounds: u32) -> Result<()> {
     Ok(())
 }
 
-/// What a filter takes, and what it pays to come and go.
+/// Measures the memory of a filter, and the cost to insert and remove it.
 fn table(rounds: u32) -> Result<()> {
     let mut table = Table::new(&[
         "filters",
@@ -157,7 +157,7 @@ fn table(rounds: u32) -> Result<()> {
     Ok(())
 }
 
-/// What a subscription pays to find retained messages.
+/// Measures the cost for a subscription to find retained messages.
 fn retained(rounds: u32) -> Result<()> {
     let mut all: Vec<_> = (0..NAMES)
         .map(|n| {

@@ -1,10 +1,11 @@
-//! The time from before `POST /api/send` until the user's connection has the message, until the application has its
-//! answer, and from before a connect until the new connection has its response: idle, while a whole crowd gets a message
-//! twice a second, and while broadcasts run back to back. Without `--shards` for one, two and six shards a core.
+//! Times from before `POST /api/send` until the user's connection has the message, until the application has its
+//! reply, and from before a connect until the new connection has its response: idle, while a whole crowd gets a
+//! message twice a second, and while broadcasts run back to back. Without `--shards` for one, two and six shards a
+//! core.
 //!
-//! These users have connections of their own, outside of the crowd's topic and in a thread of their
-//! own. In the crowd's thread a message would wait behind thousands of others that the *client* has
-//! not read yet. Both ends share the cores, so the figures still include the client's work.
+//! These users have connections of their own, outside of the crowd's topic and in a thread of their own. In the
+//! crowd's thread a message would wait behind thousands of others that the *client* has not read yet. Both ends share
+//! the cores, so the figures still include the client's work.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -32,7 +33,7 @@ const SENDS: u64 = 1_000;
 const SENDS_PER_CONNECT: u64 = 10;
 /// The period of a crowd that gets two messages a second.
 const HALF_SECOND: Duration = Duration::from_millis(500);
-/// Shards of a core, where the command line names no number.
+/// Shards per core, if the command line names no number.
 const SHARDS_PER_CORE: [usize; 3] = [1, 2, 6];
 /// The pause between two sends. It is not in step with the broadcasts.
 const PAUSE: Duration = Duration::from_micros(3_700);
@@ -41,12 +42,12 @@ fn main() -> ExitCode {
     bench::main(run)
 }
 
-/// What the crowd gets meanwhile.
+/// The messages of the crowd meanwhile.
 #[derive(Clone, Copy)]
 enum Load {
     /// Nothing.
     Idle,
-    /// A message in each of these periods, but none before all have the one before.
+    /// A message in each of these periods, but none before all have received the one before.
     Every(Duration),
 }
 
@@ -62,7 +63,7 @@ impl Load {
 struct Times {
     /// Until the user's connection had the message.
     received: Histogram<u64>,
-    /// Until the application had its answer.
+    /// Until the application had its reply.
     answered: Histogram<u64>,
     /// Until a new connection had its response.
     connected: Histogram<u64>,
@@ -102,7 +103,7 @@ fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Measures with so many shards.
+/// Measures with this many shards.
 fn measure_shards(args: &Args, shards: usize, table: &mut Table) -> Result<()> {
     let connections = args.connections();
     let mut server = Throng::start(shards, connections, Sender::IoUring)?;
@@ -170,7 +171,7 @@ fn measure(
     Ok(Times { received, answered, connected, crowd_per_second })
 }
 
-/// Returns the times until the application had its answers, and until new connections had their responses.
+/// Returns the times until the application had its replies, and until new connections had their responses.
 fn send_all(
     server: &mut Throng,
     first_probe: usize,
@@ -194,7 +195,7 @@ fn send_all(
     Ok((answered, connected))
 }
 
-/// Opens a stream, and returns after how many nanoseconds its response began.
+/// Opens a stream, and returns the nanoseconds until its response began.
 fn connect(server: &Throng) -> Result<u64> {
     let begin = now_ns();
     let mut stream = TcpStream::connect(server.clients).context("a new connection")?;
@@ -207,7 +208,7 @@ fn connect(server: &Throng) -> Result<u64> {
     Ok(elapsed_ns)
 }
 
-/// Broadcasts once a period until `stop` is set, but never before all have the message before.
+/// Broadcasts once a period until `stop` is set, but never before all have received the message before.
 fn broadcast(
     mut api: Api,
     crowd: &mut Crowd,

@@ -1,5 +1,5 @@
-//! Memory as it grows and shrinks: of idle connections by transport, of crowds that come and go, of
-//! requests that never end, and of topics that come and go.
+//! Memory as it grows and shrinks: of idle connections by transport, of crowds that come and go, of requests that
+//! never end, and of topics that come and go.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddrV4, TcpStream};
@@ -23,10 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The part of the growth that must come back.
 const ENOUGH: f64 = 0.8;
 
-/// How long to wait for more after that. A server trims its memory every five seconds.
+/// How long to wait after that for more memory to come back. A server trims its memory every five seconds.
 const SETTLES: Duration = Duration::from_secs(6);
 
-/// Unfinished requests of a burst, and the bytes of each that were sent.
+/// Unfinished requests of a burst, and the sent bytes of each.
 const BODIES: usize = 1_500;
 const BODY_BYTES: usize = 1_000_000;
 
@@ -110,7 +110,7 @@ fn measure(process: &ServerProcess, plan: Plan) -> Result<(Growth, Crowd)> {
     process.wait_idle(Duration::from_secs(10))?;
     let (user, kernel) = (process.anonymous_bytes()?, KernelMemory::now()?);
     let (crowd, _) = Crowd::open_all(plan)?;
-    // This also waits until the server has read requests whose answers come later.
+    // This also waits until the server has read requests with later responses.
     process.wait_idle(Duration::from_secs(30))?;
     let user = process.anonymous_bytes()? as f64 - user as f64;
     let after = KernelMemory::now()?;
@@ -128,7 +128,7 @@ fn measure(process: &ServerProcess, plan: Plan) -> Result<(Growth, Crowd)> {
 /// How memory came back.
 struct Down {
     share: f64,
-    /// When enough of it was back.
+    /// The time until enough of it was back.
     enough: Option<Duration>,
 }
 
@@ -166,7 +166,7 @@ fn waits(found: Found) -> String {
     format!("{} ({})", ms(found.longest), ms(found.p999))
 }
 
-/// The columns of everything that comes and goes.
+/// The columns for things that come and go.
 const PASSING: [&str; 5] =
     ["", "MB taken", "given back", "waits as they leave", "waits after, up to a minute"];
 

@@ -1,6 +1,6 @@
 //! MQTT: CPU per delivered message and memory per idle client, Throng beside the bare io_uring loop and beside other
-//! brokers, each with its own crowd, in turns. One publisher speaks MQTT to all of them, and the members of QoS
-//! 1 acknowledge each message.
+//! brokers, each with its own crowd, in turns. One publisher speaks MQTT to all of them, and the members of QoS 1
+//! acknowledge each message.
 
 use std::net::SocketAddrV4;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ use flood::clock::now_ns;
 const MESSAGES: u32 = 4;
 /// Bytes of the payload.
 const PAYLOAD_BYTES: usize = 80;
-/// The topic, which [`Plan::acknowledge`] wants so short.
+/// The topic, which must be this short for [`Plan::acknowledge`].
 const TOPIC: &str = "all";
 /// A filter with a wildcard that matches it.
 const WILDCARD: &str = "+";
@@ -72,7 +72,7 @@ impl Contender {
         Ok(Self { name: name.into(), server, publisher, crowd, bytes, cpu, per_second })
     }
 
-    /// Sends one message to all, and returns when all have it.
+    /// Sends one message to all, and returns when all have received it.
     fn broadcast(&mut self, bytes: usize) -> Result<()> {
         let connections = self.crowd.connections();
         self.crowd.reset();
@@ -154,7 +154,7 @@ fn run(args: &Args) -> Result<()> {
             }
         }
     }
-    // A packet with this topic and payload; the one of QoS 1 is longer by two bytes.
+    // The length of a packet with this topic and payload; the packet of QoS 1 is longer by two bytes.
     let bytes = 2 + 2 + TOPIC.len() + PAYLOAD_BYTES;
     for contender in &mut contenders {
         contender.broadcast(bytes)?;

@@ -1,4 +1,4 @@
-//! What TLS costs: encrypting and decrypting a record, a handshake, and the memory of both.
+//! The costs of TLS: encrypting and decrypting a record, a handshake, and the memory of both.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -37,14 +37,15 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<()> {
     let (connections, rounds) = (args.connections(), args.rounds_or(5));
     println!("\ntls: one thread, {connections} connections, medians of {rounds} rounds\n");
-    // First, while the process has freed nothing.
+    // The memory comes first, while the process has freed none.
     memory(connections)?;
     sealing(connections, rounds)?;
     opening(connections, rounds)?;
     handshakes(rounds)
 }
 
-/// The median time of a batch per member, in ns. Another process that runs between two batches does not count.
+/// Returns the median time of a batch per member, in ns. Another process that runs between two batches does not
+/// count.
 fn batches<T>(
     members: &mut [T],
     rounds: u32,
@@ -88,7 +89,7 @@ fn sealing(connections: usize, rounds: u32) -> Result<()> {
         }
         table.row(row);
     }
-    // The same with keys that stay expanded, each of which takes memory.
+    // The last row has keys that stay expanded, each of which takes memory.
     let mut keys =
         (0..connections).map(|number| expanded(number as u8)).collect::<Result<Vec<_>>>()?;
     let mut row = vec![format!("{}, expanded once", ALGORITHMS[0])];
@@ -192,7 +193,7 @@ fn sent(client: &mut ClientConnection) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Performs a handshake. Returns the time of the server, and how many bytes it has sent.
+/// Performs a handshake. Returns the time of the server, and the bytes that it has sent.
 fn connect(
     acceptor: &Acceptor,
     config: &Arc<ClientConfig>,
@@ -253,8 +254,9 @@ fn handshakes(rounds: u32) -> Result<()> {
     Ok(())
 }
 
-/// Makes so many values, and returns them with the bytes of memory that each takes with its heap, by the growth of the
-/// process. That is exact only while no freed memory is left that new values reuse, so callers keep the values.
+/// Makes this many values, and returns them with the bytes of memory that each takes with its heap, by the growth of
+/// the process. That is exact only while no freed memory is left that new values reuse, so the callers must not drop
+/// the values.
 fn grown<T>(count: usize, make: impl FnMut(usize) -> Result<T>) -> Result<(Vec<T>, f64)> {
     let before = resident()?;
     let values = (0..count).map(make).collect::<Result<Vec<T>>>()?;

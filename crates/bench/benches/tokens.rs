@@ -1,4 +1,4 @@
-//! What tokens cost: memory of an idle connection, and CPU of a connect by how the token is signed.
+//! The costs of tokens: memory of an idle connection, and CPU of a connect by the token's signature.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,35 +14,35 @@ use token::{Algorithm, Signer};
 
 const SECRET: &str = "a key for benches, which everybody knows";
 
-/// Users with a token of their own; more connections begin anew with the first.
+/// Users with a token of their own; further connections start again with the first.
 const TOKENS_MAX: usize = 100_000;
 
 fn main() -> ExitCode {
     bench::main(run)
 }
 
-/// How connections say who they are.
+/// A way in which connections authenticate.
 struct Case {
     name: &'static str,
-    /// The algorithm and the private key of tokens; none without them.
+    /// The algorithm and the private key of tokens; `None` without tokens.
     signed: Option<(&'static str, String)>,
     settings: Vec<(&'static str, String)>,
     claims: fn(usize) -> Value,
 }
 
-/// All users are granted alike.
+/// All users get the same grants.
 fn shared(number: usize) -> Value {
     let subscribe = ["all", "room:{sub}:*"];
     json!({ "sub": format!("u{number}"), "exp": 4_000_000_000_u64, "throng": { "subscribe": subscribe } })
 }
 
-/// Each user is granted its own, by its name.
+/// Each user gets grants of its own, by its name.
 fn own(number: usize) -> Value {
     let subscribe = ["all".to_string(), format!("room:u{number}:*")];
     json!({ "sub": format!("u{number}"), "exp": 4_000_000_000_u64, "throng": { "subscribe": subscribe } })
 }
 
-/// Each user is granted something else, which its name doesn't say.
+/// Each user gets other grants, which its name doesn't determine.
 fn other(number: usize) -> Value {
     let subscribe = ["all".to_string(), format!("room:{}:*", number * 7)];
     json!({ "sub": format!("u{number}"), "exp": 4_000_000_000_u64, "throng": { "subscribe": subscribe } })

@@ -22,10 +22,10 @@ impl Api {
         Self(Http::new(&url, None, "throng-bench"))
     }
 
-    /// Posts JSON and parses the JSON answer.
+    /// Posts JSON and parses the JSON response.
     ///
     /// # Errors
-    /// If there is no answer, or it is anything but 2xx with JSON.
+    /// If no response comes, or it is anything but 2xx with JSON.
     pub fn post(&mut self, path: &str, body: &Value) -> Result<Value> {
         let (status, answer) =
             self.0.request("POST", path, "application/json", &body.to_string())?;
@@ -40,7 +40,7 @@ impl Api {
     /// Gets a text. Returns the status and the body.
     ///
     /// # Errors
-    /// If there is no answer, or it is no HTTP.
+    /// If no response comes, or it is not HTTP.
     pub fn get(&mut self, path: &str) -> Result<(u16, String)> {
         let (status, answer) = self.0.request("GET", path, "text/plain", "")?;
         Ok((status, String::from_utf8_lossy(&answer).into_owned()))

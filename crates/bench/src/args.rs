@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Descriptors of one thread's private table that its connections may use. The common limit is
-/// 20,000; the rest is for the listener, the poller and slack in how evenly connections spread.
+/// Descriptors of one thread's private table that its connections may use. The common limit is 20,000; the rest is
+/// for the listener, the poller and slack for an uneven spread of connections.
 pub const CONNECTIONS_PER_SHARD_MAX: usize = 18_000;
 
 /// Arguments after `cargo bench -p bench --`.
@@ -62,26 +62,26 @@ pub struct Args {
 }
 
 impl Args {
-    /// Reads the command line; prints help or the mistake and ends the process where that is due.
+    /// Reads the command line; `--help` and mistakes print a text and end the process.
     pub fn read() -> Self {
         Self::parse()
     }
 
-    /// Connections of each crowd.
+    /// Returns the connections of each crowd.
     pub fn connections(&self) -> usize {
         self.connections as usize
     }
 
-    /// Rounds asked for, or the target's own number.
+    /// Returns the requested rounds, or the target's own number.
     pub fn rounds_or(&self, default: u32) -> u32 {
         self.rounds.unwrap_or(default)
     }
 
-    /// Binds this thread, and so all threads and processes that it starts from now on, to one
-    /// core if that was asked for.
+    /// With `--one-core`, binds this thread, and so all threads and processes that it starts from now on, to one
+    /// core.
     ///
     /// # Errors
-    /// What sched_setaffinity(2) says.
+    /// The error of sched_setaffinity(2).
     pub fn bind_cores(&self) -> Result<()> {
         if !self.one_core {
             return Ok(());
@@ -93,13 +93,12 @@ impl Args {
         sched_setaffinity(None, &one).context("binding to one core")
     }
 
-    /// What a table's title adds about the cores: figures of one core and of several must not be
-    /// held against each other.
+    /// Returns what a table's title adds about the cores: figures of one core and of several must not be compared.
     pub fn cores_note(&self) -> &'static str {
         if self.one_core { ", all on one core" } else { "" }
     }
 
-    /// Event-loop threads of every server in this run.
+    /// Returns the event-loop threads of every server in this run.
     pub fn shards(&self) -> usize {
         self.shards.map_or_else(
             || {
@@ -135,7 +134,7 @@ mod tests {
     #[test]
     fn one_core_holds_for_what_is_started_later() {
         let args = parse(&["--one-core", "--connections", "100"]);
-        // On a thread of its own: the other tests keep their cores.
+        // A thread of its own, so that the other tests use all cores.
         let cores = std::thread::spawn(move || {
             args.bind_cores().expect("a core");
             let later = std::thread::spawn(|| sched_getaffinity(None).expect("cores").count());

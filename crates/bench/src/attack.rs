@@ -1,5 +1,5 @@
-//! Attackers: crowds that keep a server busy with what no honest client does. Each kind is a thread with a
-//! descriptor table of its own, which goes on until it is told to stop.
+//! Attackers: crowds that load a server in ways that no honest client does. Each kind is a thread with a descriptor
+//! table of its own, which goes on until it is stopped.
 
 #![expect(unsafe_code, reason = "a thread with its own descriptor table")]
 
@@ -17,7 +17,7 @@ use flate2::write::DeflateEncoder;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-/// What an attacker does.
+/// The kind of an attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attack {
     /// Heads of requests that come a byte at a time, and never end.
@@ -33,11 +33,11 @@ pub enum Attack {
 }
 
 impl Attack {
-    /// All.
+    /// All kinds.
     pub const ALL: [Attack; 5] =
         [Attack::Dribble, Attack::NeverRead, Attack::HalfOpen, Attack::Joins, Attack::Bombs];
 
-    /// What it is called in a table.
+    /// Returns its name for a table.
     pub fn name(self) -> &'static str {
         match self {
             Attack::Dribble => "dribbled heads",
@@ -48,7 +48,7 @@ impl Attack {
         }
     }
 
-    /// Its connections, where the honest clients are so many.
+    /// Returns its number of connections, for this many honest clients.
     pub fn connections(self, honest: usize) -> usize {
         match self {
             Attack::Dribble | Attack::NeverRead => honest * 3 / 2,
@@ -58,19 +58,19 @@ impl Attack {
     }
 }
 
-/// The topic that those who never read are in.
+/// The topic of the subscribers that never read.
 pub const BUSY: &str = "busy";
 
 /// An attack under way; it ends when this is dropped.
 pub struct Running {
     stop: Arc<AtomicBool>,
-    /// How often it has connected, or had a connection taken from it and come back.
+    /// How many times it has connected, reconnects included.
     pub dialled: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Running {
-    /// Begins an attack on this server, with so many connections.
+    /// Begins an attack on this server, with this many connections.
     ///
     /// # Errors
     /// If the system can't start the thread.
@@ -80,8 +80,8 @@ impl Running {
         let thread = std::thread::Builder::new()
             .name(format!("attack-{}", attack.name().replace(' ', "-")))
             .spawn(move || {
-                // Attackers have machines of their own: here they take what the server and its clients
-                // leave of the processor.
+                // Real attackers have machines of their own: here they get only the processor time that the server
+                // and its clients leave.
                 let _ = rustix::process::nice(19);
                 // SAFETY: the thread opens all descriptors that it uses, and hands none on.
                 if unsafe { flood::descriptors::private_table() }.is_ok() {
@@ -112,7 +112,7 @@ struct Attacker {
 /// A connection of an attacker.
 struct Victim {
     socket: OwnedFd,
-    /// What it still has to send, again and again where the attack says so.
+    /// Bytes to send, again and again if the attack does so.
     bytes: Vec<u8>,
     sent: usize,
 }
@@ -136,7 +136,7 @@ impl Attacker {
                     *place = self.dial(at);
                 }
             }
-            // The slow ones pass over all of their connections some times in a time-out.
+            // The slow attacks process all of their connections several times within a time-out.
             let pause = match self.attack {
                 Attack::Joins | Attack::Bombs => Duration::from_millis(1),
                 Attack::Dribble | Attack::NeverRead | Attack::HalfOpen => Duration::from_secs(2),
@@ -147,7 +147,7 @@ impl Attacker {
         }
     }
 
-    /// Each kind has addresses of its own, so that the ports of one are enough.
+    /// Each kind has addresses of its own, so that the ports of one address are enough.
     fn dial(&self, at: usize) -> Option<Victim> {
         let socket = rustix::net::socket_with(
             AddressFamily::INET,
@@ -168,7 +168,7 @@ impl Attacker {
         Some(victim)
     }
 
-    /// False when the server has closed the connection.
+    /// Continues the attack on a connection. Returns false if the server has closed it.
     fn go_on(&self, victim: &mut Victim) -> bool {
         match self.attack {
             Attack::Dribble => {
@@ -176,7 +176,7 @@ impl Attacker {
                 victim.sent += 1;
                 victim.send_bytes(&[byte]).is_ok() && victim.is_open()
             }
-            // It doesn't even look whether it is closed, but for what its writes say.
+            // This attack reads nothing: only the errors of its socket show a close.
             Attack::NeverRead => victim.is_open_unread(),
             Attack::HalfOpen => victim.is_open(),
             Attack::Joins | Attack::Bombs => {
@@ -197,7 +197,7 @@ impl Victim {
         rustix::net::send(self.socket.as_fd(), bytes, flags)
     }
 
-    /// Sends what the server takes of the rest. False when it has closed.
+    /// Sends as much of the rest as the server takes. Returns false if the server has closed the connection.
     fn send(&mut self) -> bool {
         while self.sent < self.bytes.len() {
             match self.send_bytes(&self.bytes[self.sent..]) {
@@ -209,7 +209,7 @@ impl Victim {
         true
     }
 
-    /// Reads away what is there; false at its end.
+    /// Reads and drops the input. Returns false at its end.
     fn is_open(&self) -> bool {
         let mut buffer = [0; 4096];
         for _ in 0..16 {
@@ -240,7 +240,7 @@ fn first_bytes(attack: Attack, at: usize) -> Vec<u8> {
     }
 }
 
-/// A client's frame, with a mask of zeros.
+/// Returns a client's frame, with a mask of zeros.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = vec![first];
     match payload.len() {
@@ -266,7 +266,7 @@ fn joins() -> Vec<u8> {
     (0..50).flat_map(|at| [command("subscribe", at), command("unsubscribe", at)].concat()).collect()
 }
 
-/// Bombs of every kind, by number.
+/// Returns a bomb of one kind, by number.
 fn bomb(at: usize) -> Vec<u8> {
     let upgraded = |bytes: Vec<u8>| [format!("{UPGRADE}\r\n").into_bytes(), bytes].concat();
     match at % 7 {
@@ -276,17 +276,17 @@ fn bomb(at: usize) -> Vec<u8> {
             let lines = "A: b\r\n".repeat(100_000);
             format!("GET / HTTP/1.1\r\nHost: t\r\n{lines}").into_bytes()
         }
-        // A frame that says that it has 2^62 bytes.
+        // A frame whose head declares 2^62 bytes.
         3 => upgraded(
             [&[0x82, 0xff, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &[7; 65_536]].concat(),
         ),
-        // A message that never ends, a byte a frame.
+        // A message that never ends, one byte per frame.
         4 => upgraded([frame(1, b"x"), frame(0, b"x").repeat(200_000)].concat()),
         5 => {
             let deep = format!("{{\"type\":{}", "[".repeat(100_000));
             upgraded(frame(0x81, deep.as_bytes()).repeat(20))
         }
-        // A few kilobytes that are many megabytes.
+        // A few kilobytes that inflate to many megabytes.
         _ => {
             let mut encoder = DeflateEncoder::new(Vec::new(), Compression::best());
             let zeros = vec![b' '; 1 << 20];

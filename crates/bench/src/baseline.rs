@@ -1,10 +1,10 @@
-//! Bare servers, which do only what the kernel requires of any server. They show the physical limits
-//! that Throng is compared with.
+//! Bare servers, which do only what the kernel requires of any server. They show the physical limits for comparison
+//! with Throng.
 //!
-//! A bare server runs as a child process (this executable, started again with an argument), so that
-//! its CPU time is measured like Throng's. It has as many threads and private descriptor tables as
-//! Throng has shards for the same crowd. It answers any request with the head of an event stream. The
-//! command `fan N` on standard input sends one message of N bytes to every connection.
+//! A bare server runs as a child process (this executable, started again with an argument), so that its CPU time is
+//! measured like Throng's. It has as many threads and private descriptor tables as Throng has shards for the same
+//! crowd. It replies to any request with the head of an event stream. The command `fan N` on standard input sends one
+//! message of N bytes to every connection.
 
 mod fan;
 mod worker;
@@ -26,9 +26,9 @@ use flood::source::free_server_address;
 const CHILD: &str = "--bare-server";
 /// The line that the child prints once all its threads listen.
 const READY: &str = "ready";
-/// Threads that a bare server may have.
+/// Threads that a bare server may have, at most.
 const THREADS_MAX: u16 = 1_024;
-/// Bytes of one message.
+/// Bytes of one message, at most.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
 /// How a bare server sends one message to all its connections.
@@ -125,7 +125,7 @@ pub fn serve(arguments: &ChildArguments) -> Result<()> {
 pub struct Baseline {
     /// Its process.
     pub process: ServerProcess,
-    /// Where clients connect.
+    /// The address for clients.
     pub clients: SocketAddrV4,
     commands: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -155,7 +155,7 @@ impl Baseline {
         Ok(baseline)
     }
 
-    /// Sends one message of so many bytes to every connection. Returns when all are sent.
+    /// Sends one message of this many bytes to every connection. Returns when all are sent.
     ///
     /// # Errors
     /// If the server has ended.

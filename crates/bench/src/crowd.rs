@@ -1,5 +1,4 @@
-//! A crowd of client connections: opens them, checks each answer, holds them, and counts the messages
-//! they receive.
+//! A crowd of client connections: opens them, checks each response, holds them, and counts the messages they receive.
 //!
 //! Each thread has a private descriptor table, one poller and one read buffer. A connection costs it
 //! some 24 bytes and no allocation.
@@ -24,7 +23,7 @@ use flood::source::CONNECTIONS_MAX;
 /// Connections of one thread, as many as a descriptor limit of 20,000 allows.
 pub const CONNECTIONS_PER_THREAD_MAX: usize = 19_000;
 
-/// How often a wait polls the counts.
+/// Time between two polls of the counts during a wait.
 const POLL_EVERY: Duration = Duration::from_micros(500);
 
 /// The plan of a crowd.
@@ -32,24 +31,24 @@ const POLL_EVERY: Duration = Duration::from_micros(500);
 pub struct Plan {
     /// The server.
     pub target: SocketAddrV4,
-    /// How many connections.
+    /// The number of connections.
     pub connections: usize,
-    /// The number of the first one. Crowds of one server must not share users or source addresses.
+    /// The number of the first connection. Crowds of one server must not share users or source addresses.
     pub first: usize,
-    /// The request of each, where `{n}` stands for its number.
+    /// The request of each, with `{n}` for its number.
     pub request: Template,
-    /// The expected status. `None` for long polls, whose answer comes later: then a connection counts
-    /// as open once its request is written.
+    /// The expected status. `None` for long polls with a later response: then a connection counts as open once its
+    /// request is written.
     pub status: Option<u16>,
-    /// The whole answer, where it is always the same and no HTTP.
+    /// The whole response, if it is always the same and not HTTP.
     pub answer: Option<&'static [u8]>,
-    /// Whether to answer WebSocket pings.
+    /// True to reply to WebSocket pings.
     pub answer_pings: bool,
-    /// Whether to acknowledge MQTT messages of QoS 1.
+    /// True to acknowledge MQTT messages of QoS 1.
     pub acknowledge: bool,
     /// The limit on connection attempts under way at one time, per thread.
     pub in_flight_max: usize,
-    /// Each thread records the time of one in so many timed messages.
+    /// Each thread records the time of one in this many timed messages.
     pub sample_every: u64,
 }
 
@@ -87,8 +86,8 @@ impl Plan {
         }
     }
 
-    /// Returns a plan of Phoenix WebSockets, version 2 (phoenix.js), that join a topic at once. The
-    /// join follows the request without waiting for its answer.
+    /// Returns a plan of Phoenix WebSockets, version 2 (phoenix.js), that join a topic at once. The join follows the
+    /// request without waiting for its response.
     pub fn phoenix(target: SocketAddrV4, connections: usize, path: &str, topic: &str) -> Self {
         let plan = Self::websocket(target, connections, path);
         let join = format!("[\"1\",\"1\",\"{topic}\",\"phx_join\",{{}}]");
@@ -98,7 +97,7 @@ impl Plan {
         Self { request: plan.request.clone().then(&frame), ..plan }
     }
 
-    /// Returns a plan of long polls, whose answers come only with a message or at their timeout.
+    /// Returns a plan of long polls, whose responses come only with a message or at their timeout.
     pub fn poll(target: SocketAddrV4, connections: usize, path: &str) -> Self {
         Self { status: None, ..Self::get(target, connections, path) }
     }
@@ -154,20 +153,20 @@ impl Plan {
     }
 }
 
-/// Why a connection could not be opened.
+/// The reason why a connection could not be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CloseReason {
     /// No server listens.
     Refused,
-    /// Reset before its answer.
+    /// Reset before its response.
     Reset,
     /// No source port left.
     Address,
     /// Out of descriptors.
     Descriptors,
-    /// Answered with another status.
+    /// Another status than expected.
     Status,
-    /// Closed before its answer.
+    /// Closed before its response.
     Closed,
     /// Anything else.
     Other,
@@ -211,7 +210,7 @@ struct Shared {
 /// Counts of a whole crowd.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Totals {
-    /// Connections answered as expected, closed since or not.
+    /// Connections with the expected response, closed since or not.
     pub opened: u64,
     /// Connections that were not opened.
     pub failed: u64,
@@ -219,9 +218,9 @@ pub struct Totals {
     pub closed: u64,
     /// Messages received.
     pub messages: u64,
-    /// Bytes received, answers included.
+    /// Bytes received, responses included.
     pub bytes: u64,
-    /// WebSocket pings answered.
+    /// WebSocket pings with a pong.
     pub pings: u64,
 }
 
@@ -270,7 +269,7 @@ impl Crowd {
     /// Starts to open a crowd, on as many threads as it needs.
     ///
     /// # Errors
-    /// If there are too few source addresses, or the system can't start the threads.
+    /// If the crowd has too few source addresses, or the system can't start the threads.
     pub fn open(plan: Plan) -> Result<Self> {
         ensure!(
             plan.first + plan.connections <= CONNECTIONS_MAX,
@@ -312,7 +311,7 @@ impl Crowd {
         Ok((crowd, took))
     }
 
-    /// Waits until every connection has its answer. Returns the time since the crowd was started.
+    /// Waits until every connection has its response. Returns the time since the crowd was started.
     ///
     /// # Errors
     /// If one failed (the message counts the reasons), or at the timeout.
@@ -348,8 +347,8 @@ impl Crowd {
         self.totals().since(self.base)
     }
 
-    /// Waits until so many messages arrived since the last [`Crowd::reset`]. Returns the time that it
-    /// waited, to half a millisecond.
+    /// Waits until this many messages arrived since the last [`Crowd::reset`]. Returns the time that it waited, to
+    /// half a millisecond.
     ///
     /// # Errors
     /// At the timeout, or if the server closed connections meanwhile.
@@ -403,7 +402,7 @@ impl Crowd {
         }
     }
 
-    /// Describes how many connections failed, and why.
+    /// Describes how many connections failed, with the reasons.
     pub fn failures(&self) -> String {
         let reasons = CloseReason::ALL.iter().enumerate().filter_map(|(i, failure)| {
             let count = self.sum(|counts| &counts.failures[i]);

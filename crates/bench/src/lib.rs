@@ -1,5 +1,5 @@
-//! The bench harness: a crowd of client connections, bare servers that show the physical limits,
-//! and tools that start and measure a server process.
+//! The bench harness: a crowd of client connections, bare servers that show the physical limits, and tools that start
+//! and measure a server process.
 //!
 //! Client and server run on one machine, over loopback. The important figure is the CPU time of the
 //! server *process*, because it is comparable whatever uses the other cores. Each target runs its
@@ -34,8 +34,8 @@ use std::process::ExitCode;
 
 pub use args::Args;
 
-/// The `main` of every bench target. It becomes a bare server if it was started as one. Otherwise it
-/// parses the arguments and runs the target.
+/// The `main` of every bench target. It becomes a bare server if this process was started as one. Otherwise it parses
+/// the arguments and runs the target.
 pub fn main(target: fn(&Args) -> anyhow::Result<()>) -> ExitCode {
     let outcome = match baseline::child_arguments() {
         Some(arguments) => arguments.and_then(|arguments| baseline::serve(&arguments)),

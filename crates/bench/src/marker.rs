@@ -1,12 +1,12 @@
 //! The payload of bench messages, and a scanner that finds it in a client's input.
 //!
-//! A client counts messages without knowing the transport, because each payload holds [`MARKER`],
+//! A client counts messages without knowing the transport, because each payload has [`MARKER`],
 //! which no transport changes or adds.
 
 use memchr::memmem::Finder;
 
-/// The marker, which every bench payload holds once. Its first byte occurs only once in it, so a
-/// partial match never hides the begin of another.
+/// The marker, which every bench payload contains once. Its first byte occurs only once in it, so a partial match
+/// never hides the begin of another.
 pub const MARKER: &[u8] = b"~throng:";
 
 /// Digits of the send time, after the marker and the kind.

@@ -1,4 +1,4 @@
-//! What the bench needs of MQTT 3.1.1: a publisher, and other brokers to hold Throng against.
+//! The parts of MQTT 3.1.1 that the bench needs: a publisher, and other brokers for comparison with Throng.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddrV4, TcpStream};
@@ -12,7 +12,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::process::ServerProcess;
 
-/// How long a broker may take until it is ready, or to answer.
+/// How long a broker may take until it is ready, or for a response.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Descriptors that a broker needs beside those of its clients.
@@ -29,7 +29,7 @@ impl Publisher {
     /// Connects, with a clean session.
     ///
     /// # Errors
-    /// If the broker can't be reached, or answers otherwise than with success.
+    /// If the broker can't be reached, or responds without success.
     pub fn connect(broker: SocketAddrV4) -> Result<Self> {
         let mut socket = TcpStream::connect(broker).context("connecting to the broker")?;
         socket.set_nodelay(true).context("the publisher's socket")?;
@@ -44,7 +44,7 @@ impl Publisher {
     /// Publishes with QoS 1, and waits for PUBACK.
     ///
     /// # Errors
-    /// If the connection ends, or something else comes.
+    /// If the connection ends, or another packet comes.
     pub fn publish(&mut self, topic: &str, payload: &str) -> Result<()> {
         self.id = self.id.checked_add(1).unwrap_or(1);
         let [high, low] = self.id.to_be_bytes();
@@ -73,12 +73,12 @@ impl Publisher {
 pub struct Broker {
     /// Its process.
     pub process: ServerProcess,
-    /// Where clients connect.
+    /// The address for clients.
     pub clients: SocketAddrV4,
 }
 
 impl Broker {
-    /// Whether the limit on open files, which other brokers have for all of their clients, allows so many.
+    /// Checks that the limit on open files allows this many clients: other brokers have one limit for all of them.
     ///
     /// # Errors
     /// If it does not.
@@ -92,14 +92,14 @@ impl Broker {
     /// Starts Mosquitto (Debian's package `mosquitto`).
     ///
     /// # Errors
-    /// If it is not there, or not ready in time.
+    /// If it is not installed, or not ready in time.
     pub fn mosquitto() -> Result<Self> {
         let clients = free_server_address()?;
         let folder = std::env::temp_dir().join(format!("throng-bench-{}", clients.port()));
         std::fs::create_dir_all(&folder).context("a folder for Mosquitto")?;
         let file = folder.join("mosquitto.conf");
         let (ip, port) = (clients.ip(), clients.port());
-        // As root it would become another user, who can't read the file.
+        // As root it would become another user, without access to the file.
         let config = format!(
             "listener {port} {ip}\nallow_anonymous true\nuser root\nlog_type none\n\
              set_tcp_nodelay true\nmax_queued_messages 0\n"
@@ -111,7 +111,7 @@ impl Broker {
         let mut command = Command::new(binary);
         command.arg("-c").arg(&file);
         let broker = Self::start(command, clients);
-        // It has read it, or it never will.
+        // It has read the file, or it never will.
         let _ = std::fs::remove_dir_all(folder);
         broker
     }
@@ -119,7 +119,7 @@ impl Broker {
     /// Builds and starts Mochi (mochi-mqtt, from the Go module proxy).
     ///
     /// # Errors
-    /// If there is no Go, or it can't be built, or is not ready in time.
+    /// If no Go compiler is installed, or Mochi can't be built, or is not ready in time.
     pub fn mochi() -> Result<Self> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("mochi");
         let binary = std::env::temp_dir().join("throng-bench-mochi");

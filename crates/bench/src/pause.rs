@@ -1,5 +1,5 @@
-//! Measures how long a server's event loops are busy elsewhere: it sends small requests again and
-//! again, and finds the longest wait for an answer.
+//! Measures how long a server's event loops are busy elsewhere: it sends small requests again and again, and finds
+//! the longest wait for a response.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddrV4, TcpStream};
@@ -25,7 +25,7 @@ pub struct Pauses {
     thread: Option<JoinHandle<Result<Found>>>,
 }
 
-/// The waits for answers that a probe found.
+/// The waits for responses that a probe found.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Found {
     /// The longest.
@@ -38,7 +38,7 @@ impl Pauses {
     /// Starts to send requests to all shards of a server in turn.
     ///
     /// # Errors
-    /// If the server does not answer.
+    /// If the server does not respond.
     pub fn watch(clients: SocketAddrV4, shards: usize) -> Result<Self> {
         let mut sockets = Vec::new();
         for _ in 0..shards * PER_SHARD {
@@ -59,7 +59,7 @@ impl Pauses {
     /// Ends the probe.
     ///
     /// # Errors
-    /// If the server closed one of its connections, or gave no answer.
+    /// If the server closed one of its connections, or sent no response.
     pub fn end(mut self) -> Result<Found> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().context("a probe ends once")?;

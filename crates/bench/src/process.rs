@@ -62,7 +62,7 @@ impl ServerProcess {
         kilobytes(&text, "RssAnon:").context("RssAnon in /proc/PID/status")
     }
 
-    /// Returns how it ended, if it has.
+    /// Returns its exit status, if it has ended.
     ///
     /// # Errors
     /// If the kernel does not know the process.
@@ -92,7 +92,7 @@ impl ServerProcess {
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // It may have ended by itself. The wait reaps it in any case.
+        // The process may have ended by itself. The wait reaps it in any case.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -14,7 +14,7 @@ use crate::throng::Throng;
 /// Bytes of the payload; about 120 on the wire.
 const PAYLOAD_BYTES: usize = 80;
 
-/// The cost of some work per unit.
+/// The cost of some work for each unit of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Cost {
     /// µs of server CPU for each unit.
@@ -24,7 +24,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Measures `work`, which is so many units, on a server that is idle before and after.
+    /// Measures `work` of this many units, on a server that is idle before and after.
     ///
     /// # Errors
     /// If the work fails, or the server is not idle or has ended.
@@ -53,7 +53,7 @@ pub struct ServedCrowd {
 }
 
 impl ServedCrowd {
-    /// Opens a crowd of so many connections to the server.
+    /// Opens a crowd of this many connections to the server.
     ///
     /// # Errors
     /// If one of them can't connect.
@@ -62,7 +62,7 @@ impl ServedCrowd {
         Ok(Self { crowd: Crowd::open_all(plan)?.0, server })
     }
 
-    /// Publishes so many messages to the whole crowd at once, and waits until all have arrived.
+    /// Publishes this many messages to the whole crowd at once, and waits until all have arrived.
     ///
     /// # Errors
     /// If the server rejects a message, or one does not arrive in time.

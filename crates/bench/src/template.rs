@@ -1,11 +1,11 @@
-//! Templates of requests, where `{n}` stands for the connection's number.
+//! Templates of requests, with `{n}` for the connection's number.
 
 /// A text with any number of `{n}`.
 #[derive(Debug, Clone)]
 pub struct Template {
     /// The literal pieces, with the number between each two.
     pieces: Vec<Box<[u8]>>,
-    /// In place of the number, the text of that number.
+    /// Texts that replace the numbers.
     texts: Option<std::sync::Arc<[String]>>,
 }
 
@@ -15,7 +15,7 @@ impl Template {
         Self::bytes(text.as_bytes())
     }
 
-    /// The same of bytes that need not be text.
+    /// Parses a template of bytes that need not be text.
     pub fn bytes(template: &[u8]) -> Self {
         let (mut pieces, mut rest) = (Vec::new(), template);
         while let Some(at) = rest.windows(3).position(|part| part == b"{n}") {
@@ -26,7 +26,8 @@ impl Template {
         Self { pieces, texts: None }
     }
 
-    /// Returns the template with a text of its own for each number; those behind the last begin anew.
+    /// Returns the template with a text of its own for each number; numbers after the last text start again with the
+    /// first.
     #[must_use]
     pub fn with_texts(self, texts: std::sync::Arc<[String]>) -> Self {
         Self { texts: Some(texts), ..self }

@@ -32,7 +32,7 @@ pub enum Sender {
 }
 
 impl Sender {
-    /// The two ways, for side-by-side runs.
+    /// The two senders, for side-by-side runs.
     pub const ALL: [Self; 2] = [Self::IoUring, Self::Write];
 
     /// Returns the value of the server's flag.
@@ -45,7 +45,7 @@ impl Sender {
     }
 }
 
-/// MQTT is on, at the client port.
+/// Returns the setting that serves MQTT, too.
 fn with_mqtt() -> [(&'static str, String); 1] {
     [("THRONG_MQTT_LISTEN", "127.0.0.1:0".into())]
 }
@@ -55,9 +55,9 @@ fn with_mqtt() -> [(&'static str, String); 1] {
 pub struct Throng {
     /// Its process.
     pub process: ServerProcess,
-    /// Where clients connect.
+    /// The address for clients.
     pub clients: SocketAddrV4,
-    /// Where applications connect.
+    /// The address for applications.
     pub admin: SocketAddrV4,
     /// A client of the application side.
     pub api: Api,
@@ -65,7 +65,7 @@ pub struct Throng {
 }
 
 impl Throng {
-    /// Starts a server for a crowd of so many, and waits until it is ready.
+    /// Starts a server for a crowd of this many connections, and waits until it is ready.
     ///
     /// # Errors
     /// If it can't be built or started, or isn't ready in time. The error has the end of its log.
@@ -73,7 +73,7 @@ impl Throng {
         Self::start_set(&binary()?, shards, connections, sender, &with_mqtt())
     }
 
-    /// Does the same as [`Throng::start`], with this executable.
+    /// Starts this executable as [`Throng::start`] does, but without MQTT.
     ///
     /// # Errors
     /// If it can't be started, or isn't ready in time. The error has the end of its log.
@@ -86,7 +86,7 @@ impl Throng {
         Self::start_set(binary, shards, connections, sender, &[])
     }
 
-    /// Does the same with these settings, as environment variables.
+    /// Starts a server with these settings, as environment variables.
     ///
     /// # Errors
     /// As [`Throng::start_build`].
@@ -123,7 +123,7 @@ impl Throng {
             .args(["--max-connections", &(connections + CONNECTIONS_SLACK).to_string()])
             .args(["--sender", sender.word()])
             .args(["--log", "warn"])
-            // The user's throng.toml in the current folder must not be read.
+            // The server must not read the user's throng.toml in the current folder.
             .current_dir(std::env::temp_dir())
             .envs(QUIET.iter().copied())
             .envs(settings.iter().map(|(name, value)| (name, value)))
@@ -162,7 +162,7 @@ impl Throng {
         format!("the end of throng's log:\n{}", end.join("\n"))
     }
 
-    /// Publishes to a topic and checks that it had so many members.
+    /// Publishes to a topic and checks that it had this many members.
     ///
     /// # Errors
     /// If the server rejects it, or the number of members is another.
@@ -205,10 +205,10 @@ const QUIET: &[(&str, &str)] = &[
     ("THRONG_TIMEOUTS_POLL_SECONDS_MAX", "3600"),
 ];
 
-/// Returns the executable: `THRONG_BIN`, or that of this build, which it brings up to date.
+/// Returns the executable: `THRONG_BIN`, or the one of this build, which it brings up to date.
 ///
 /// # Errors
-/// If it can't be built, or isn't there.
+/// If it can't be built, or does not exist.
 pub fn binary() -> Result<PathBuf> {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     if let Some(path) = BINARY.get() {

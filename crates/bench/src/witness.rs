@@ -1,5 +1,5 @@
-//! Clients that note the id of each message that they get, so that it can be compared with what was
-//! published. A crowd only counts: it would not see one message lost and another come twice.
+//! Clients that note the id of each message, for comparison with the published ids. A crowd only counts: it would not
+//! notice one lost message and another that comes twice.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -10,31 +10,31 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// The topic that all of them are in.
+/// The topic of all witnesses.
 const TOPIC: &str = "all";
 
-/// One client, which a thread reads.
+/// One client, whose input a thread reads.
 struct Witness {
     socket: TcpStream,
-    /// The ids of what it has got, in their order.
+    /// The ids of its messages, in the order of arrival.
     ids: Arc<Mutex<Vec<String>>>,
     thread: JoinHandle<()>,
-    /// What was published to it alone.
+    /// The ids of the messages published to it alone.
     own: Vec<String>,
 }
 
 /// Clients of Server-Sent Events, each in the topic `all` and with a user of its own.
 pub struct Witnesses {
     all: Vec<Witness>,
-    /// What was published to all of them.
+    /// The ids of the messages published to all of them.
     shared: Vec<String>,
 }
 
 impl Witnesses {
-    /// Connects so many clients, whose users are called `witness0` and so on.
+    /// Connects this many clients, with the users `witness0` and so on.
     ///
     /// # Errors
-    /// If the server doesn't answer one of them with 200.
+    /// If the server doesn't respond to one of them with 200.
     pub fn start(target: SocketAddrV4, clients: usize) -> Result<Self> {
         let all = (0..clients).map(|at| start(target, at)).collect::<Result<Vec<_>>>()?;
         Ok(Witnesses { all, shared: Vec::new() })
@@ -45,19 +45,19 @@ impl Witnesses {
         self.shared.push(id.to_string());
     }
 
-    /// The user whose turn it is to get a message of its own; `sent` counts these.
+    /// Returns the user whose turn it is to get a message of its own; `sent` counts these.
     pub fn user(&self, sent: usize) -> String {
         format!("witness{}", sent % self.all.len())
     }
 
-    /// Notes that this was the id of the message to that user.
+    /// Notes the id of the message to that user.
     pub fn published_to(&mut self, sent: usize, id: &str) {
         let at = sent % self.all.len();
         self.all[at].own.push(id.to_string());
     }
 
-    /// Waits until all have as many messages as were published to them, but no longer than this, and says
-    /// for how many clients the ids are others, or in another order.
+    /// Waits until all have as many messages as were published to them, but no longer than this. Returns how many
+    /// clients have other ids, or another order.
     ///
     /// # Errors
     /// If a thread has failed.
@@ -100,7 +100,7 @@ fn start(target: SocketAddrV4, at: usize) -> Result<Witness> {
     let noted = ids.clone();
     let thread = std::thread::Builder::new().name(format!("witness-{at}")).spawn(move || {
         for line in reader.lines().map_while(std::io::Result::ok) {
-            // The message's own id comes first, and then perhaps how far the client has everything.
+            // The message's own id comes first; perhaps the position follows up to which the client has everything.
             if let Some(id) = line.strip_prefix("id: ").and_then(|id| id.split('/').next()) {
                 noted.lock().unwrap_or_else(PoisonError::into_inner).push(id.to_string());
             }
@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that says this to a witness. Gives for how many witnesses something was wrong.
+    /// Runs a server that sends these events to a witness. Returns the number of witnesses that found an error.
     fn wrong(events: &'static str) -> u64 {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let Ok(SocketAddr::V4(target)) = listener.local_addr() else { panic!("IPv4") };

@@ -32,7 +32,7 @@ fn accept_within(listener: &TcpListener) -> TcpStream {
     }
 }
 
-/// Accepts so many connections, reads each request, answers in two pieces, and returns all sockets.
+/// Accepts this many connections, reads each request, replies in two pieces, and returns all sockets.
 fn server(
     connections: usize,
     answer: &'static str,
@@ -96,13 +96,13 @@ fn an_unexpected_status_is_reported() {
     let (address, _server) = server(1, "HTTP/1.1 503 Service Unavailable\r\n\r\n");
     let error = Crowd::open_all(Plan::get(address, 1, "/sse")).expect_err("503");
     let text = error.to_string();
-    // The answer's first piece ends within the status line, but not within the status.
+    // The response's first piece ends within the status line, but not within the status.
     assert!(text.contains("Status 1") && text.contains("503"), "{text}");
 }
 
 #[test]
 fn a_missing_server_is_reported() {
-    // Nobody listens at port 1.
+    // No server listens at port 1.
     let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1);
     let error = Crowd::open_all(Plan::get(address, 3, "/sse")).expect_err("refused");
     assert!(error.to_string().contains("Refused 3"), "{error}");

@@ -1,4 +1,4 @@
-//! A filter that connections have, and how a group chooses who gets a message.
+//! A filter of connections, and how a group chooses the member that gets a message.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
@@ -7,20 +7,20 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use model::{FilterKey, NodeId};
 
-/// A filter that connections have.
+/// A filter of connections.
 pub(crate) struct Entry {
     pub key: Arc<FilterKey>,
-    /// One member of all gets a message, and not each.
+    /// True for a group: one member of all gets a message, and not each.
     pub shared: bool,
-    /// How many connections each shard has.
+    /// The number of connections of each shard.
     members: Box<[AtomicUsize]>,
-    /// How many connections each other node has, of a group.
+    /// For a group, the number of connections of each other node.
     nodes: RwLock<BTreeMap<NodeId, usize>>,
-    /// Messages that a group has had.
+    /// The number of messages that the group has had.
     turn: AtomicUsize,
 }
 
-/// Who gives a message to a member of a group.
+/// The next destination of a message on its way to a member of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chosen {
     /// A shard of this node.
@@ -40,38 +40,38 @@ impl Entry {
         }
     }
 
-    /// A connection of a shard has it from now on.
+    /// Adds a connection of a shard.
     pub fn enter(&self, shard: u16) {
         if let Some(members) = self.members.get(usize::from(shard)) {
             members.fetch_add(1, Relaxed);
         }
     }
 
-    /// A connection of a shard has it no longer. All changes are made under one lock.
+    /// Removes a connection of a shard. All changes are made under one lock.
     pub fn leave(&self, shard: u16) {
         if let Some(members) = self.members.get(usize::from(shard)) {
             members.store(members.load(Relaxed).saturating_sub(1), Relaxed);
         }
     }
 
-    /// A shard has as many connections with it from now on.
+    /// Sets the number of connections of a shard.
     pub fn set_members(&self, shard: u16, count: usize) {
         if let Some(members) = self.members.get(usize::from(shard)) {
             members.store(count, Relaxed);
         }
     }
 
-    /// How many connections a shard has.
+    /// Returns the number of connections of a shard.
     pub fn members_of(&self, shard: u16) -> usize {
         self.members.get(usize::from(shard)).map_or(0, |members| members.load(Relaxed))
     }
 
-    /// How many connections this node has.
+    /// Returns the number of connections of this node.
     pub fn members(&self) -> usize {
         self.members.iter().map(|members| members.load(Relaxed)).sum()
     }
 
-    /// Another node has as many connections from now on.
+    /// Sets the number of connections of another node.
     pub fn set_node(&self, node: NodeId, members: usize) {
         let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
         match members {
@@ -80,13 +80,13 @@ impl Entry {
         }
     }
 
-    /// Whether no connection has it any more, at any node.
+    /// Returns true if no node has a connection with the filter any more.
     pub fn is_unused(&self) -> bool {
         self.members() == 0 && self.nodes().is_empty()
     }
 
-    /// The shard whose member gets the next message of a group, of those that may: each as often as it has
-    /// members.
+    /// Chooses the shard whose member gets the next message of a group, of those that `may` allows: each as often as
+    /// it has members.
     pub fn choose_shard(&self, may: impl Fn(u16) -> bool) -> Option<usize> {
         let members = |(shard, members): (usize, &AtomicUsize)| match u16::try_from(shard) {
             Ok(shard) if may(shard) => members.load(Relaxed),
@@ -97,7 +97,8 @@ impl Entry {
         at_turn(self.members.iter().enumerate().map(members), turn)
     }
 
-    /// The node whose member gets the next message of a group, of those that may: each as often as it has members.
+    /// Chooses the node whose member gets the next message of a group, of those that `may` allows: each as often as
+    /// it has members.
     pub fn choose_node(&self, may: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let nodes = self.nodes();
         let members = |(node, members): (&NodeId, &usize)| if may(*node) { *members } else { 0 };
@@ -107,8 +108,8 @@ impl Entry {
         nodes.keys().nth(at).copied()
     }
 
-    /// Who gives the next message of a group to a member, of all nodes. While others can't be reached, a member of this
-    /// node gets it, where there is one.
+    /// Chooses the shard or node that passes the next message of a group to a member, of all nodes. While others
+    /// can't be reached, a member of this node gets it, if there is one.
     pub fn choose(&self, is_alone: bool) -> Option<Chosen> {
         let here = self.members();
         if is_alone && here > 0 {
@@ -133,8 +134,8 @@ impl Entry {
         }
     }
 
-    /// Whether a member of this node gets a message of another one that has chosen no node. All nodes that know the same
-    /// members come to the same result, by a number that the message has at each of them.
+    /// Returns true if a member of this node gets a message for which its own node has chosen none. All nodes that
+    /// know the same members come to the same result, by a number that the message has at each of them.
     pub fn is_chosen(&self, own: NodeId, number: u64) -> bool {
         let here = self.members();
         let mut nodes = self.nodes().clone();
@@ -150,7 +151,7 @@ impl Entry {
     }
 }
 
-/// Where the member of this number is, of these numbers of members.
+/// Returns the index of the owner of the member with this number; `members` are the numbers of members of each owner.
 fn at_turn(mut members: impl Iterator<Item = usize>, mut turn: usize) -> Option<usize> {
     members.position(|here| {
         let is_here = turn < here;
@@ -182,7 +183,7 @@ mod tests {
         let count = |what: Chosen| chosen.iter().filter(|it| **it == format!("{what:?}")).count();
         let nodes = [7, 9].map(|node| count(Chosen::Node(NodeId(node))));
         assert_eq!((count(Chosen::Shard(0)), count(Chosen::Shard(2)), nodes), (2, 4, [6, 2]));
-        // Alone, it has its own members.
+        // A node that can't reach others uses its own members.
         assert!((0..9).all(|_| matches!(entry.choose(true), Some(Chosen::Shard(0 | 2)))));
         [0, 2].into_iter().for_each(|shard| entry.set_members(shard, 0));
         assert!((0..9).all(|_| matches!(entry.choose(true), Some(Chosen::Node(_)))));

@@ -1,19 +1,19 @@
-//! Messages of other nodes that are lost.
+//! Lost messages of other nodes.
 
 use std::fmt;
 
 use model::Position;
 
-/// Messages that other nodes have published, and that did not come here.
+/// Messages that other nodes have published, and that did not arrive here.
 pub struct Gap {
-    /// The position from which on all comes again: one that no message has.
+    /// The position after which all messages arrive again; no message has it.
     pub position: Position,
     is_everyone: bool,
     is_lost: Box<dyn Fn(&str) -> bool + Send + Sync>,
 }
 
 impl Gap {
-    /// A gap in the topics of which `is_lost` says so; `is_everyone` where messages to everyone may be lost as well.
+    /// Makes a gap in the topics for which `is_lost` returns true; `is_everyone` if broadcasts may be lost as well.
     pub fn new(
         position: Position,
         is_everyone: bool,
@@ -22,12 +22,12 @@ impl Gap {
         Gap { position, is_everyone, is_lost: Box::new(is_lost) }
     }
 
-    /// Whether messages to everyone may be lost: they concern each connection.
+    /// Returns true if broadcasts may be lost: they concern each connection.
     pub fn is_everyone(&self) -> bool {
         self.is_everyone
     }
 
-    /// Whether messages of this topic may be lost.
+    /// Returns true if messages of this topic may be lost.
     pub fn has(&self, topic: &str) -> bool {
         (self.is_lost)(topic)
     }

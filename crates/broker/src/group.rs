@@ -1,23 +1,23 @@
-//! What nodes tell each other of groups, and messages that pass from a node to another one's member.
+//! Notices between nodes about groups, and messages that one node passes to another one's member.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::{Envelope, Name, NodeId};
 
-/// The most groups whose changes are noted one by one; beyond, all groups are listed anew.
+/// Groups whose changes are recorded one by one, at most; beyond it, all groups are listed anew.
 const CHANGED_MAX: usize = 65_536;
 
 /// Groups whose members here have changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct GroupChanges {
-    /// These are all groups with members here. Others have none.
+    /// True if these are all groups with members here. Others have none.
     pub is_whole: bool,
-    /// How many members each has.
+    /// The number of members of each.
     pub groups: Vec<(usize, Name)>,
 }
 
-/// A message that another node is to give to a member of a group.
+/// A message that another node passes to a member of a group.
 #[derive(Clone, Debug)]
 pub struct GroupMessage {
     /// The message.
@@ -34,7 +34,7 @@ pub struct GroupMessage {
 #[derive(Default)]
 pub(crate) struct ChangedGroups {
     names: BTreeSet<Name>,
-    /// The changes alone are known.
+    /// True if only changes are recorded.
     is_part: bool,
 }
 
@@ -50,7 +50,7 @@ impl ChangedGroups {
         self.names.insert(name.clone());
     }
 
-    /// The names, or true where all groups are to be listed.
+    /// Returns the names, or true if all groups must be listed.
     pub fn take(&mut self) -> (BTreeSet<Name>, bool) {
         let is_whole = !std::mem::replace(&mut self.is_part, true);
         (std::mem::take(&mut self.names), is_whole)

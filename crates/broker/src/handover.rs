@@ -1,4 +1,4 @@
-//! The recent window on its way to another process, which goes on in the same epoch with the next offset.
+//! Passes the recent window to another process, which goes on in the same epoch with the next offset.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,18 +15,17 @@ const NAME: &str = "recent";
 /// The record of all but the messages, whose keys are their offsets in 8 bytes, the highest first.
 const STATE: &[u8] = b"state";
 
-/// The record of the places of [`Dropped`](crate::recent::Dropped): a number of 8 bytes each, the lowest
-/// byte first.
+/// The record of the places of [`Dropped`](crate::recent::Dropped): a number of 8 bytes each, lowest byte first.
 const DROPPED: &[u8] = b"dropped";
 
-/// The recent window and the place in the order, as a part that goes to another process. That process goes
-/// on with both, within its own limits; the keys of its hashes are its own.
+/// The recent window and the last offset, as a part of a handover. The new process goes on with both, within its own
+/// limits; it has its own keys for hashes.
 pub struct RecentPart {
     broker: Arc<Local>,
     coming: Mutex<Coming>,
 }
 
-/// What has come from another process.
+/// State received from another process.
 #[derive(Default)]
 struct Coming {
     state: Option<State>,
@@ -45,13 +44,13 @@ struct State {
     /// When the newest dropped message was published.
     #[cbor(n(2), default)]
     gone_us: u64,
-    /// The key of the hash that gives topics their places among the dropped.
+    /// The key of the hash that gives topics their places in [`Dropped`](crate::recent::Dropped).
     #[cbor(n(3), default)]
     key: (u64, u64),
 }
 
 impl RecentPart {
-    /// The part of this broker.
+    /// Makes the part of this broker.
     pub fn new(broker: Arc<Local>) -> Self {
         RecentPart { broker, coming: Mutex::default() }
     }
@@ -112,7 +111,7 @@ impl Part for RecentPart {
             (DROPPED, value) => coming.dropped = value.map(places).transpose()?,
             (key, value) => {
                 let Ok(offset) = key.try_into().map(u64::from_be_bytes) else {
-                    // Of a later version, which says beforehand what this one would lose.
+                    // The record is of a later version, whose process reports beforehand what this one would lose.
                     return Ok(());
                 };
                 let window =
@@ -146,7 +145,7 @@ impl Part for RecentPart {
         let mut order = self.broker.order();
         order.last = last;
         let dropped = Dropped {
-            // The places are those of this process where the keys are the same.
+            // If the keys are the same, the places are those of this process.
             key: Some(key).filter(|key| *key != self.broker.hash_key),
             places: dropped.unwrap_or_else(|| Box::new([0; DROPPED_PLACES])),
         };

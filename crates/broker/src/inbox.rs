@@ -10,16 +10,16 @@ use crate::Gap;
 
 /// One shard's end of the broker.
 pub trait Inbox: Send + Sync {
-    /// False only when no connection behind this inbox is a member of the topic.
+    /// Returns false only if no connection behind this inbox is a member of the topic.
     fn wants(&self, topic_hash: u64) -> bool;
 
-    /// True when there is capacity for one more message.
+    /// Returns true if the inbox has capacity for one more message.
     fn has_capacity(&self) -> bool;
 
     /// Takes a message. Messages come in the order of their offsets.
     fn deliver(&self, delivery: Delivery);
 
-    /// Messages of other nodes are lost, which came before those that are delivered from now on.
+    /// Takes a notice of lost messages of other nodes, which came before those that are delivered from now on.
     fn notify_gap(&self, gap: Arc<Gap>);
 }
 
@@ -28,29 +28,29 @@ pub trait Inbox: Send + Sync {
 pub struct Delivery {
     /// The message.
     pub message: Arc<Envelope>,
-    /// Groups that share it, of which a member behind this inbox gets it.
+    /// Groups that share it: one member of each behind this inbox gets it.
     pub groups: Vec<Arc<FilterKey>>,
-    /// It comes from another member of these groups: nobody else behind this inbox gets it.
+    /// Set if another member of these groups passed it on: no other connection behind this inbox gets it.
     pub passed: Option<Passed>,
     /// Gets the number of members that the message has behind this inbox.
     pub receipt: Option<Receipt>,
 }
 
-/// How a message comes from one member of a group to another.
+/// The route of a message from one member of a group to another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
-    /// The shards that were asked: each at first for a member that takes the message at once, then for one
-    /// for which it can wait, at last for any.
+    /// The shards that were tried: each at first for a member that takes the message at once, then for one that lets
+    /// it wait, at last for any.
     pub tried: Vec<u16>,
-    /// The member that it was given to has gone with it: nobody has to go for it as well.
+    /// True if a member has left the message: then no other member must be closed for it.
     pub is_left: bool,
-    /// The number by which the sessions know it, where one of them has left it to the group.
+    /// The number of the message for the sessions, if one of them has left it to the group.
     pub redispatch: Option<u64>,
     /// The nodes that it has passed.
     pub nodes: Vec<NodeId>,
 }
 
-/// Learns how a message gets to the members of each shard. No method may block.
+/// Observes how a message gets to the members of each shard. No method may block.
 pub trait DeliveryObserver: Send + Sync {
     /// A shard has sent the message to all of its members.
     fn on_delivered(&self, delivery: ShardDelivery);
@@ -68,13 +68,13 @@ pub struct ShardDelivery {
     pub members: u64,
     /// When the shard received the message from its mailbox, in microseconds of the node's clock.
     pub received_us: u64,
-    /// When the shard had written to the last member's socket, by the same clock. Bytes that the kernel did not take wait in
-    /// outboxes.
+    /// When the shard had written to the last member's socket, by the same clock. Bytes that the kernel did not take
+    /// wait in outboxes.
     pub sent_us: u64,
 }
 
-/// Counts the members that a message had, over all inboxes. Its callback gets the sum when the last
-/// clone is dropped, that is when every inbox has added its members.
+/// Counts the members that a message had, over all inboxes. Its callback gets the sum when the last clone is dropped,
+/// after every inbox has added its members.
 #[derive(Clone)]
 pub struct Receipt(Arc<ReceiptInner>);
 
@@ -86,13 +86,13 @@ struct ReceiptInner {
 }
 
 impl Receipt {
-    /// Calls `done` with the number of members, once, from the thread that drops the last clone. Drops
-    /// `done` uncalled when nobody counts the members.
+    /// Calls `done` with the number of members, once, from the thread that drops the last clone. Drops `done`
+    /// uncalled if the members are not counted.
     pub fn new(done: impl FnOnce(u64) + Send + Sync + 'static) -> Self {
         Receipt::with_observer(done, None)
     }
 
-    /// [`Receipt::new`] for a message whose delivery an observer follows, if there is one.
+    /// Does the same as [`Receipt::new`] for a message whose delivery an observer follows, if there is one.
     pub fn with_observer(
         done: impl FnOnce(u64) + Send + Sync + 'static,
         observer: Option<Arc<dyn DeliveryObserver>>,
@@ -105,7 +105,7 @@ impl Receipt {
         }))
     }
 
-    /// What follows the delivery of the message.
+    /// Returns the observer of the message's delivery.
     pub fn observer(&self) -> Option<&Arc<dyn DeliveryObserver>> {
         self.0.observer.as_ref()
     }
@@ -115,7 +115,7 @@ impl Receipt {
         self.0.members.fetch_add(members, Ordering::Relaxed);
     }
 
-    /// Marks that nobody counts the members: the publisher gets its answer before the message goes out.
+    /// Marks the members as uncounted: the publisher gets its reply before the message goes out.
     pub fn uncounted(self) {
         self.0.uncounted.store(true, Ordering::Relaxed);
     }

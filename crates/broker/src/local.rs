@@ -20,49 +20,47 @@ use crate::{
     Publish, PublishError, Published, Receipt, Recent, Relay, Router, Window,
 };
 
-/// Messages that a scan reads in one hold of the lock: about 20 microseconds, for which publishers
-/// wait.
+/// Messages that a scan reads under the lock at a time: about 20 microseconds, for which publishers wait.
 pub(crate) const SCANNED: usize = 256;
 
-/// The most messages that a scan for operators reads.
+/// Messages that a scan for operators reads, at most.
 const SCANNED_MAX: usize = 100_000;
 
 /// Random bytes that a broker needs, new for every start.
 pub const SECRET_BYTES: usize = 20;
 
-/// The epoch of a broker with this secret.
+/// Returns the epoch of a broker with this secret.
 pub fn epoch(secret: &[u8; SECRET_BYTES]) -> Epoch {
     Epoch(u32::from_le_bytes([secret[16], secret[17], secret[18], secret[19]]))
 }
 
-/// Joins the shards of one process.
+/// Connects the shards of one process.
 ///
-/// One lock orders everything: an offset is drawn, the message enters the window and goes into
-/// the inboxes while it is held, so that every inbox sees the same order and
-/// [`Broker::recent`] meets the live stream at one exact offset. It is held for about a
-/// microsecond, and taken only by publishers and by long polls.
+/// One lock orders everything: under it, an offset is drawn, and the message enters the window and the inboxes, so
+/// that every inbox gets the same order and [`Broker::recent`] meets the live stream at one exact offset. It is
+/// locked for about a microsecond, and taken only by publishers and by long polls.
 pub struct Local {
     router: Arc<Router>,
     pub(crate) hash_key: (u64, u64),
-    /// It changes only before anything is published: when this process goes on for another one.
+    /// The epoch changes only before the first publish, when this process takes over from another one.
     pub(crate) epoch: AtomicU32,
     started: Instant,
     order: Mutex<Order>,
     history: Arc<dyn HistoryLog>,
-    /// The way to other nodes, where there are any, and the number of this one.
+    /// The number of this node and the relay to the others, if there are any.
     relay: Option<(NodeId, Arc<dyn Relay>)>,
 }
 
-/// Where a message was published.
+/// The origin of a message.
 #[derive(Clone, Copy)]
 enum Origin<'a> {
     /// At this node, by a client or an application.
     Here,
-    /// At another node, which has made choices of groups, with a number that all nodes know.
+    /// Another node, which has made choices for groups. All nodes know the message's number.
     OtherNode(&'a [GroupChoice], u64),
 }
 
-/// Whether a message goes into its topic's history.
+/// What the history does with a message.
 enum HistoryRoute {
     /// The topic has no history.
     None,
@@ -78,9 +76,9 @@ pub(crate) struct Order {
 }
 
 impl Local {
-    /// A broker that sends messages this way. `secret` keys the hash of topic names and names the epoch: it
-    /// must be random and new for every start. Message times count from `started`. What is published
-    /// to topics with history goes to the log `history`, which hands it to the same inboxes.
+    /// Makes a broker with this router. `secret` keys the hash of topic names and names the epoch: it must be random
+    /// and new for every start. Message times count from `started`. Messages of topics with history go to the log
+    /// `history`, which passes them to the same inboxes.
     pub fn new(
         router: Arc<Router>,
         secret: [u8; SECRET_BYTES],
@@ -104,7 +102,7 @@ impl Local {
         }
     }
 
-    /// The same of the node with this number; messages go to other nodes as well.
+    /// Sets this node's number, and a relay that passes messages to other nodes.
     #[must_use]
     pub fn with_relay(mut self, node: NodeId, relay: Arc<dyn Relay>) -> Self {
         self.router.set_node(node);
@@ -112,34 +110,34 @@ impl Local {
         self
     }
 
-    /// Draws an offset that no message has, for messages that are lost: no client that has all up to the offset before
-    /// has all up to this one.
+    /// Draws an offset that no message has, to mark lost messages: no client that has all up to the offset before has
+    /// all up to this one.
     pub fn skip_offset(&self) -> u64 {
         let mut order = self.order();
         order.last += 1;
         order.last
     }
 
-    /// Messages of other nodes are lost: of the topics of which `is_lost` says so, and those to everyone where
-    /// `is_everyone` does. Members here get a notice, as far as their protocol has one.
+    /// Handles the loss of messages of other nodes: of topics for which `is_lost` returns true, and of broadcasts if
+    /// `is_everyone`. Members here get a notice, if their protocol has one.
     pub fn notify_gap(
         &self,
         is_everyone: bool,
         is_lost: impl Fn(&str) -> bool + Send + Sync + 'static,
     ) {
         let position = Position { epoch: self.epoch(), offset: self.skip_offset() };
-        // Of a topic in a log that all nodes share, nothing is lost on the way between them.
+        // A topic in a log that all nodes share loses nothing between them.
         let history = self.history.clone();
         let is_in_log = move |topic: &str| history.is_shared() && history.rule(topic).is_some();
         let is_lost = move |topic: &str| is_lost(topic) && !is_in_log(topic);
         self.router.notify_gap(&Arc::new(Gap::new(position, is_everyone, is_lost)));
     }
 
-    /// The relay that takes a message of this origin to other nodes. What the node says of itself stays here, and so do
-    /// the server's own events.
+    /// Returns the relay that passes a message of this origin to other nodes. A node's messages about itself and the
+    /// server's own events stay here.
     ///
     /// # Errors
-    /// When the relay has no capacity for the message.
+    /// If the relay has no capacity for the message.
     fn find_relay(
         &self,
         publication: &Publication,
@@ -154,7 +152,7 @@ impl Local {
         }
     }
 
-    /// Appends to the history; then the message goes to other nodes.
+    /// Appends a message to the history, which then goes to other nodes.
     fn append(&self, mut append: Append, done: Done) {
         if self.history.is_shared() {
             return self.history.append(append, done);
@@ -175,7 +173,7 @@ impl Local {
         self.history.append(append, relayed);
     }
 
-    /// Gives a message without retention its position, and hands it to every interested inbox.
+    /// Gives a message without retention its position, and passes it to every interested inbox.
     fn pass_on(
         &self,
         hash: u64,
@@ -201,7 +199,7 @@ impl Local {
         let (groups, choices) = (routes.take_groups(), routes.take_choices());
         let left = routes.take_left();
         let message = Arc::new(Envelope::from(message).matched_by(routes.filters));
-        // What the node says of itself pushes out nothing that was said.
+        // A node's message about itself must not push published messages out of the window.
         if !message.publication.is_own() {
             order.window.push(message.clone());
         }
@@ -214,9 +212,9 @@ impl Local {
         Ok(id)
     }
 
-    /// Whether a message goes into the history. The server's own messages bypass it: they tell members of a change, later
-    /// members get the state itself, and they must not push out what applications have published. A message without a key
-    /// has no state, so a compacted topic rejects it.
+    /// Decides what the history does with a message. The server's own messages bypass it: they notify members of a
+    /// change, later members get the state itself, and they must not push out what applications have published. A
+    /// message without a key has no state, so a compacted topic rejects it.
     fn history_route(
         &self,
         publication: &Publication,
@@ -234,14 +232,13 @@ impl Local {
     }
 
     pub(crate) fn order(&self) -> MutexGuard<'_, Order> {
-        // A panic while the lock was held can't have left the order half changed in a way that
-        // matters more than going on: a drawn offset that nobody saw is a gap, and gaps are fine.
+        // Ignores poisoning. A panic under the lock can leave a drawn offset without a message at worst, which is a
+        // gap, and gaps are allowed.
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Visits the window's messages, newest first, until `visit` returns false. Releases the lock in
-    /// between, and does not visit messages published meanwhile. Returns false when it stopped by
-    /// itself before the window's end.
+    /// Visits the window's messages, newest first, until `visit` returns false. Releases the lock in between, and
+    /// does not visit messages published meanwhile. Returns false if it reached its limit before the window's end.
     fn scan(&self, mut visit: impl FnMut(&Arc<Envelope>) -> bool) -> bool {
         let mut before = u64::MAX;
         for _ in 0..SCANNED_MAX.div_ceil(SCANNED) {
@@ -313,9 +310,9 @@ impl Broker for Local {
         done(passed.map(|id| Published { id, repeated: false, queued: false }));
     }
 
-    /// Begins with the oldest message, so that the window drops only messages meanwhile that were found; if
-    /// it drops others, the answer is not complete. The inboxes deliver what is published after the
-    /// first hold of the lock, because the caller is in the topics already.
+    /// Begins with the oldest message: while it scans, the window may drop messages that are found already; if it
+    /// drops others, the result is not complete. The inboxes deliver what is published after the lock was first
+    /// taken, because the caller is in the topics already.
     fn recent(&self, topics: &[(u64, &str)], after: Option<Position>) -> Recent {
         let mut topics = topics.to_vec();
         topics.sort_unstable();
@@ -366,7 +363,7 @@ impl Broker for Local {
             messages.len() < limit
         });
         if topic.is_none() {
-            // Two logs, one time.
+            // Merges two logs by time.
             messages.extend(self.history.latest(limit));
             messages.sort_by_key(|message| std::cmp::Reverse(message.published_us));
             messages.truncate(limit);
@@ -389,7 +386,7 @@ impl Broker for Local {
             is_in
         });
         let history_us = self.history.count_newest(from_us, SCANNED_MAX, &mut activity);
-        // The time covers silence too, but no messages that were dropped or not scanned.
+        // The time covers silence too, but not messages that were dropped or not scanned.
         let complete_us = match seen {
             SCANNED_MAX.. => oldest_us,
             _ => self.order().window.complete_after_us(),
@@ -475,7 +472,7 @@ impl Broker for Local {
     }
 }
 
-/// The topic that a filter of this name matches, if it is a single one.
+/// Returns the topic that a filter of this name matches, if it is a single one.
 fn one_topic(name: &str) -> Option<&str> {
     let filter = of_filter(name).map_or(name, |(_, filter)| filter);
     (!has_wildcard(filter)).then_some(filter)
@@ -490,7 +487,7 @@ mod tests {
     use super::*;
     use crate::{Delivery, Inbox, NoHistory};
 
-    /// Wants every topic but `nobody`.
+    /// An inbox that wants every topic but `nobody`.
     struct Box1 {
         unwanted: AtomicU64,
         full: AtomicBool,
@@ -590,7 +587,7 @@ mod tests {
         assert_eq!((offsets(&recent), recent.complete, recent.top.offset), (vec![3, 4], true, 5));
         let recent = local.recent(&[a], id(3));
         assert_eq!((offsets(&recent), recent.complete), (vec![4], true));
-        // The first one is gone, and the second: that was another topic's.
+        // The window has dropped the first message, and the second, which was another topic's.
         let recent = local.recent(&[a], id(1));
         assert_eq!((offsets(&recent), recent.complete), (vec![3, 4], true));
         assert!(!local.recent(&[a], id(0)).complete);

@@ -10,52 +10,49 @@ use crate::{Activity, Done, Latest, Options, PublishError, Receipt, Routes};
 pub struct Append {
     /// The hash of the topic's name.
     pub hash: u64,
-    /// What is published.
+    /// The publication.
     pub publication: Publication,
     /// The topic's rule.
     pub rule: Arc<HistoryRule>,
-    /// How it is published.
+    /// The options of the publish.
     pub options: Options,
     /// Gets the number of members that the message had on this node.
     pub receipt: Option<Receipt>,
-    /// Where it goes beside the topic's members.
+    /// Its destinations besides the topic's members.
     pub routes: Routes,
 }
 
-/// The log of the topics with history, apart from that of all other messages: the broker routes what
-/// is published to these topics there, and the log hands it to the inboxes.
+/// The log of the topics with history, apart from that of all other messages: the broker passes their messages to the
+/// log, and the log passes them to the inboxes.
 pub trait HistoryLog: Send + Sync {
-    /// How a topic's messages are retained; `None` is not at all. Never waits.
+    /// Returns how a topic's messages are retained; `None` if they are not. Never waits.
     fn rule(&self, topic: &str) -> Option<Arc<HistoryRule>>;
 
-    /// How this message is retained: one that nobody confirms is not retained for sessions alone.
+    /// Returns how this message is retained. A message with QoS 0 is not retained for sessions alone.
     fn rule_for(&self, publication: &Publication) -> Option<Arc<HistoryRule>> {
         self.rule(&publication.topic)
     }
 
-    /// Whether all nodes of a cluster share the log: each hands all of its messages on by itself.
+    /// Returns true if all nodes of a cluster share the log: then each delivers all of its messages by itself.
     fn is_shared(&self) -> bool {
         false
     }
 
-    /// Appends a message, and hands it to every interested inbox once it is as safe as the rule says.
-    /// Calls `done` once, from any thread: at once, or where the rule is durable, after the message is
-    /// on disk.
+    /// Appends a message, and passes it to every interested inbox once it is as safe as the rule says. Calls `done`
+    /// once, from any thread: at once, or if the rule is durable, after the message is on disk.
     fn append(&self, append: Append, done: Done);
 
-    /// The same for a publisher that needs the message's position at once.
+    /// Appends a message for a publisher that needs its position at once.
     fn append_now(&self, append: Append) -> Result<Position, PublishError>;
 
-    /// The newest messages of all topics that are in memory, newest first: at most `limit`, and
-    /// 1,024.
+    /// Returns the newest messages of all topics in memory, newest first: at most `limit`, and at most 1,024.
     fn latest(&self, limit: usize) -> Vec<Arc<Envelope>>;
 
-    /// The newest messages of one topic that are in memory, newest first.
+    /// Returns the newest messages of one topic in memory, newest first.
     fn latest_of(&self, hash: u64, topic: &str, limit: usize) -> Latest;
 
-    /// Counts the newest messages since a time, in microseconds of the node's clock: at most
-    /// `messages_max`. Gives the time after which all were counted. Publishers get their turns
-    /// meanwhile.
+    /// Counts the newest messages since a time, in microseconds of the node's clock: at most `messages_max`. Returns
+    /// the time after which all were counted. Publishers may publish meanwhile.
     fn count_newest(&self, from_us: u64, messages_max: usize, activity: &mut Activity) -> u64;
 }
 

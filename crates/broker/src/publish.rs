@@ -1,10 +1,10 @@
-//! What publishers request, and the answers that they get.
+//! Requests of publishers, and their replies.
 
 use std::sync::Arc;
 
 use model::{CodedError, ErrorCode, Name, Position, Publication};
 
-/// What to publish, and how.
+/// A request to publish.
 #[derive(Clone, Debug)]
 pub struct Publish {
     /// The message.
@@ -13,7 +13,7 @@ pub struct Publish {
     pub options: Options,
 }
 
-/// How to publish.
+/// Options of a publish.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// A second message of the topic with this key, within a time, is not published: the publisher gets
@@ -23,40 +23,39 @@ pub struct Options {
     pub if_offset: Option<u64>,
     /// Deliver the message to present members, and don't retain it.
     pub no_history: bool,
-    /// Where a store has the message: the answer waits for the disk, also where the topic is not durable.
+    /// With a store: the reply waits for the disk, even if the topic is not durable.
     pub wait_for_disk: bool,
-    /// Where a store has the message: this is written in the same commit, so that after a crash both
-    /// are there or neither.
+    /// With a store: a record that is written in the same commit, so that after a crash both exist or neither.
     pub with: Option<Box<StoredRecord>>,
 }
 
-/// A record of a part of the server, as a store has it.
+/// A record of a part of the server in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredRecord {
     /// The part.
     pub part: &'static str,
     /// Its own key.
     pub key: Box<str>,
-    /// What it is; without it the record is removed.
+    /// The value; without it the record is removed.
     pub value: Option<Box<[u8]>>,
 }
 
-/// The answer to a publisher.
+/// The reply to a publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
-    /// Its position.
+    /// The message's position.
     pub id: Position,
-    /// True when an earlier publish had the same idempotency key.
+    /// True if an earlier publish had the same idempotency key.
     pub repeated: bool,
-    /// True when the answer comes before the message is on disk, where it goes first: nobody has got
-    /// it yet, and a crash may lose it.
+    /// True if the reply comes before the message is on disk, where it goes first: no member has got it yet, and a
+    /// crash may lose it.
     pub queued: bool,
 }
 
-/// Gets the result of a publish. It is called once, from any thread, and must not block.
+/// Takes the result of a publish. It is called once, from any thread, and must not block.
 pub type Done = Box<dyn FnOnce(Result<Published, PublishError>) + Send>;
 
-/// Why a message was not published. Nothing of it was delivered, unless it says so.
+/// Why a message was not published. No member has got it, unless the error says so.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
     /// A shard is behind by `mailbox_messages_max` messages: try again in a moment.
@@ -72,7 +71,7 @@ pub enum PublishError {
     /// The store can't write; the text says why, and what the operator must do.
     #[error("the store can't write, and nothing was published: {0}")]
     StoreFailed(Arc<str>),
-    /// The database that has the topic's messages has not confirmed it; the text says why.
+    /// The database that stores the topic's messages has not confirmed the message; the text says why.
     #[error(
         "PostgreSQL has not confirmed the message, which may be published or not: publish it again, with the same \
          idempotency_key if it had one ({0})"
@@ -84,7 +83,7 @@ pub enum PublishError {
     /// The topic already has this message, which is newer than the publisher's offset.
     #[error("the topic has a newer message, {0}: read it and decide again")]
     Newer(Position),
-    /// The topic has no history, so that it has no newest message.
+    /// The topic has no history, and so no newest message.
     #[error("if_offset needs a topic with history: give its [[topics]] table history_messages_max")]
     NoHistory,
     /// The topic retains the last message of each key, and this one names none.
@@ -97,7 +96,7 @@ pub enum PublishError {
 }
 
 impl PublishError {
-    /// The code for programs.
+    /// Returns the code for programs.
     pub fn code(&self) -> ErrorCode {
         match self {
             PublishError::Overloaded => ErrorCode::Overloaded,

@@ -8,29 +8,28 @@ use std::sync::Arc;
 use model::{Envelope, Message, Name, Position};
 use siphasher::sip::SipHasher13;
 
-/// What [`crate::Broker::recent`] found.
+/// The result of [`crate::Broker::recent`].
 #[derive(Debug)]
 pub struct Recent {
     /// The messages after the given position, oldest first.
     pub messages: Vec<Arc<Envelope>>,
     /// The newest position of the whole node when the scan began.
     pub top: Position,
-    /// False when messages of these topics may be missing: the given position is of another epoch, or
-    /// the window has dropped some since.
+    /// False if messages of these topics may be missing: the given position is of another epoch, or the window has
+    /// dropped some since.
     pub complete: bool,
 }
 
-/// The newest messages: what [`crate::Broker::latest`] found.
+/// The result of [`crate::Broker::latest`].
 #[derive(Debug)]
 pub struct Latest {
-    /// The newest first.
+    /// The messages, newest first.
     pub messages: Vec<Arc<Envelope>>,
-    /// False when the scan stopped before the limit and before the window's end: older ones may be
-    /// there that were not found.
+    /// False if the scan stopped before the limit and before the window's end: it may have missed older messages.
     pub complete: bool,
 }
 
-/// How often topics occur among the newest messages: what [`crate::Broker::activity`] found.
+/// How often topics occur among the newest messages: the result of [`crate::Broker::activity`].
 #[derive(Clone, Debug, Default)]
 pub struct Activity {
     /// The time that the counts cover, up to now, in microseconds: all messages published in it
@@ -43,7 +42,7 @@ pub struct Activity {
 /// One topic's part of the newest messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicActivity {
-    /// Its name; `*` is everyone, `@alice` the user `alice`.
+    /// Its name; `*` is a broadcast, `@alice` the user `alice`.
     pub topic: Name,
     /// Its messages in the time covered.
     pub messages: u64,
@@ -60,13 +59,13 @@ impl Activity {
         topic.messages += 1;
     }
 
-    /// How many messages the topic had; 0 for one that had none.
+    /// Returns the number of messages that the topic had.
     pub fn messages(&self, topic_hash: u64) -> u64 {
         self.topics.get(&topic_hash).map_or(0, |topic| topic.messages)
     }
 }
 
-/// How much of the recent past a window holds; the first limit that is reached counts.
+/// The limits of a window; the first one that is reached counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Messages in the recent window.
@@ -89,13 +88,13 @@ pub struct Window {
     pub(crate) dropped: Dropped,
 }
 
-/// Places for what was dropped of topics: two that share one are taken for the same.
+/// The number of places in `Dropped`: topics that share a place count as one.
 pub(crate) const DROPPED_PLACES: usize = 4_096;
 
-/// What a window has dropped of topics.
+/// The newest dropped message of each topic.
 pub(crate) struct Dropped {
-    /// The key of the hash that gives a topic its place, where that is not the node's: what another process
-    /// began stays in the places that it had there.
+    /// The key of the hash that gives a topic its place, if that is not the node's: an imported window continues to
+    /// use its old places.
     pub key: Option<(u64, u64)>,
     /// The offset of the newest dropped message of the topics that share a place.
     pub places: Box<[u64; DROPPED_PLACES]>,
@@ -108,7 +107,7 @@ impl Dropped {
     }
 }
 
-/// The hash of a topic's name with a key.
+/// Hashes a topic's name with a key.
 pub(crate) fn keyed_hash(key: (u64, u64), topic: &str) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(key.0, key.1);
     hasher.write(topic.as_bytes());
@@ -116,14 +115,14 @@ pub(crate) fn keyed_hash(key: (u64, u64), topic: &str) -> u64 {
 }
 
 impl Window {
-    /// Holds nothing yet.
+    /// Makes an empty window.
     pub fn new(limits: Limits) -> Self {
         let dropped = Dropped { key: None, places: Box::new([0; DROPPED_PLACES]) };
         let (ring, by_topic) = (VecDeque::new(), HashMap::new());
         Window { limits, ring, by_topic, bytes: 0, gone_us: 0, dropped }
     }
 
-    /// Takes in a message that is newer than all others, and drops what is over the limits.
+    /// Adds a message that is newer than all others, and drops messages beyond the limits.
     pub fn push(&mut self, message: Arc<Envelope>) {
         self.append(message);
         self.drop_excess();
@@ -135,7 +134,7 @@ impl Window {
         self.ring.push_back(message);
     }
 
-    /// Drops what is over the limits, when the newest message is as old as now.
+    /// Drops messages beyond the limits; ages count up to the newest message.
     fn drop_excess(&mut self) {
         let now_us = self.ring.back().map_or(0, |newest| newest.published_us);
         let age_us_max = self.limits.recent_seconds_max * 1_000_000;
@@ -156,7 +155,7 @@ impl Window {
         }
     }
 
-    /// The oldest message of the topics with this hash is dropped.
+    /// Drops the oldest message of the topics with this hash.
     fn remove_oldest_of(&mut self, topic_hash: u64) {
         if let Entry::Occupied(mut messages) = self.by_topic.entry(topic_hash) {
             messages.get_mut().pop_front();
@@ -166,20 +165,19 @@ impl Window {
         }
     }
 
-    /// Up to `count` messages with an offset below `before`, newest first.
+    /// Returns up to `count` messages with an offset below `before`, newest first.
     pub fn before(&self, before: u64, count: usize) -> impl Iterator<Item = &Arc<Envelope>> {
         let end = self.ring.partition_point(|message| message.id.offset < before);
         self.ring.range(end.saturating_sub(count)..end).rev()
     }
 
-    /// Every message that was published after this time is here; in microseconds of the node's
-    /// clock.
+    /// Returns a time in microseconds of the node's clock. The window has each message that was published after it.
     pub fn complete_after_us(&self) -> u64 {
         self.gone_us
     }
 
-    /// Begins over with messages of another process, in the order of their offsets, which dropped those up to
-    /// this time; in microseconds of the node's clock. What is over the limits is dropped.
+    /// Replaces the messages by those of another process, in the order of their offsets, which dropped those up to
+    /// this time, in microseconds of the node's clock. Drops messages beyond the limits.
     pub fn restore(&mut self, gone_us: u64, messages: impl IntoIterator<Item = Arc<Envelope>>) {
         (self.bytes, self.gone_us) = (0, gone_us);
         self.ring.clear();
@@ -187,13 +185,13 @@ impl Window {
         messages.into_iter().for_each(|message| self.push(message));
     }
 
-    /// Another one with the same limits that holds nothing yet.
+    /// Makes an empty window with the same limits.
     pub fn new_alike(&self) -> Self {
         Window::new(self.limits)
     }
 
-    /// Takes in a message as it was in another process's window, if it is newer than all others here: nothing is
-    /// dropped before the window is taken over. Gives whether it is.
+    /// Adds a message of another process's window, if it is newer than all others here, and drops nothing until this
+    /// process takes over the window. Returns true if it is newer.
     pub fn push_imported(&mut self, message: Arc<Envelope>) -> bool {
         let is_newest = self.ring.back().is_none_or(|newest| newest.id.offset < message.id.offset);
         if is_newest {
@@ -202,7 +200,7 @@ impl Window {
         is_newest
     }
 
-    /// Takes out the message with this offset, if it is here.
+    /// Removes the message with this offset, if it exists.
     pub fn remove(&mut self, offset: u64) {
         let at = self.ring.partition_point(|message| message.id.offset < offset);
         let Some(message) = self.ring.get(at).filter(|message| message.id.offset == offset) else {
@@ -220,8 +218,8 @@ impl Window {
         }
     }
 
-    /// Begins over with the messages of another process's window, which dropped those up to this time, in
-    /// microseconds of the node's clock, and those in these places. What is over the limits here is dropped.
+    /// Replaces the messages by those of another process's window, which dropped those up to this time, in
+    /// microseconds of the node's clock, and those in these places. Drops messages beyond the limits.
     pub(crate) fn go_on_with(&mut self, imported: Window, gone_us: u64, dropped: Dropped) {
         let Window { ring, by_topic, bytes, .. } = imported;
         (self.ring, self.by_topic, self.bytes) = (ring, by_topic, bytes);
@@ -229,14 +227,14 @@ impl Window {
         self.drop_excess();
     }
 
-    /// Up to `count` messages with an offset over `after`, oldest first.
+    /// Returns up to `count` messages with an offset over `after`, oldest first.
     pub fn after(&self, after: u64, count: usize) -> impl Iterator<Item = &Arc<Envelope>> {
         let from = self.ring.partition_point(|message| message.id.offset <= after);
         self.ring.range(from..self.ring.len().min(from.saturating_add(count)))
     }
 
-    /// The messages of these topics, which are sorted, with offsets over `after` and up to `to`, oldest first. Looks at
-    /// `count` messages of each topic at most; returns up to which offset these are all.
+    /// Returns the messages of these topics, which are sorted, with offsets over `after` and up to `to`, oldest
+    /// first. Scans at most `count` messages of each topic; also returns the offset up to which these are all.
     pub fn of_topics(
         &self,
         topics: &[(u64, &str)],
@@ -245,7 +243,7 @@ impl Window {
         count: usize,
     ) -> (Vec<Arc<Envelope>>, u64) {
         let mut found = Vec::new();
-        // By hash first: names are compared only where hashes are the same.
+        // Groups topics by hash: names are compared only if hashes are the same.
         for topics in topics.chunk_by(|one, other| one.0 == other.0) {
             let Some(messages) = self.by_topic.get(&topics[0].0) else { continue };
             let from = messages.partition_point(|message| message.id.offset <= after);
@@ -265,8 +263,8 @@ impl Window {
         (found, to)
     }
 
-    /// Whether a message of this topic, or of another that shares its place, was dropped that had an offset
-    /// over `offset`.
+    /// Returns true if the window has dropped a message with an offset over `offset` of this topic, or of another
+    /// that shares its place.
     pub fn has_dropped(&self, topic_hash: u64, topic: &str, offset: u64) -> bool {
         self.dropped.places[self.dropped.place(topic_hash, topic)] > offset
     }
@@ -279,7 +277,7 @@ mod tests {
 
     use super::*;
 
-    /// Topics 0 to 5; the last two have the same hash.
+    /// Makes topics 0 to 5; the last two have the same hash.
     fn topic(number: u64) -> (u64, String) {
         (number.min(4), format!("t{number}"))
     }

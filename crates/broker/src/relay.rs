@@ -1,4 +1,4 @@
-//! The way to the other nodes of a cluster.
+//! The interface to the other nodes of a cluster.
 
 use std::sync::Arc;
 
@@ -6,43 +6,45 @@ use model::{Envelope, GroupChoice, Name};
 
 use crate::GroupMessage;
 
-/// Carries messages to other nodes, and learns which topics have members here.
+/// Passes messages to other nodes, and gets the topics that have members here.
 ///
 /// All calls come from any thread and return at once.
 pub trait Relay: Send + Sync {
-    /// Whether another message may be published. Where it may not, no member gets it.
+    /// Returns true if another message may be published. Otherwise no member gets it.
     fn has_capacity(&self) -> bool;
 
-    /// Takes a message to other nodes. The caller holds the lock that orders the topic's messages, so that they leave
-    /// in the order in which the members here get them. `choices` are the nodes that give it to members of groups.
+    /// Passes a message to other nodes. The caller holds the lock that orders the topic's messages, so that they
+    /// leave in the order in which the members here get them. `choices` are the nodes that pass it to members of
+    /// groups.
     fn publish(&self, message: Arc<Envelope>, choices: Vec<GroupChoice>);
 
-    /// Takes a message to another node, for a member of a group there alone.
+    /// Passes a message to another node, for a member of a group there alone.
     fn pass_to_node(&self, message: GroupMessage);
 
-    /// The number of the connect of an MQTT client now, by the time of day in microseconds since 1970: it is larger than those of all
-    /// connects in the cluster of which this node knows.
+    /// Returns the number of an MQTT client's connect at this time of day, in microseconds since 1970. It is larger
+    /// than those of all connects in the cluster that this node knows.
     fn connect_number(&self, unix_us: u64) -> u64;
 
-    /// Tells other nodes of the connect of an MQTT client whose session has this key: its earlier connections there end, and where it
-    /// `is_clean` its sessions, too.
+    /// Notifies other nodes of the connect of an MQTT client whose session has this key: its earlier connections
+    /// there end, and if it `is_clean` its sessions, too.
     fn client_connected(&self, key: &Name, number: u64, is_clean: bool);
 
-    /// A shard has its first member of a topic. `skip_offset` draws an offset that no message has: what other nodes published
-    /// before did not come here, so no client that has all up to the offset before has all up to this one.
+    /// Adds a topic that has its first member on a shard. `skip_offset` draws an offset that no message has: earlier
+    /// messages of other nodes did not come here, so no client that has all up to the offset before has all up to
+    /// this one.
     fn enter(&self, topic: &str, skip_offset: &dyn Fn() -> u64);
 
-    /// A shard has no member of a topic any more.
+    /// Removes a topic that has lost its last member on a shard.
     fn leave(&self, topic: &str);
 
-    /// A connection has a filter that may match any topic.
+    /// Adds a filter of a connection that may match any topic.
     fn enter_all(&self, skip_offset: &dyn Fn() -> u64);
 
-    /// It has the filter no longer.
+    /// Removes such a filter.
     fn leave_all(&self);
 
-    /// The offset after which all messages of a topic have come here that other nodes published; `u64::MAX` while they
-    /// don't come.
+    /// Returns the offset after which all of a topic's messages from other nodes have come here; `u64::MAX` while
+    /// they do not come.
     fn complete_after(&self, topic: &str) -> u64;
 }
 
@@ -212,7 +214,7 @@ mod tests {
             let publish = Publish { publication: publication("log"), options };
             local.submit(publish, None, Box::new(|published| assert!(published.is_ok())));
         }
-        // Another node sends only what passes the log.
+        // Another node sends only messages that bypass the log.
         local.publish_from_node(publication("log"), &[], 1).unwrap();
         assert_eq!(*log.0.lock().unwrap(), ["log"]);
         assert_eq!(*relay.calls.lock().unwrap(), ["log 1"]);
@@ -252,13 +254,13 @@ mod tests {
             local.recent(&[(local.hash("a"), "a")], Some(after)).complete
         };
         assert_eq!([1, 2, 3].map(is_complete), [false, true, true]);
-        // What was lost came after all that has an offset by now.
+        // The loss came after all messages that have an offset by now.
         assert_eq!(local.skip_offset(), 4);
         relay.complete_after.store(4, Ordering::Relaxed);
         assert_eq!([3, 4].map(is_complete), [false, true]);
     }
 
-    /// A shard that counts what is given to members of groups.
+    /// A shard that records messages to members of groups.
     #[derive(Default)]
     struct Members(Mutex<Vec<String>>);
 
@@ -306,7 +308,7 @@ mod tests {
             ["a 2 for 1", "a 3 for 2", "a 4 for 1", "a 5 for 2"]
         );
         assert_eq!(taken().len(), 2);
-        // Messages of another node: for this one, for another one, and where it did not know the group.
+        // Messages of another node: for this one, for another one, and of a node that did not know the group.
         let choice = |node| GroupChoice { node, group: group.clone() };
         local.publish_from_node(publication("a"), &[choice(NODE)], 0).unwrap();
         assert_eq!(taken(), ["a to 1 past 0"]);
@@ -314,11 +316,11 @@ mod tests {
         assert!(taken().is_empty());
         (0..4).for_each(|number| drop(local.publish_from_node(publication("a"), &[], number)));
         assert_eq!(taken().len(), 2);
-        // While it is alone, its own members get all.
+        // While other nodes can't be reached, its own members get all.
         local.set_alone(true);
         (0..4).for_each(|_| drop(local.publish(publication("a"), None)));
         assert_eq!(taken().len(), 4);
-        // What the server says of itself stays here.
+        // The server's messages about itself stay here.
         local.set_alone(false);
         let mut own = publication("a");
         own.attributes = Some(Box::new(Attributes { is_own: true, ..Attributes::default() }));
@@ -377,7 +379,7 @@ mod tests {
         enter(&local, &group("x"));
         enter(&local, &model::name::filter(None, "a/+"));
         local.leave_filter(0, &group("before"));
-        // Those of others are no change of this node's.
+        // Changes at other nodes are not this node's changes.
         local.set_group(OTHER, &group("y"), 3);
         let groups = vec![(0, group("before")), (2, group("x"))];
         assert_eq!(local.take_group_changes(), GroupChanges { is_whole: false, groups });

@@ -1,4 +1,4 @@
-//! The ways of a message to the shards: by its topic, and by the filters that match it.
+//! Routes a message to the shards: by its topic, and by the filters that match it.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -14,52 +14,51 @@ use crate::entry::{Chosen, Entry};
 use crate::group::{ChangedGroups, GroupChanges};
 use crate::{Delivery, Gap, Inbox, Passed, Receipt};
 
-/// The shards' inboxes, and which filters their connections have.
+/// The shards' inboxes, and the filters of their connections.
 ///
-/// A message is matched once, outside of all locks but this one's, and only where anybody has a
-/// filter.
+/// The router matches a message once, outside of all locks but its own, and only if any connection has a filter.
 pub struct Router {
     inboxes: Vec<Arc<dyn Inbox>>,
-    /// Somebody has a filter.
+    /// True if any connection has had a filter.
     any: AtomicBool,
     filters: RwLock<Filters>,
-    /// How often a filter came that nobody had before.
+    /// How often a new filter was added.
     version: AtomicU64,
-    /// Which topics a filter may reach.
+    /// The rules that say which topics a filter may reach.
     rules: RwLock<Arc<Rules>>,
-    /// This node, where there are others.
+    /// This node, if there are others.
     node: OnceLock<NodeId>,
-    /// Other nodes can't be reached.
+    /// True while other nodes can't be reached.
     is_alone: AtomicBool,
     retain: Option<Retain>,
 }
 
-/// Takes the messages that are to be their topics' retained ones, in the order of each topic.
+/// Takes the messages that become their topics' retained ones, in the order of each topic.
 pub type Retain = Arc<dyn Fn(&Arc<Envelope>) + Send + Sync>;
 
-/// How often a shard is asked for a member that gets a message.
+/// How often a shard is offered a message for its members of a group.
 const ROUNDS: usize = 3;
 
 #[derive(Default)]
 struct Filters {
-    /// By the filter: a filter of its own, and those of groups.
+    /// By the topic filter: the entry of the filter itself, and those of groups.
     trie: FilterTrie<Vec<Arc<Entry>>>,
     /// By the name in the hub.
     entries: HashMap<Name, Arc<Entry>>,
-    /// Groups whose members here are others than other nodes know.
+    /// Groups whose members here have changed since other nodes were notified.
     changed: ChangedGroups,
 }
 
-/// Where a message goes beside its topic's members.
+/// The destinations of a message besides its topic's members.
 #[derive(Debug, Default)]
 pub struct Routes {
     /// The filters that match it.
     pub filters: Option<Box<[Arc<FilterKey>]>>,
     /// The groups that share it, each with the shard whose member gets it.
     groups: Vec<Group>,
-    /// The nodes that give it to members of groups, where there are other nodes.
+    /// The nodes that pass the message to members of groups, if there are other nodes.
     choices: Vec<GroupChoice>,
-    /// Groups for which this node was chosen, and of which it has no member any more.
+    /// Groups for which this node was chosen, though their last member has left it.
     left: Vec<Arc<FilterKey>>,
     version: u64,
 }
@@ -68,7 +67,7 @@ pub struct Routes {
 pub type Group = (usize, Arc<FilterKey>);
 
 impl Router {
-    /// The way to these inboxes, which are in the order of their shards' numbers.
+    /// Makes a router to these inboxes, which are in the order of their shards' numbers.
     pub fn new(inboxes: Vec<Arc<dyn Inbox>>) -> Self {
         Router {
             inboxes,
@@ -82,41 +81,41 @@ impl Router {
         }
     }
 
-    /// There are other nodes from now on, and this is the number of this one.
+    /// Sets the number of this node. There are other nodes from now on.
     pub(crate) fn set_node(&self, node: NodeId) {
         // It never changes.
         let _ = self.node.set(node);
     }
 
-    /// Other nodes can't be reached for now, or can again.
+    /// Sets whether other nodes can't be reached.
     pub(crate) fn set_alone(&self, is_alone: bool) {
         self.is_alone.store(is_alone, Relaxed);
     }
 
-    /// Whether other nodes can't be reached for now.
+    /// Returns true while other nodes can't be reached.
     pub(crate) fn is_alone(&self) -> bool {
         self.is_alone.load(Relaxed)
     }
 
-    /// The same; messages that are to be retained go there as well.
+    /// Also passes messages that are to be retained to `retain`.
     #[must_use]
     pub fn retaining(mut self, retain: Retain) -> Self {
         self.retain = Some(retain);
         self
     }
 
-    /// Takes new rules: a filter reaches topics alone that anybody may enter.
+    /// Replaces the rules: a filter reaches only topics that every client may enter.
     pub fn set_rules(&self, rules: Arc<Rules>) {
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
     }
 
-    /// Has all shards send their members notices of a gap.
+    /// Makes all shards send their members notices of a gap.
     pub fn notify_gap(&self, gap: &Arc<Gap>) {
         self.inboxes.iter().for_each(|inbox| inbox.notify_gap(gap.clone()));
     }
 
-    /// A connection of a shard has a filter from now on, by its name in the hub
-    /// ([`model::name::filter`]), whose hash this is.
+    /// Adds a filter of a connection of a shard, by its name in the hub ([`model::name::filter`]) and that name's
+    /// hash.
     pub fn enter_filter(&self, shard: u16, hash: u64, name: &str) {
         let mut filters = self.write();
         let entry = self.entry(&mut filters, hash, name);
@@ -124,7 +123,7 @@ impl Router {
         self.note_change(&mut filters, &entry);
     }
 
-    /// The entry of a filter, made where there is none.
+    /// Returns the entry of a filter, and makes it if it does not exist.
     fn entry(&self, filters: &mut Filters, hash: u64, name: &str) -> Arc<Entry> {
         let Filters { trie, entries, .. } = filters;
         let new = || {
@@ -135,7 +134,7 @@ impl Router {
                 Some(entries) => entries.push(entry.clone()),
                 None => drop(trie.insert(filter, vec![entry.clone()])),
             }
-            // Who sees the version sees that somebody has a filter, and waits for this lock.
+            // A thread that reads this version then reads `any` as true, and waits for this lock.
             self.any.store(true, Relaxed);
             self.version.fetch_add(1, Release);
             entry
@@ -143,7 +142,7 @@ impl Router {
         entries.entry(name.into()).or_insert_with(new).clone()
     }
 
-    /// A connection of a shard has a filter no longer.
+    /// Removes a filter of a connection of a shard.
     pub fn leave_filter(&self, shard: u16, name: &str) {
         let mut filters = self.write();
         let Some(entry) = filters.entries.get(name).cloned() else { return };
@@ -152,7 +151,7 @@ impl Router {
         self.remove_unused(&mut filters, &entry);
     }
 
-    /// Other nodes are to know how many members of a group are here.
+    /// Records that other nodes need the new number of members of a group here.
     fn note_change(&self, filters: &mut Filters, entry: &Entry) {
         if entry.shared && self.node.get().is_some() {
             filters.changed.insert(&entry.key.name);
@@ -177,7 +176,7 @@ impl Router {
         self.any.store(!entries.is_empty(), Relaxed);
     }
 
-    /// All connections of a shard have no filter any more.
+    /// Removes all filters of a shard.
     pub fn leave_filters(&self, shard: u16) {
         let filters = self.read();
         let here = |entry: &&Arc<Entry>| entry.members_of(shard) > 0;
@@ -191,7 +190,7 @@ impl Router {
         }
     }
 
-    /// Different filters that connections of this node have.
+    /// Returns the number of different filters that connections of this node have.
     pub fn filters(&self) -> usize {
         let filters = self.read();
         match self.node.get() {
@@ -200,8 +199,7 @@ impl Router {
         }
     }
 
-    /// Where a message of this topic goes beside the topic's members. To be asked before any lock is
-    /// taken.
+    /// Finds the destinations of a message besides the topic's members. Call it before taking any lock.
     pub fn routes(&self, topic: &str) -> Routes {
         let (mut routes, shared) = self.routes_without_groups(topic);
         let is_alone = self.is_alone.load(Relaxed);
@@ -220,7 +218,7 @@ impl Router {
         routes
     }
 
-    /// The same for a message that goes to no other node.
+    /// Finds the destinations of a message that goes to no other node.
     pub(crate) fn routes_here(&self, topic: &str) -> Routes {
         let (mut routes, shared) = self.routes_without_groups(topic);
         let groups = shared.iter().filter_map(|entry| {
@@ -231,8 +229,8 @@ impl Router {
         routes
     }
 
-    /// The same for a message of a log that all nodes read: of a group, the node gives it to a member for which its
-    /// number in the log decides.
+    /// Finds the destinations of a message of a log that all nodes read: its number in the log decides which member
+    /// of a group gets it, and so at which node.
     pub fn routes_from_log(&self, topic: &str, number: u64) -> Routes {
         match self.node.get() {
             None => self.routes(topic),
@@ -240,8 +238,8 @@ impl Router {
         }
     }
 
-    /// Where a message of another node goes beside the topic's members. That node has made choices of groups; of those
-    /// that it did not know, the message's number decides.
+    /// Finds the destinations of a message of another node. That node has made choices for groups; for groups that it
+    /// did not know, the message's number decides.
     pub(crate) fn routes_from_node(
         &self,
         topic: &str,
@@ -265,7 +263,7 @@ impl Router {
         routes
     }
 
-    /// The filters that match a topic, and the groups.
+    /// Finds the filters that match a topic, and the groups.
     fn routes_without_groups(&self, topic: &str) -> (Routes, Vec<Arc<Entry>>) {
         let version = self.version.load(Acquire);
         let (alone, shared): (Vec<_>, Vec<_>) =
@@ -273,7 +271,7 @@ impl Router {
         (Routes { filters: keys(&alone), version, ..Routes::default() }, shared)
     }
 
-    /// What connections have that matches a topic, and may reach it.
+    /// Returns the entries that match a topic and may reach it.
     fn matching(&self, topic: &str) -> Vec<Arc<Entry>> {
         let mut found = Vec::new();
         if !self.any.load(Relaxed) || !TopicKind::of(topic).is_ordinary() {
@@ -289,7 +287,7 @@ impl Router {
         }
         let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner).clone();
         if !rules.is_open_to_wildcards(topic) {
-            // A group or a filter without a wildcard names one topic, which was decided about.
+            // A group or a filter without a wildcard names one topic, for which access was decided before.
             found.retain(|entry| {
                 of_filter(&entry.key.name).is_some_and(|(_, filter)| !has_wildcard(filter))
             });
@@ -297,7 +295,7 @@ impl Router {
         found
     }
 
-    /// The inboxes that want a message, which is everyone's or of a topic with this hash.
+    /// Returns the inboxes that want a message, which is a broadcast or of a topic with this hash.
     fn wanting<'a>(
         &'a self,
         hash: u64,
@@ -314,27 +312,26 @@ impl Router {
         self.inboxes.iter().enumerate().filter(wants)
     }
 
-    /// Whether all inboxes that want a message have capacity for it.
+    /// Returns true if all inboxes that want a message have capacity for it.
     pub fn has_capacity(&self, hash: u64, is_broadcast: bool, routes: &Routes) -> bool {
         let filters = routes.filters.as_deref().unwrap_or_default();
         let mut wanting = self.wanting(hash, is_broadcast, filters, &routes.groups);
         wanting.all(|(_, inbox)| inbox.has_capacity())
     }
 
-    /// The same for a message whose ways are known.
+    /// Returns the same for a message with known destinations.
     pub fn has_capacity_for(&self, message: &Envelope, groups: &[Group]) -> bool {
         let filters = message.filters.as_deref().unwrap_or_default();
         let (hash, is_broadcast) = (message.topic_hash, message.is_broadcast());
         self.wanting(hash, is_broadcast, filters, groups).all(|(_, inbox)| inbox.has_capacity())
     }
 
-    /// Whether the shards have capacity whose members get a message of groups.
+    /// Returns true if the shards whose members get a message of groups have capacity.
     pub(crate) fn has_capacity_for_groups(&self, groups: &[Group]) -> bool {
         groups.iter().all(|(at, _)| self.inboxes.get(*at).is_none_or(|it| it.has_capacity()))
     }
 
-    /// Gives a message to all inboxes that want it. The caller holds the lock that orders its topic's
-    /// messages.
+    /// Passes a message to all inboxes that want it. The caller holds the lock that orders its topic's messages.
     pub fn deliver(&self, message: &Arc<Envelope>, groups: &[Group], receipt: Option<&Receipt>) {
         if message.publication.retain
             && let Some(retain) = &self.retain
@@ -351,8 +348,8 @@ impl Router {
         }
     }
 
-    /// Gives a message to a shard with members of a group that was asked less often than others. False where
-    /// all were asked.
+    /// Passes a message to a shard with members of a group that was tried less often than others. Returns false if
+    /// all were tried.
     pub fn pass_on(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>, passed: Passed) -> bool {
         let entry = self.read().entries.get(&key.name).cloned();
         let attempts = |shard| passed.tried.iter().filter(|it| **it == shard).count();
@@ -365,19 +362,19 @@ impl Router {
         true
     }
 
-    /// Another node with members of a group, but for some nodes.
+    /// Returns another node with members of a group, except for some nodes.
     pub(crate) fn choose_node(&self, group: &str, but: &[NodeId]) -> Option<NodeId> {
         let entry = self.read().entries.get(group).cloned()?;
         entry.choose_node(|node| !but.contains(&node))
     }
 
-    /// The shard whose member gets the next message of a group, if there is one here.
+    /// Returns the shard whose member gets the next message of a group, if this node has a member.
     pub(crate) fn choose_shard(&self, group: &str) -> Option<Group> {
         let entry = self.read().entries.get(group).cloned()?;
         Some((entry.choose_shard(|_| true)?, entry.key.clone()))
     }
 
-    /// Another node has so many members of a group, whose name has this hash.
+    /// Sets the number of members that another node has of a group, whose name has this hash.
     pub(crate) fn set_group(&self, node: NodeId, (hash, name): (u64, &str), members: usize) {
         let mut filters = self.write();
         let entry = match (filters.entries.get(name).cloned(), members) {
@@ -389,7 +386,7 @@ impl Router {
         self.remove_unused(&mut filters, &entry);
     }
 
-    /// Groups whose members here have changed since the call before, with their numbers now.
+    /// Returns the groups whose members here have changed since the last call, with their new numbers.
     pub(crate) fn take_group_changes(&self) -> GroupChanges {
         let mut filters = self.write();
         let (names, is_whole) = filters.changed.take();
@@ -415,14 +412,14 @@ impl Router {
 }
 
 impl Router {
-    /// The same message as it is matched now, if a filter has come since it was matched: whoever has the
-    /// filter since then may have read the history up to the message, and counts on getting it. To be
-    /// asked under the lock that orders it with such reads.
+    /// Matches a message again if a filter was added since it was matched: a connection with the new filter may have
+    /// read the history up to the message, and relies on getting it. Call it under the lock that orders the message
+    /// with such reads.
     pub fn matched_again(&self, message: Arc<Envelope>, version: u64) -> Arc<Envelope> {
         if self.version.load(Acquire) == version {
             return message;
         }
-        // Groups have no memory: it goes to those that it was matched with.
+        // Groups have no history: the message goes to those that it first matched.
         let mut found = self.matching(&message.publication.topic);
         found.retain(|entry| !entry.shared);
         Arc::new(Envelope::from(message.message.clone()).matched_by(keys(&found)))
@@ -430,28 +427,28 @@ impl Router {
 }
 
 impl Routes {
-    /// What [`Router::matched_again`] wants.
+    /// Returns the version for [`Router::matched_again`].
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// The groups that share the message.
+    /// Takes the groups that share the message.
     pub fn take_groups(&mut self) -> Vec<Group> {
         std::mem::take(&mut self.groups)
     }
 
-    /// The nodes that give it to members of groups.
+    /// Takes the nodes that pass the message to members of groups.
     pub(crate) fn take_choices(&mut self) -> Vec<GroupChoice> {
         std::mem::take(&mut self.choices)
     }
 
-    /// Groups for which this node was chosen, and of which it has no member any more.
+    /// Takes the groups for which this node was chosen, though their last member has left it.
     pub(crate) fn take_left(&mut self) -> Vec<Arc<FilterKey>> {
         std::mem::take(&mut self.left)
     }
 }
 
-/// The keys of filters; nothing where there are none.
+/// Returns the keys of filters; `None` if there are none.
 fn keys(entries: &[Arc<Entry>]) -> Option<Box<[Arc<FilterKey>]>> {
     (!entries.is_empty()).then(|| entries.iter().map(|entry| entry.key.clone()).collect())
 }
@@ -508,7 +505,7 @@ mod tests {
             round.sort_unstable();
             assert_eq!(round, [0, 1, 2]);
         }
-        // Where there is nobody else, who was asked is asked again.
+        // If no other shard has members, a shard is tried again.
         (1..3).for_each(|shard| router.leave_filter(shard, &group));
         let passed =
             Passed { tried: vec![0], is_left: true, redispatch: Some(9), ..Passed::default() };

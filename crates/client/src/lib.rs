@@ -1,9 +1,9 @@
-//! The client's side of each transport, as a load generator needs it: one file each, behind one
-//! small trait, and a few bytes of state a connection.
+//! The client's side of each transport, as a load generator needs it: one file each, behind one small trait, and a
+//! few bytes of state a connection.
 //!
-//! All transports but MQTT share the answer around them: the HTTP head, and the body by length, in chunks or
-//! to the end of the connection (RFC 9112, section 6). A caller gives the bytes it received, in any
-//! pieces, and gets [`Event`]s. Incomplete bytes stay in a buffer that is empty most of the time.
+//! All transports but MQTT share the response around them: the HTTP head, and the body by length, in chunks or to the
+//! end of the connection (RFC 9112, section 6). A caller passes the bytes that it received, in any pieces, and gets
+//! [`Event`]s. Incomplete bytes stay in a buffer that is empty most of the time.
 //!
 //! # Examples
 //!
@@ -54,30 +54,30 @@ use serde::Deserialize;
 /// Bytes of an incomplete head or message, at most.
 pub const PENDING_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Seconds between a client's heartbeats, where the transport has them. phoenix.js uses the same.
+/// Seconds between a client's heartbeats, if the transport has them. phoenix.js uses the same.
 pub const HEARTBEAT_SECONDS: u32 = 30;
 
-/// Header lines of an answer.
+/// Header lines of a response, at most.
 const HEADERS_MAX: usize = 64;
 
 /// The transports that a client can speak.
 pub const ALL: [&dyn Client; 6] =
     [&sse::Sse, &stream::Stream, &poll::Poll, &ws::Ws, &phoenix::Phoenix, &mqtt::Mqtt];
 
-/// The transport of this name.
+/// Returns the transport of this name.
 pub fn by_name(name: &str) -> Option<&'static dyn Client> {
     ALL.into_iter().find(|client| client.name() == name)
 }
 
-/// One way of listening to a server.
+/// The client's side of one transport.
 pub trait Client: Sync {
     /// The name on command lines and in reports.
     fn name(&self) -> &'static str;
 
-    /// Where Throng serves it: a path and query with `{user}` and `{topic}`.
+    /// Throng's endpoint: a path and query with `{user}` and `{topic}`.
     fn default_target(&self) -> &'static str;
 
-    /// Whether the answer has a head of HTTP; without one all that comes is body.
+    /// Returns true if the response has a head of HTTP; without one all input is body.
     fn is_http(&self) -> bool {
         true
     }
@@ -85,17 +85,17 @@ pub trait Client: Sync {
     /// Appends the request.
     fn request(&self, request: &Request<'_>, out: &mut Vec<u8>);
 
-    /// Checks the answer's head.
+    /// Checks the response's head.
     fn head(&self, head: &Head<'_>) -> Result<(), ClientError>;
 
-    /// True when an answer's head says that the connection is open. False when the head comes only
-    /// with the first message: the connection then counts as open once the request is written.
+    /// Returns true if a response's head shows that the connection is open. False if the head comes only with the
+    /// first message: the connection then counts as open once the request is written.
     fn replies_at_once(&self) -> bool {
         true
     }
 
-    /// True when the connection is open only after the server has granted what [`Client::join`]
-    /// requests; a valid head is not enough.
+    /// Returns true if the connection is open only after the server has granted what [`Client::join`] requests; a
+    /// valid head is not enough.
     fn joins(&self) -> bool {
         false
     }
@@ -106,35 +106,35 @@ pub trait Client: Sync {
         0
     }
 
-    /// Appends what the client sends every [`HEARTBEAT_SECONDS`] while it is open; nothing where
-    /// heartbeats are the server's alone.
+    /// Appends the client's heartbeat, due every [`HEARTBEAT_SECONDS`] while the connection is open; nothing if only
+    /// the server sends heartbeats.
     fn heartbeat(&self, _out: &mut Vec<u8>) {}
 
-    /// Appends what the client says before it leaves in order; nothing where to close says all.
+    /// Appends the client's farewell before an orderly leave; nothing if the close of the connection is enough.
     fn farewell(&self, _out: &mut Vec<u8>) {}
 
-    /// True when the last resume token covers all topics; false when each topic has its own.
+    /// Returns true if the last resume token covers all topics; false if each topic has its own.
     fn has_one_token(&self) -> bool {
         false
     }
 
-    /// Appends the request to enter one more topic, from a resume token or from now. False where all
-    /// topics are in the first request.
+    /// Appends the request to enter one more topic, from a resume token or from now. Returns false if all topics are
+    /// in the first request.
     fn subscribe(&self, _topic: &str, _token: Option<&str>, _out: &mut Vec<u8>) -> bool {
         false
     }
 
-    /// Appends the acknowledgement of a user's own topic up to this id. False where that takes a
-    /// request of its own, `POST /ack`. A Phoenix client must have joined the topic.
+    /// Appends the acknowledgement of a user's own topic up to this id. Returns false if that takes a request of its
+    /// own, `POST /ack`. A Phoenix client must have joined the topic.
     fn acknowledge(&self, _user: &str, _id: &str, _out: &mut Vec<u8>) -> bool {
         false
     }
 
-    /// Reads the body and returns how many bytes it used; the rest is incomplete. `ended` says that
-    /// no more comes. Appends to `out` what the client must send in return.
+    /// Reads the body and returns how many bytes it used; the rest is incomplete. With `ended` no more bytes come.
+    /// Appends to `out` what the client must send in return.
     ///
     /// # Errors
-    /// The body breaks the transport's rules; the connection is then of no more use.
+    /// The body breaks the transport's rules; the connection is then useless.
     fn body(
         &self,
         body: &[u8],
@@ -147,30 +147,30 @@ pub trait Client: Sync {
 /// A client's request for a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// For the `Host` line.
+    /// The value of the `Host` line.
     pub host: &'a str,
     /// Path and query.
     pub target: &'a str,
-    /// The connection's number. The client derives from it what must differ between connections.
+    /// The connection's number. The client derives from it the values that must differ between connections.
     pub number: u64,
-    /// The resume token that [`Event::Token`] or [`Event::Again`] gave: SSE sends it as
-    /// `Last-Event-ID`, Phoenix in the payload of each join, the others as `since` in the query. A
-    /// single topic may have its own in the target, `since:TOPIC=ID`.
+    /// The resume token of [`Event::Token`] or [`Event::Again`]: SSE sends it as `Last-Event-ID`, Phoenix in the
+    /// payload of each join, the others as `since` in the query. A single topic may have its own in the target,
+    /// `since:TOPIC=ID`.
     pub token: Option<&'a str>,
 }
 
-/// The head of an answer.
+/// The head of a response.
 #[derive(Debug)]
 pub struct Head<'a> {
     /// The status.
     pub status: u16,
-    /// The number of the request that it answers.
+    /// The number of its request.
     pub number: u64,
     headers: &'a [httparse::Header<'a>],
 }
 
 impl Head<'_> {
-    /// The value of a header, as text.
+    /// Returns the value of a header, as text.
     pub fn get(&self, name: &str) -> Option<&str> {
         let header = self.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
         std::str::from_utf8(header.value).ok().map(str::trim)
@@ -185,75 +185,75 @@ impl Head<'_> {
     }
 }
 
-/// What the server sent.
+/// An event from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// The connection is open. From [`Client::body`], where a client joins: one join is granted.
+    /// The connection is open. From [`Client::body`] of a client that joins: one join is granted.
     Open,
-    /// The answer's head is valid: call [`State::join`] and send what it appends.
+    /// The response's head is valid: call [`State::join`] and send what it appends.
     Join,
     /// A message, as it stands on the wire without its framing.
     Message(&'a [u8]),
     /// A part of a message; the last one comes as [`Event::Message`].
     Part(&'a [u8]),
-    /// The message that follows is to be confirmed, and the client does so. `again` says that it may have come
-    /// before; one that comes `exactly` once has come before if its number has not been released since.
+    /// The next message needs a confirmation, which the client sends. With `again` it may be a repeat; one that comes
+    /// `exactly` once is a repeat if its number has not been released since.
     Delivery {
         /// Its number on the wire.
         id: u16,
-        /// It may have come before.
+        /// The message may be a repeat.
         again: bool,
-        /// It is to come exactly once, not at least.
+        /// The message comes exactly once, not at least once.
         exactly: bool,
     },
     /// A number of [`Event::Delivery`] may mean another message from now on.
     Released(u16),
-    /// The server still has what the client subscribed to on an earlier connection, and what it missed comes.
+    /// The server still has the client's subscriptions of an earlier connection, and sends the missed messages.
     Session,
     /// A sign of life.
     Heartbeat,
-    /// The resume token as the server wrote it: that of the message just before, or one that the
-    /// server sends alone. Messages without history have one too, of another epoch (the part before
-    /// the colon) than messages with history.
+    /// The resume token as the server wrote it: the token of the message before, or one that the server sends alone.
+    /// Messages without history have one too, of another epoch (the part before the colon) than messages with
+    /// history.
     Token(&'a str),
-    /// Whether the client gets all that it missed: the answer to [`Request::token`].
+    /// Whether the client gets all missed messages: the response to [`Request::token`].
     Recovered(bool),
-    /// Why it doesn't get all, in the server's own word: of the [`Event::Recovered`] that follows.
+    /// The reason why it doesn't get all, in the server's own word: for the [`Event::Recovered`] that follows.
     Gap(&'a str),
     /// The events [`Event::Recovered`] and [`Event::Token`] that follow are about this topic alone.
     Entered(&'a str),
-    /// A user's messages are acknowledged up to this id.
+    /// The server reports that a user's messages are acknowledged up to this id.
     Acknowledged(&'a str),
-    /// A poll is answered: the client polls again with this resume token.
+    /// The server replied to a poll: the client polls again with this resume token.
     Again(&'a str),
     /// The server gives the reason for the close that follows.
     Goodbye(Goodbye),
-    /// The answer ended, though the transport should go on.
+    /// The response ended, although the transport should go on.
     End,
 }
 
-/// Why the server closes, in the transport's own words.
+/// The server's reason for a close, in the transport's own words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goodbye {
-    /// A WebSocket close code; 1005 where none was given (RFC 6455, section 7.1.5).
+    /// A WebSocket close code; 1005 if the server gave none (RFC 6455, section 7.1.5).
     Code(u16),
     /// Throng's name for the reason, on the other transports.
     Named(&'static str),
 }
 
-/// Why a client can't use the server's answer.
+/// The reason why a client can't use the server's response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
     /// Another status than the one expected.
     #[error("answered with status {0}")]
     Status(u16),
-    /// No HTTP answer.
+    /// No HTTP response.
     #[error("the answer is not HTTP/1.1")]
     NotHttp,
-    /// The head of the answer lacks or contradicts what the transport needs.
+    /// The head of the response lacks or contradicts what the transport needs.
     #[error("{0}")]
     InvalidHead(&'static str),
-    /// The server refused a join, for this reason.
+    /// The server rejected a join, for this reason.
     #[error("a join was refused: {0}")]
     Rejected(&'static str),
     /// The body breaks the transport's rules.
@@ -264,37 +264,37 @@ pub enum ClientError {
     TooLong,
 }
 
-/// How the bytes that come next are framed.
+/// How the next bytes are framed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum At {
     #[default]
     Head,
-    /// All that comes is body. `left` joins are not granted yet.
+    /// All input is body. `left` joins are not granted yet.
     Raw,
     /// `left` bytes of body.
     Length,
-    /// In the size of a chunk; `left` as far as it came.
+    /// In the size of a chunk; `left` is the number so far.
     Size,
-    /// Behind the size, to the line's end.
+    /// After the size, to the line's end.
     Extension,
     /// `left` bytes of a chunk.
     Chunk,
-    /// The line end behind a chunk.
+    /// The line end after a chunk.
     ChunkEnd,
-    /// Lines after the last chunk; `left` bytes of this one came.
+    /// Lines after the last chunk; `left` is 1 within a line that is not empty.
     Trailer,
     /// Nothing more is expected.
     Ended,
 }
 
-/// How far one connection has read its answer.
+/// How far one connection has read its response.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct State {
     left: u32,
     at: At,
 }
 
-/// What [`State::feed`] works with beside the bytes.
+/// The context of [`State::feed`] beside the bytes.
 pub struct Feed<'a> {
     /// The transport.
     pub client: &'a dyn Client,
@@ -310,7 +310,7 @@ impl State {
     /// Takes received bytes, in pieces of any size.
     ///
     /// # Errors
-    /// The server's answer is invalid; the connection is then of no more use.
+    /// The server's response is invalid; the connection is then useless.
     pub fn feed(
         &mut self,
         feed: &mut Feed<'_>,
@@ -320,7 +320,7 @@ impl State {
         while !bytes.is_empty() {
             bytes = match self.at {
                 At::Head if !feed.client.is_http() => {
-                    // One grant opens it.
+                    // One grant opens the connection.
                     *self = State { left: 1, at: At::Raw };
                     bytes
                 }
@@ -349,8 +349,8 @@ impl State {
         }
     }
 
-    /// Takes body bytes where all is body. The last of the awaited grants opens the connection; a
-    /// grant without a join means nothing.
+    /// Takes body bytes if all input is body. The last of the expected grants opens the connection; a grant without a
+    /// join means nothing.
     fn raw(
         &mut self,
         feed: &mut Feed<'_>,
@@ -371,7 +371,7 @@ impl State {
         body(feed, bytes, false, &mut count)
     }
 
-    /// Reads the head once it is complete, and gives what follows it.
+    /// Reads the head once it is complete, and returns the bytes after it.
     fn head<'b>(
         &mut self,
         feed: &mut Feed<'_>,
@@ -401,7 +401,7 @@ impl State {
         };
         let status = response.code.unwrap_or(0);
         if (100..200).contains(&status) && status != 101 {
-            // An interim answer; the answer follows (RFC 9110, section 15.2).
+            // An interim response; the final one follows (RFC 9110, section 15.2).
             feed.pending.clear();
             return Ok(&bytes[used - before..]);
         }
@@ -420,7 +420,7 @@ impl State {
         Ok(&bytes[used - before..])
     }
 
-    /// Takes body bytes up to the end of the chunk or of the whole.
+    /// Takes body bytes up to the end of the chunk or of the body.
     fn sized<'b>(
         &mut self,
         feed: &mut Feed<'_>,
@@ -439,7 +439,7 @@ impl State {
         Ok(rest)
     }
 
-    /// Takes one byte of what stands between chunks (RFC 9112, section 7.1).
+    /// Takes one byte of the lines between chunks (RFC 9112, section 7.1).
     fn between<'b>(
         &mut self,
         feed: &mut Feed<'_>,
@@ -467,7 +467,7 @@ impl State {
         Ok(rest)
     }
 
-    /// The answer is complete: another may follow on the same connection.
+    /// Called when the response is complete: another may follow on the same connection.
     fn end(
         &mut self,
         feed: &mut Feed<'_>,
@@ -490,7 +490,7 @@ impl State {
     }
 }
 
-/// Gives a piece of the body to the transport, behind the incomplete bytes of earlier pieces.
+/// Passes a piece of the body to the transport, after the incomplete bytes of earlier pieces.
 fn body(
     feed: &mut Feed<'_>,
     piece: &[u8],
@@ -537,8 +537,8 @@ fn get(request: &Request<'_>, lines: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// A line of the HTTP stream or a text of the WebSocket, by Throng's `type`. Without a `type` it is
-/// a message.
+/// Returns the event of a line of the HTTP stream or a text of the WebSocket, by Throng's `type`. Without a `type` it
+/// is a message.
 fn json_event(line: &[u8]) -> Option<Event<'_>> {
     let Some(rest) = line.strip_prefix(b"{\"type\":\"") else {
         return Some(Event::Message(line));
@@ -552,7 +552,7 @@ fn json_event(line: &[u8]) -> Option<Event<'_>> {
     }
 }
 
-/// Emits what a JSON text means, and then the id of a message as its resume token.
+/// Emits the event of a JSON text, and then the id of a message as its resume token.
 fn emit_json<'a>(line: &'a [u8], emit: &mut dyn FnMut(Event<'a>)) {
     if line.starts_with(RECOVERY) {
         return recovery(line, None, emit);
@@ -573,7 +573,7 @@ const RECOVERY: &[u8] = b"{\"type\":\"recovery\"";
 
 const STATE_COMPLETE: &[u8] = b"{\"type\":\"state_complete\"";
 
-/// Emits what the `ok` of an answer to a WebSocket's command says. An error has no meaning here.
+/// Emits the events in the `ok` of a reply to a WebSocket's command. An error has no meaning here.
 fn reply<'a>(json: &'a [u8], emit: &mut dyn FnMut(Event<'a>)) {
     #[derive(Deserialize)]
     struct Reply<'a> {
@@ -591,8 +591,8 @@ fn reply<'a>(json: &'a [u8], emit: &mut dyn FnMut(Event<'a>)) {
     }
 }
 
-/// Emits what the server says about recovery and acknowledgements: in a line of its own, or in the
-/// answer to a client that enters a topic.
+/// Emits the server's events about recovery and acknowledgements: from a line of its own, or from the reply to a
+/// client that enters a topic.
 fn recovery<'a>(json: &'a [u8], topic: Option<&'a str>, emit: &mut dyn FnMut(Event<'a>)) {
     #[derive(Deserialize)]
     struct Recovery<'a> {
@@ -613,8 +613,8 @@ fn recovery<'a>(json: &'a [u8], topic: Option<&'a str>, emit: &mut dyn FnMut(Eve
     }
 }
 
-/// The id in the object of a message, which Throng writes right behind the topic, if it has one. What an
-/// application put into the data is none.
+/// Returns the id in the object of a message, which Throng writes right after the topic, if it has one. An id in the
+/// application's data does not count.
 fn message_id(message: &[u8]) -> Option<&str> {
     let mut rest = message.strip_prefix(b"{\"type\":\"message\",\"topic\":\"")?;
     loop {
@@ -623,14 +623,14 @@ fn message_id(message: &[u8]) -> Option<&str> {
             rest = &rest[at..];
             break;
         }
-        // With what it escapes.
+        // Skips the escaped character, too.
         rest = rest.get(at + 2..)?;
     }
     let id = rest.strip_prefix(b"\",\"id\":\"")?;
     std::str::from_utf8(&id[..memchr::memchr(b'"', id)?]).ok()
 }
 
-/// The request's target, with its resume token as `since`.
+/// Returns the request's target, with its resume token as `since`.
 fn target<'a>(request: &Request<'a>) -> Cow<'a, str> {
     let join = if request.target.contains('?') { '&' } else { '?' };
     match request.token {
@@ -639,7 +639,7 @@ fn target<'a>(request: &Request<'a>) -> Cow<'a, str> {
     }
 }
 
-/// The reason that a text names, among Throng's own.
+/// Returns Throng's close reason that a text names.
 fn closing(text: &[u8]) -> &'static str {
     let names = model::CloseReason::ALL.into_iter().map(model::CloseReason::name);
     names

@@ -1,8 +1,8 @@
 //! MQTT 3.1.1 over TCP, the client's side.
 //!
-//! What a client wants stands in the query of its target, as on the other transports: `user`, `topic` as often as
-//! there are topics, `qos`, `keepalive` in seconds, and `session`: with it the session goes on between connections,
-//! and is this run's alone by its name. The user's own topic is subscribed to as well.
+//! The query of a target has the client's parameters, as on the other transports: `user`, `topic` once for each
+//! topic, `qos`, `keepalive` in seconds, and `session`: with it the session persists between connections, and its
+//! name makes it this run's alone. The client subscribes to the user's own topic as well.
 
 use std::borrow::Cow;
 
@@ -21,10 +21,10 @@ const KEEP_ALIVE_SECONDS: u16 = 2 * super::HEARTBEAT_SECONDS as u16;
 /// The packet identifier of the only SUBSCRIBE.
 const SUBSCRIBE_ID: u16 = 1;
 
-/// Of the connection of the load generator, no more than that.
+/// The error of any packet that breaks the rules: a load generator needs no more detail.
 const WRONG: ClientError = ClientError::InvalidBody("a packet breaks MQTT 3.1.1");
 
-/// What the query of a target says.
+/// The parameters in the query of a target.
 #[derive(Default)]
 struct Wish<'a> {
     user: Option<Cow<'a, str>>,
@@ -87,11 +87,11 @@ impl Client for Mqtt {
             user: wish.user.as_deref(),
             password: None,
         };
-        // Only what is longer than 64 KiB can't be written, and no URL is.
+        // Only parts longer than 64 KiB can't be written, and no URL is that long.
         let _ = connect(&parts, out);
     }
 
-    /// There is none.
+    /// MQTT has no head.
     fn head(&self, _head: &Head<'_>) -> Result<(), ClientError> {
         Ok(())
     }
@@ -117,7 +117,7 @@ impl Client for Mqtt {
             })
             .collect();
         if filters.is_empty() {
-            // Any answer shows that the connection is open.
+            // Any reply shows that the connection is open.
             pingreq(out);
         } else {
             let _ = subscribe(Version::V3, SUBSCRIBE_ID, &[], &filters, out);
@@ -153,7 +153,7 @@ impl Client for Mqtt {
     }
 }
 
-/// What a return code of CONNACK says (section 3.2.2.3).
+/// Returns the meaning of a return code of CONNACK (section 3.2.2.3).
 fn refusal(code: u8) -> &'static str {
     match code {
         1 => "CONNACK 1, the server speaks another version of MQTT",
@@ -165,7 +165,7 @@ fn refusal(code: u8) -> &'static str {
     }
 }
 
-/// Does what a packet asks for.
+/// Handles a packet.
 fn take(
     packet: &Packet<'_>,
     out: &mut Vec<u8>,
@@ -181,7 +181,7 @@ fn take(
             if connack.session_present {
                 emit(Event::Session);
             }
-            // An earlier connection may have been cut before the server had read what it subscribed to.
+            // An earlier connection may have been cut before the server had read its SUBSCRIBE.
             emit(Event::Join);
         }
         Packet::Suback(results) => {
@@ -206,7 +206,7 @@ fn take(
             emit(Event::Released(pubrel.id));
             reply(ConfirmType::Pubcomp, pubrel.id)?;
         }
-        // Where nothing was subscribed to it opens the connection, and counts for nothing else.
+        // For a client without topics this opens the connection; otherwise it counts for nothing else.
         Packet::Pingresp => {
             emit(Event::Heartbeat);
             emit(Event::Open);

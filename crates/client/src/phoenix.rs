@@ -26,7 +26,7 @@ pub(super) struct Phoenix;
 
 const HEARTBEAT_REF: &str = "0";
 
-/// The reasons that Phoenix and Throng give when they refuse a join. Others are the application's own.
+/// The reasons that Phoenix and Throng give for a rejected join. Others are the application's own.
 const REJECTIONS: [&str; 5] = [
     ErrorCode::Unauthorized.text(),
     "too many channels joined",
@@ -47,7 +47,7 @@ impl Client for Phoenix {
         "/socket/websocket?user={user}&topic={topic}"
     }
 
-    /// The topics are joined, not asked for in the URL; and this is V2 whatever the URL says.
+    /// The client joins its topics, so they are not in the URL; and this is V2 whatever the URL says.
     fn request(&self, request: &Request<'_>, out: &mut Vec<u8>) {
         let (path, query) = request.target.split_once('?').unwrap_or((request.target, ""));
         let mut target = format!("{path}?vsn=2.0.0");
@@ -69,8 +69,8 @@ impl Client for Phoenix {
         true
     }
 
-    /// All joins have the same resume token, if there is one. Without a topic, the answer to a
-    /// heartbeat shows that the connection is open.
+    /// All joins have the same resume token, if the request has one. Without a topic, the reply to a heartbeat shows
+    /// that the connection is open.
     fn join(&self, request: &Request<'_>, out: &mut Vec<u8>) -> u32 {
         let query = request.target.split_once('?').map_or("", |(_, query)| query);
         let pairs: Vec<_> = protocol::query::pairs(query).filter_map(Result::ok).collect();
@@ -133,12 +133,12 @@ impl Client for Phoenix {
             }
             other => emit(other),
         });
-        // An error in a message comes before one in the bytes behind it.
+        // An error in a message comes before one in the bytes after it.
         outcome.and(used)
     }
 }
 
-/// Appends a text frame. Its mask is zero, as in the answers to pings.
+/// Appends a text frame. Its mask is zero, as in replies to pings.
 fn push_text(text: &[u8], out: &mut Vec<u8>) {
     frame::encode_masked(Opcode::Text, false, text, [0; 4], out);
 }
@@ -147,8 +147,8 @@ fn push_heartbeat(ref_: &str, out: &mut Vec<u8>) {
     push_text(format!("[null,\"{ref_}\",\"phoenix\",\"heartbeat\",{{}}]").as_bytes(), out);
 }
 
-/// How many of the bytes are whole messages: a fragmented message counts once its last fragment is
-/// there. Bytes that break the rules count in full, so that their reader reports the error.
+/// Returns how many of the bytes are complete messages: a fragmented message counts once it has its last fragment.
+/// Bytes that break the rules count in full, so that their reader reports the error.
 fn whole(bytes: &[u8]) -> usize {
     let (mut at, mut end, mut fragments) = (0, 0, false);
     loop {
@@ -171,7 +171,7 @@ fn whole(bytes: &[u8]) -> usize {
     }
 }
 
-/// A text message begins with its bracket, a binary one with its kind.
+/// Reads a message: a text message begins with its bracket, a binary one with its kind.
 fn read_message(message: &[u8], emit: &mut dyn FnMut(Event<'_>)) -> Result<(), ClientError> {
     if message.first() != Some(&b'[') {
         return read_binary(message, emit);
@@ -184,7 +184,7 @@ fn read_message(message: &[u8], emit: &mut dyn FnMut(Event<'_>)) -> Result<(), C
     let payload = payload.get();
     match incoming.event.as_str() {
         EVENT_REPLY => reply(&incoming.topic, incoming.ref_.as_deref(), payload, emit)?,
-        // The server no longer sends the topic, but an open connection would still count as a listener.
+        // The server no longer sends the topic, but an open connection would still count as a subscriber.
         EVENT_CLOSE => end("phx_close", emit),
         EVENT_ERROR => match closing(payload.as_bytes()) {
             "other" => end("phx_error", emit),
@@ -239,7 +239,7 @@ fn end(said: &'static str, emit: &mut dyn FnMut(Event<'_>)) {
     emit(Event::End);
 }
 
-/// A binary message: its kind, the lengths of its texts, the texts, the data.
+/// Reads a binary message: its kind, the lengths of its texts, the texts, the data.
 fn read_binary(message: &[u8], emit: &mut dyn FnMut(Event<'_>)) -> Result<(), ClientError> {
     const REPLY: u8 = 1;
     let (&kind, rest) = message.split_first().ok_or(INVALID)?;
@@ -275,7 +275,7 @@ mod tests {
         Request { host: "h", target, number: 7, token: None }
     }
 
-    /// The texts that a client sent, without frames and masks.
+    /// Returns the texts that a client sent, without frames and masks.
     fn texts(mut sent: &[u8]) -> Vec<String> {
         let mut texts = Vec::new();
         while let Some((head, head_bytes)) = frame::Head::parse(sent).unwrap() {
@@ -290,7 +290,7 @@ mod tests {
         texts
     }
 
-    /// A message as the server sends it.
+    /// Returns a message as the server sends it.
     fn framed(
         write: impl FnOnce(&mut Vec<u8>) -> Result<Form, protocol::phoenix::PhoenixError>,
     ) -> Vec<u8> {
@@ -317,7 +317,7 @@ mod tests {
     /// The events, and the bytes that the client sent in return.
     type Events = (Vec<String>, Vec<u8>);
 
-    /// The events of the bytes behind the joins, in these pieces.
+    /// Returns the events of the bytes after the joins, in these pieces.
     fn read_pieces(target: &str, pieces: &[&[u8]]) -> Result<Events, ClientError> {
         let (mut state, mut pending, mut out, mut events) =
             (State::default(), Vec::new(), Vec::new(), Vec::new());
@@ -346,7 +346,7 @@ mod tests {
         Ok((events, out))
     }
 
-    /// In two pieces for every place to cut it, and byte by byte; all must give the same.
+    /// Reads a stream in two pieces for every place to cut it, and byte by byte; all must give the same.
     fn read_all(target: &str, stream: &[u8]) -> Result<Events, ClientError> {
         let whole = read_pieces(target, &[stream]);
         for at in 0..stream.len() {

@@ -1,4 +1,4 @@
-//! Long poll: request, wait for one JSON answer, request again with the resume token in it.
+//! Long poll: request, wait for one JSON response, request again with its resume token.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;

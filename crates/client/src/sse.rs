@@ -39,8 +39,8 @@ impl Client for Sse {
         true
     }
 
-    /// An event ends with an empty line. An event with data is a message, except for Throng's own
-    /// about recovery and states; one of comments alone is a heartbeat.
+    /// An event ends with an empty line. An event with data is a message, except for Throng's own about recovery and
+    /// states; an event with only comments is a heartbeat.
     fn body(
         &self,
         body: &[u8],
@@ -83,12 +83,12 @@ fn block(block: &[u8], emit: &mut dyn FnMut(Event<'_>)) {
         None if block.starts_with(b":") => emit(Event::Heartbeat),
         None => {}
     }
-    // An empty id counts too: it tells the client to return without a token.
+    // An empty id counts too: it makes the client return without a token.
     id.into_iter().for_each(|id| emit(Event::Token(id)));
 }
 
-/// Where the first block ends, its empty line included. Lines end with LF or CRLF. The standard also
-/// allows a lone CR, but no known server writes it.
+/// Returns the end of the first block, its empty line included. Lines end with LF or CRLF. The standard also allows a
+/// lone CR, but no known server writes it.
 fn block_end(bytes: &[u8]) -> Option<usize> {
     let mut line = 0;
     loop {

@@ -1,4 +1,4 @@
-//! HTTP stream: a line a message, the reader's side.
+//! HTTP stream: one line for each message, the reader's side.
 
 use super::{Client, ClientError, Event, Head, Request, emit_json, get, target};
 

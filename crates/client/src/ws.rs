@@ -7,11 +7,11 @@ use protocol::websocket::handshake;
 
 pub(super) struct Ws;
 
-/// Payload bytes of one frame.
+/// Payload bytes of one frame, at most.
 const FRAME_BYTES_MAX: u64 = super::PENDING_BYTES_MAX as u64;
 
-/// Any 16 bytes that differ from connection to connection: the key only proves that the answer is
-/// to this request (section 1.3).
+/// Returns 16 bytes that differ from connection to connection: the key only proves that the response is to this
+/// request (section 1.3).
 fn nonce(number: u64) -> [u8; 16] {
     let mut nonce = *b"throng-flood\0\0\0\0";
     for (byte, of) in nonce.iter_mut().zip(number.to_be_bytes()) {
@@ -113,8 +113,8 @@ impl Client for Ws {
     }
 }
 
-/// Appends a frame. The mask is zero: it protects proxies from what a page's script chooses to send
-/// (section 10.3), and no page chose this.
+/// Appends a frame. The mask is zero: it protects proxies from bytes that a page's script chooses (section 10.3), and
+/// no page chose these.
 fn reply(opcode: Opcode, payload: &[u8], out: &mut Vec<u8>) {
     frame::encode_masked(opcode, false, payload, [0; 4], out);
 }

@@ -1,15 +1,14 @@
 //! Another node's entries in presence: which of its changes are here, and which pages this node reads.
 //!
-//! A node numbers its diffs: 1, 2, 3. They come in order ([`crate::Stream::PRESENCE`]). A node that has not all of them
-//! reads the other's entries anew, page by page, in the order of their numbers, while it goes on to take diffs. A page
-//! says up to which diff it has all changes; it may have later ones as well. So
+//! A node numbers its diffs: 1, 2, 3. They come in order ([`crate::Stream::PRESENCE`]). A node that lacks some of
+//! them reads the other's entries anew, page by page, in the order of their numbers, while it continues to apply
+//! diffs. A page says up to which diff it has all changes; it may have later ones as well. So
 //!
 //! - a diff that is not later than a page changes nothing in the page's range ([`Newer`]);
-//! - a page that is older than diffs which have come gets their changes before it is taken
-//!   ([`Reading::diffs`]).
+//! - a page that is older than diffs which have come gets their changes before it is applied ([`Reading::diffs`]).
 //!
-//! Each entry comes once and goes once, with a number that its node gives once, so that it does no harm to take a change
-//! that a page has already.
+//! Each entry comes once and goes once, with a number that its node uses once, so that a change that a page already
+//! has does no harm.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,95 +16,95 @@ use presence::{Change, Page, SharedEntry};
 
 use crate::{PresenceDiff, PresencePage};
 
-/// How long the node waits for a page before it requests it once more, in microseconds: at first, and at the most.
+/// How long the node waits for a page before it requests it once more, in microseconds: at first, and at most.
 const REPLY_US: u64 = 1_000_000;
 const REPLY_US_MAX: u64 = 8_000_000;
 
-/// Bytes of diffs that may come while the node waits for one page. Beyond, it reads all entries anew.
+/// Bytes of diffs that may come while the node waits for one page. Beyond it, the node reads all entries anew.
 const DIFFS_BYTES_MAX: usize = 8 << 20;
 
-/// How long the node waits, in microseconds, before it reads the entries anew of which some did not fit: at first, and
-/// at the most. It waits twice as long where some do not fit once more within the most.
+/// How long the node waits, in microseconds, before it reads entries anew because some did not fit: at first, and at
+/// most. It doubles the time if some do not fit again within the longest time.
 const FULL_US: u64 = 30_000_000;
 const FULL_US_MAX: u64 = 16 * FULL_US;
 
 /// The memory for entries of other nodes, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PresenceMemory {
-    /// What those take that are here.
+    /// The bytes that these entries take.
     pub bytes: usize,
-    /// What they may take.
+    /// The bytes that they may take.
     pub bytes_max: usize,
 }
 
 impl PresenceMemory {
-    /// Whether entries that did not fit may fit now. What they would take is an estimate: some of them may have gone.
+    /// Returns true if entries that did not fit may fit now. Their size is an estimate: some of them may have gone.
     fn fits(&self, missing_bytes: usize) -> bool {
         let free_bytes = self.bytes_max.saturating_sub(self.bytes);
         missing_bytes <= free_bytes || free_bytes >= self.bytes_max.div_ceil(4)
     }
 }
 
-/// Another node's entries, as far as they are here.
+/// The known entries of another node.
 #[derive(Default)]
 pub(crate) struct PeerEntries {
     phase: Phase,
-    /// The newest diff of which all changes are here, but for those in ranges that are still to be read.
+    /// The newest diff whose changes are all here, except for those in ranges that are still to be read.
     applied: Option<u64>,
     newer: Vec<Newer>,
-    /// How often it began to read the entries: the id of its requests.
+    /// The number of reads of all entries: the id of the requests.
     reads: u64,
-    /// Entries are missing, because they did not fit.
+    /// Entries that are missing, because they did not fit.
     missing: Option<Missing>,
-    /// When it began to read the entries anew because of that, and how long it had waited.
+    /// When the last read for missing entries began, and how long it had waited.
     retried: Option<(u64, u64)>,
 }
 
 /// Entries that did not fit.
 struct Missing {
-    /// When the entries are read anew, at the earliest.
+    /// The earliest time at which the entries are read anew.
     retry_us: u64,
     /// How long the node waits until then.
     wait_us: u64,
-    /// The memory that they would take, in bytes, those included that have gone since.
+    /// The bytes that they would take, including those that have gone since.
     bytes: usize,
 }
 
 #[derive(Default)]
 enum Phase {
-    /// The other node is gone, or shares no entries: none of them is here.
+    /// The other node is gone, or shares no entries: this node has none of them.
     #[default]
     Absent,
-    /// Its entries are read.
+    /// Its entries are being read.
     Reading(Reading),
-    /// All are here.
+    /// All entries are here.
     Whole,
 }
 
-/// A page that has changes of diffs which have not come.
+/// A page that includes changes of diffs that have not come.
 struct Newer {
     from: u64,
     to: Option<u64>,
     number: u64,
 }
 
-/// Entries that are read.
+/// A read of entries in progress.
 struct Reading {
-    /// The first number of the page that comes next.
+    /// The first number of the next page.
     from: u64,
-    /// The page is to be requested.
+    /// True if the page must be requested.
     is_request_due: bool,
-    /// When it is to be requested once more.
+    /// When it must be requested once more.
     due_us: u64,
     attempts: u32,
-    /// Diffs that came, and that the next page may not have.
+    /// Diffs that came, and that the next page may lack.
     diffs: VecDeque<(u64, Vec<Change>)>,
     diffs_bytes: usize,
 }
 
 impl PeerEntries {
-    /// Another process has read the entries so many times. Where some may be here they are read once more, since
-    /// changes may be lost that have not been made.
+    /// Restores the number of reads of another process. If that process may have had entries, this one reads them
+    /// once more, because changes that it had not applied yet may be lost.
     pub fn restored(reads: u64, may_have_some: bool, now_us: u64) -> Self {
         let mut entries = PeerEntries { reads, ..PeerEntries::default() };
         if may_have_some {
@@ -114,12 +113,12 @@ impl PeerEntries {
         entries
     }
 
-    /// Whether some of its entries may be here.
+    /// Returns true if some of its entries may be here.
     pub fn may_have_some(&self) -> bool {
         !matches!(self.phase, Phase::Absent)
     }
 
-    /// The other node is there, and shares its entries.
+    /// Handles that the other node is up, and shares its entries.
     pub fn on_up(&mut self, now_us: u64) {
         if matches!(self.phase, Phase::Absent) {
             self.applied = None;
@@ -127,7 +126,7 @@ impl PeerEntries {
         }
     }
 
-    /// The other node is gone. True where some of its entries may be here.
+    /// Handles that the other node is gone. Returns true if some of its entries may be here.
     pub fn on_down(&mut self) -> bool {
         let was_there = self.may_have_some();
         (self.phase, self.missing) = (Phase::Absent, None);
@@ -135,7 +134,7 @@ impl PeerEntries {
         was_there
     }
 
-    /// Some of its entries did not fit, which would take so many bytes.
+    /// Handles that some of its entries, of `bytes` bytes, did not fit.
     pub fn on_full(&mut self, bytes: usize, now_us: u64) {
         let wait_us = match self.retried {
             Some((at_us, wait_us)) if now_us < at_us + FULL_US_MAX => {
@@ -148,20 +147,20 @@ impl PeerEntries {
         missing.bytes = missing.bytes.saturating_add(bytes);
     }
 
-    /// All its entries are here.
+    /// Returns true if all its entries are here.
     pub fn is_whole(&self) -> bool {
         matches!(self.phase, Phase::Whole) && self.missing.is_none()
     }
 
-    /// How often it began to read the entries.
+    /// Returns the number of reads of all entries.
     pub fn reads(&self) -> u64 {
         self.reads
     }
 
-    /// Diffs are lost.
+    /// Handles the loss of diffs.
     pub fn on_gap(&mut self, now_us: u64) {
         if !matches!(self.phase, Phase::Absent) {
-            // The next diff is not the one behind the last, and needs no further read.
+            // The next diff need not follow the last one, and needs no further read.
             self.applied = None;
             self.read_anew(now_us);
         }
@@ -173,7 +172,7 @@ impl PeerEntries {
         self.phase = Phase::Reading(Reading::new(0, now_us));
     }
 
-    /// A diff has come. Returns what is to change.
+    /// Handles a diff. Returns the changes to apply.
     pub fn on_diff(&mut self, diff: PresenceDiff, now_us: u64) -> Vec<Change> {
         let PresenceDiff { number, mut changes, is_reset } = diff;
         if matches!(self.phase, Phase::Absent) || self.applied.is_some_and(|it| number <= it) {
@@ -201,14 +200,14 @@ impl PeerEntries {
         changes
     }
 
-    /// A page has come. Returns it with the changes that it lacks; nothing where it is of no use.
+    /// Handles a page. Returns it with the changes that it lacks; `None` if it was not requested.
     pub fn on_page(&mut self, page: PresencePage, now_us: u64) -> Option<Page> {
         let Phase::Reading(reading) = &mut self.phase else { return None };
         if page.id != self.reads || page.from != reading.from {
             return None;
         }
         if page.from == 0 {
-            // So are all pages behind it: diffs before it are of no use.
+            // All later pages have these diffs, too: earlier diffs are not needed.
             self.applied = self.applied.max(Some(page.number));
         }
         let number = page.number;
@@ -228,7 +227,7 @@ impl PeerEntries {
         Some(page)
     }
 
-    /// Time has passed.
+    /// Lets time pass.
     pub fn on_time(&mut self, memory: PresenceMemory, now_us: u64) {
         let retried = self.missing.as_ref().and_then(|it| {
             (now_us >= it.retry_us && memory.fits(it.bytes)).then_some((now_us, it.wait_us))
@@ -247,27 +246,27 @@ impl PeerEntries {
         }
     }
 
-    /// The connection to NATS is back.
+    /// Handles that the connection to NATS is back.
     pub fn on_connected(&mut self, now_us: u64) {
         if let Phase::Reading(reading) = &mut self.phase {
             reading.request_again(0, now_us);
         }
     }
 
-    /// The node reads packets again, after so many microseconds.
+    /// Handles that the node reads packets again, after `paused_us` microseconds.
     pub fn on_resumed(&mut self, paused_us: u64) {
         if let Phase::Reading(reading) = &mut self.phase {
             reading.due_us += paused_us;
         }
     }
 
-    /// The request that is to be sent: its id, and the first number.
+    /// Returns a request to send: its id, and the first number.
     pub fn poll_request(&mut self) -> Option<(u64, u64)> {
         let Phase::Reading(reading) = &mut self.phase else { return None };
         std::mem::take(&mut reading.is_request_due).then_some((self.reads, reading.from))
     }
 
-    /// When a reply is late.
+    /// Returns when a reply is late.
     pub fn due_us(&self) -> Option<u64> {
         match &self.phase {
             Phase::Reading(reading) => Some(reading.due_us),
@@ -277,7 +276,7 @@ impl PeerEntries {
 }
 
 impl Newer {
-    /// Whether the page has what a diff says of an entry.
+    /// Returns true if the page includes a diff's change of an entry.
     fn has(&self, entry: u64, diff: u64) -> bool {
         diff <= self.number && entry >= self.from && self.to.is_none_or(|to| entry < to)
     }
@@ -301,7 +300,7 @@ impl Reading {
         self.due_us = now_us + (REPLY_US << attempts.min(8)).min(REPLY_US_MAX);
     }
 
-    /// Drops diffs that a page has.
+    /// Drops diffs that a page includes.
     fn drop_diffs(&mut self, number: u64) {
         while let Some((diff, changes)) = self.diffs.front()
             && *diff <= number
@@ -311,7 +310,7 @@ impl Reading {
         }
     }
 
-    /// The page, with the changes of diffs that are later.
+    /// Returns the page with the changes of later diffs.
     fn complete(&self, page: Page) -> Page {
         if self.diffs.is_empty() {
             return page;
@@ -383,7 +382,7 @@ mod tests {
         entries.on_up(0);
         assert_eq!(entries.poll_request(), Some((1, 0)));
         assert_eq!(entries.poll_request(), None);
-        // A diff is taken at once, in whichever range.
+        // A diff is applied at once, in any range.
         assert_eq!(entries.on_diff(diff(5, &[enter(9)]), 0).len(), 1);
         assert_eq!(entries.on_diff(diff(6, &[leave(2), enter(3)]), 0).len(), 2);
         assert_eq!(entries.on_page(page(5, 0, 0, None, &[]), 0), None, "of an earlier read");
@@ -391,7 +390,7 @@ mod tests {
         assert!(!entries.is_whole());
         assert_eq!(entries.poll_request(), Some((1, 8)));
         assert_eq!(entries.on_page(page(5, 1, 0, Some(8), &[1, 2]), 0), None, "it came twice");
-        // The next page has diffs that come behind it.
+        // The next page includes diffs that come after it.
         assert_eq!(numbers(entries.on_page(page(8, 1, 8, None, &[9, 10]), 0)), [9, 10]);
         assert!(entries.is_whole() && entries.poll_request().is_none());
         let late = Change { gone: Some(4), entry: Some(entry(10)) };
@@ -410,7 +409,7 @@ mod tests {
         assert_eq!(entries.on_diff(diff(7, &[enter(1)]), 0), []);
         assert_eq!(entries.on_diff(diff(8, &[enter(2)]), 0), [enter(2)]);
         assert!(entries.is_whole());
-        // One is missing: all is read anew, and what comes meanwhile is taken.
+        // A diff is missing: the node reads all entries anew, and applies diffs meanwhile.
         assert_eq!(entries.on_diff(diff(10, &[enter(4)]), 0), [enter(4)]);
         assert!(!entries.is_whole());
         assert_eq!(entries.poll_request(), Some((2, 0)));
@@ -452,7 +451,7 @@ mod tests {
         for (bytes, missing_bytes, fits) in [
             (901, 100, false),
             (900, 100, true),
-            // A quarter is free: much of what did not fit may have gone.
+            // A quarter is free: many entries that did not fit may have gone.
             (751, 5_000, false),
             (750, 5_000, true),
         ] {
@@ -485,11 +484,11 @@ mod tests {
                 reads.push(second);
                 entries.on_page(page(0, id, from, None, &[1]), now_us);
             }
-            // All fit when they are read, and one comes that does not.
+            // All fit when they are read, and then one comes that does not.
             entries.on_full(1, now_us);
         }
         assert_eq!(reads, [0, 30, 90, 210, 450, 930, 1_410, 1_890]);
-        // All has been well for long.
+        // All entries have fitted for long.
         let mut now_us = 1_890_000_000 + FULL_US_MAX;
         entries.on_time(FREE, now_us);
         let (id, from) = entries.poll_request().unwrap();

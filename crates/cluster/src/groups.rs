@@ -1,25 +1,25 @@
-//! Which groups share messages, and how many members each has: those of this node, as it reports them to others, and those of
-//! another one.
+//! The groups that share messages, with their numbers of members: those of this node, as it reports them to others,
+//! and those of another one.
 //!
-//! A node numbers what changes of its groups: 1, 2, 3. The changes come in order ([`crate::Stream::MQTT`]). A node that
-//! has not all of them requests all groups of the other one, in pages, which say up to which change they have all. Changes
-//! that come meanwhile wait.
+//! A node numbers the changes of its groups: 1, 2, 3. The changes come in order ([`crate::Stream::MQTT`]). A node
+//! that lacks some of them requests all groups of the other one, in pages, which say up to which change they are
+//! complete. Changes that come meanwhile wait.
 
 use std::collections::BTreeMap;
 
 use crate::{GroupDiff, GroupsPage};
 
-/// Groups of one node that others know. What a node has beyond is known to it alone.
+/// Groups of one node that others know, at most. Only the node itself knows further ones.
 pub(crate) const GROUPS_MAX: usize = 16_384;
 
 /// How long the node waits for the next page of another one's groups before it requests all of them once more, in
 /// microseconds.
 const REPLY_US: u64 = 1_000_000;
 
-/// Diffs that may wait for the groups of a node. Beyond, it requests them anew.
+/// Diffs that may wait for the groups of a node. Beyond it, the node requests the groups anew.
 const WAITING_MAX: usize = 256;
 
-/// A group, and how many members it has.
+/// A group, and its number of members.
 pub type GroupMembers = (String, u32);
 
 /// Groups with members at this node, as it reports them to others.
@@ -31,7 +31,7 @@ pub(crate) struct OwnGroups {
 }
 
 impl OwnGroups {
-    /// Takes changes. Returns those that others are to know.
+    /// Applies changes. Returns those that are reported to others.
     pub fn change(&mut self, changes: Vec<GroupMembers>) -> Vec<GroupMembers> {
         let mut reported = Vec::with_capacity(changes.len());
         for (group, members) in changes {
@@ -48,19 +48,19 @@ impl OwnGroups {
         reported
     }
 
-    /// Takes all groups in place of those from before.
+    /// Replaces all groups.
     pub fn replace(&mut self, groups: Vec<GroupMembers>) {
         self.members = groups.into_iter().take(GROUPS_MAX).collect();
     }
 
-    /// All groups, in parts of about so many bytes: one at least.
+    /// Returns all groups, in parts of about `bytes_max` bytes: at least one part.
     pub fn parts(&self, bytes_max: usize) -> Vec<Vec<GroupMembers>> {
         let all = self.members.iter().map(|(group, members)| (group.clone(), *members));
         parts(all.collect(), bytes_max)
     }
 }
 
-/// Groups in parts of about so many bytes: one at least.
+/// Splits groups into parts of about `bytes_max` bytes: at least one part.
 pub(crate) fn parts(groups: Vec<GroupMembers>, bytes_max: usize) -> Vec<Vec<GroupMembers>> {
     let (mut parts, mut bytes) = (vec![Vec::new()], 0);
     for group in groups {
@@ -75,7 +75,7 @@ pub(crate) fn parts(groups: Vec<GroupMembers>, bytes_max: usize) -> Vec<Vec<Grou
     parts
 }
 
-/// Groups of another node, as far as they are here.
+/// The known groups of another node.
 #[derive(Default)]
 pub(crate) struct PeerGroups {
     phase: Phase,
@@ -86,46 +86,46 @@ pub(crate) struct PeerGroups {
 
 #[derive(Default)]
 enum Phase {
-    /// The node is not there, or has none.
+    /// The node is down, or has no groups.
     #[default]
     Unknown,
-    /// All are requested, or are to be.
+    /// All groups are requested, or must be.
     Requested(Request),
-    /// All are here, up to the diff of this number.
+    /// All groups are known, up to the diff of this number.
     Known(u64),
 }
 
 /// A request for all groups.
 #[derive(Default)]
 struct Request {
-    /// When it is sent once more, in microseconds; it is to be sent now without that.
+    /// When it is sent once more, in microseconds; `None` if it must be sent now.
     due_us: Option<u64>,
-    /// What has come of the reply, and in how many parts.
+    /// The groups of the reply so far, and the number of its parts.
     groups: Vec<GroupMembers>,
     parts: u32,
-    /// Diffs that have come meanwhile.
+    /// Diffs that came meanwhile.
     waiting: Vec<GroupDiff>,
 }
 
 impl PeerGroups {
-    /// Whether all groups are here.
+    /// Returns true if all groups are known.
     pub fn is_whole(&self) -> bool {
         matches!(self.phase, Phase::Known(_))
     }
 
-    /// How many groups have members there.
+    /// Returns the number of groups with members there.
     pub fn count(&self) -> usize {
         self.members.len()
     }
 
-    /// The node is there, and has groups.
+    /// Handles that the node is up, and has groups.
     pub fn on_up(&mut self) {
         if matches!(self.phase, Phase::Unknown) {
             self.request_all();
         }
     }
 
-    /// Changes are lost, or may be.
+    /// Handles that changes are lost, or may be.
     pub fn on_gap(&mut self) {
         if !matches!(self.phase, Phase::Unknown) {
             self.request_all();
@@ -136,14 +136,14 @@ impl PeerGroups {
         self.phase = Phase::Requested(Request::default());
     }
 
-    /// Time has passed: a request without reply is sent once more.
+    /// Lets time pass: a request without reply is sent once more.
     pub fn on_time(&mut self, now_us: u64) {
         if let Phase::Requested(request) = &mut self.phase {
             request.due_us.take_if(|due_us| *due_us <= now_us);
         }
     }
 
-    /// The id of a request that is to be sent now.
+    /// Returns the id of a request to send now.
     pub fn poll_request(&mut self, now_us: u64) -> Option<u64> {
         let Phase::Requested(request) = &mut self.phase else { return None };
         if request.due_us.is_some() {
@@ -155,7 +155,7 @@ impl PeerGroups {
         Some(self.request)
     }
 
-    /// When the next request is due.
+    /// Returns when the next request is due.
     pub fn due_us(&self) -> Option<u64> {
         match &self.phase {
             Phase::Requested(request) => request.due_us,
@@ -163,14 +163,14 @@ impl PeerGroups {
         }
     }
 
-    /// The shell has read no packets for so long: replies have waited.
+    /// Handles that the shell has read no packets for so long: replies have waited.
     pub fn on_resumed(&mut self, paused_us: u64) {
         if let Phase::Requested(Request { due_us: Some(due_us), .. }) = &mut self.phase {
             *due_us = due_us.saturating_add(paused_us);
         }
     }
 
-    /// A diff has come. Returns what changes.
+    /// Handles a diff. Returns the changes.
     pub fn on_diff(&mut self, diff: GroupDiff) -> Vec<GroupMembers> {
         match &mut self.phase {
             Phase::Unknown => Vec::new(),
@@ -194,7 +194,7 @@ impl PeerGroups {
         }
     }
 
-    /// A page has come. Returns what changes.
+    /// Handles a page. Returns the changes.
     pub fn on_page(&mut self, page: GroupsPage, now_us: u64) -> Vec<GroupMembers> {
         let Phase::Requested(request) = &mut self.phase else { return Vec::new() };
         let is_requested = request.due_us.is_some() && page.id == self.request;
@@ -202,7 +202,7 @@ impl PeerGroups {
             return Vec::new();
         }
         request.parts += 1;
-        // Many pages take their time: it counts from the last one.
+        // Many pages take long: the time counts from the last one.
         request.due_us = Some(now_us.saturating_add(REPLY_US));
         request.groups.extend(page.groups);
         request.groups.truncate(GROUPS_MAX);
@@ -223,7 +223,7 @@ impl PeerGroups {
         changes
     }
 
-    /// Takes changes in, but for groups beyond [`GROUPS_MAX`]. Returns those that were taken.
+    /// Applies changes, except for groups beyond [`GROUPS_MAX`]. Returns the applied ones.
     fn apply(&mut self, mut changes: Vec<GroupMembers>) -> Vec<GroupMembers> {
         let known = &mut self.members;
         changes.retain(|(group, members)| match members {
@@ -237,7 +237,7 @@ impl PeerGroups {
         changes
     }
 
-    /// The node is gone: it has no members any more. Returns what changes.
+    /// Handles that the node is gone: it has no members any more. Returns the changes.
     pub fn on_down(&mut self) -> Vec<GroupMembers> {
         self.phase = Phase::Unknown;
         std::mem::take(&mut self.members).into_keys().map(|group| (group, 0)).collect()
@@ -275,7 +275,7 @@ mod tests {
         let changes = peer.on_page(page(1, 2, 1, true, &[("c", 1)]), 0);
         assert_eq!(changes, [group("a", 2), group("c", 1), group("b", 1)]);
         assert_eq!(peer.on_diff(diff(4, &[("a", 0)])), [group("a", 0)]);
-        // One is lost.
+        // A diff is lost.
         assert!(peer.on_diff(diff(6, &[("x", 1)])).is_empty() && !peer.is_whole());
         assert_eq!((peer.due_us(), peer.poll_request(9)), (None, Some(2)));
         assert!(peer.on_page(page(1, 4, 0, true, &[]), 0).is_empty(), "it is the reply of before");
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(peer.poll_request(due_us), Some(2));
         let changes = peer.on_page(page(2, 0, 0, true, &[("b", 1)]), due_us);
         assert_eq!(changes, [group("b", 1)]);
-        // Another process goes on as the node, or too much has waited.
+        // Another process goes on as the node, or too many diffs have waited.
         let reset = GroupDiff { number: 1, changes: Vec::new(), is_reset: true };
         assert!(peer.on_diff(reset).is_empty() && peer.poll_request(0) == Some(3));
         for number in 0..=WAITING_MAX as u64 {

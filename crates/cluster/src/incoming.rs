@@ -1,4 +1,4 @@
-//! The streams of one other node: what has come, and what is missing.
+//! The streams of one other node: its delivered messages, and the missing ones.
 
 use std::collections::BTreeMap;
 
@@ -10,32 +10,32 @@ use crate::{Head, ReplayedRange, RequestedRange, Stream};
 /// How long the node waits for a reply before it requests once more, in microseconds.
 pub(crate) const REPLY_US: u64 = 500_000;
 
-/// How often it requests the same, before the messages count as lost: for 8 seconds, in which a node that has lost its
-/// connection comes back.
+/// How often the node requests the same before the messages count as lost: for 8 seconds, in which a node that has
+/// lost its connection comes back.
 const ATTEMPTS: u32 = 16;
 
-/// How long the node waits, in microseconds, after a hello named a newer number than has come. The message may be
-/// under way on its own subject.
+/// How long the node waits, in microseconds, after a hello named a newer number than has come. The message may still
+/// be on its own subject.
 const TAIL_US: u64 = 300_000;
 
-/// A reply about the newest number is slow when it took longer, in microseconds. A slow reply is a bad measure of what
+/// A reply about the newest number is slow if it took longer, in microseconds. A slow reply is a poor measure of what
 /// was published before interest began.
 const PROMPT_US: u64 = 100_000;
 
-/// How many slow replies the node ignores. It takes the next one however long that took.
+/// How many slow replies the node ignores. It accepts the next one however long that took.
 const SLOW_REPLIES_MAX: u32 = 5;
 
-/// After so many empty replies in a row the messages count as lost. NATS refuses some messages, such as those that are
-/// too large, each time.
+/// After so many empty replies in a row the messages count as lost. NATS rejects some messages, such as those that
+/// are too large, each time.
 const EMPTY_REPLIES_MAX: u32 = 3;
 
 /// Bytes of messages that may wait for those before them, in the streams of one node.
 const WAITING_BYTES_MAX: usize = 8 << 20;
 
-/// Stands for the last number of a stream of which nothing has come yet.
+/// The last number of a stream before its first message.
 const UNKNOWN: u64 = u64::MAX;
 
-/// What the streams of another node give after an input.
+/// An output of the streams of another node.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum StreamOutput {
     /// A message to deliver.
@@ -44,18 +44,18 @@ pub(crate) enum StreamOutput {
     Gap(Stream, Option<u64>),
 }
 
-/// What another process goes on with: numbers of streams, and of messages.
+/// The state for another process: numbers of streams, and of messages.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ExportedStreams {
-    /// The last that was delivered, or is lost.
+    /// The last message of each stream that was delivered, or is lost.
     pub last: Vec<(u16, u64)>,
-    /// Those that are known to have been published, and are missing.
+    /// The newest missing message of each stream that is known to have been published.
     pub missing: Vec<(u16, u64)>,
-    /// Streams of which it is not known where they begin.
+    /// Streams with an unknown first number.
     pub beginning: Vec<u16>,
 }
 
-/// When a request was sent and its reply came, and what the other node's clock said in between; in microseconds.
+/// When a request was sent and its reply came, and the other node's clock in between; in microseconds.
 #[derive(Clone, Copy)]
 pub(crate) struct Times {
     pub sent_us: u64,
@@ -67,7 +67,7 @@ pub(crate) struct Times {
 pub(crate) struct IncomingStreams {
     /// The newest number of each stream that has been delivered, or is lost.
     last: PerStream<u64>,
-    /// Streams of which something is missing.
+    /// Streams with missing messages.
     pending: BTreeMap<Stream, Pending>,
     waiting_bytes: usize,
     /// Streams whose newest numbers the node requests next.
@@ -79,20 +79,20 @@ pub(crate) struct IncomingStreams {
     pub duplicates: u64,
 }
 
-/// A stream of which something is missing.
+/// The state of a stream with missing messages.
 struct Pending {
-    /// When interest began, while it is not known yet at which number.
+    /// When interest began, while its first number is unknown.
     interest_begun_us: Option<u64>,
-    /// The range that was requested last. `None` until the other node has said its newest number.
+    /// The last requested range. `None` until the other node has sent its newest number.
     requested: Option<RequestedRange>,
-    /// When the newest number or the range was requested last.
+    /// When the newest number or the range was last requested.
     requested_us: u64,
     attempts: u32,
     /// Replies about the newest number that took longer than [`PROMPT_US`].
     slow_replies: u32,
-    /// Replies in a row of which no message came, although the other node sent some.
+    /// Replies in a row without a message, although the other node sent some.
     empty_replies: u32,
-    /// Messages that came behind what is missing.
+    /// Messages that came after the missing ones.
     waiting: BTreeMap<u64, Bytes>,
 }
 
@@ -109,7 +109,7 @@ impl IncomingStreams {
         }
     }
 
-    /// What another process goes on with.
+    /// Returns the state for another process.
     pub fn export(&self) -> ExportedStreams {
         let all = Stream::all().map(|stream| (stream.number(), self.last.get(stream)));
         let last = all.filter(|(_, last)| *last != UNKNOWN).collect();
@@ -129,7 +129,7 @@ impl IncomingStreams {
         ExportedStreams { last, missing: missing.into_iter().collect(), beginning }
     }
 
-    /// Another process had these last numbers, and was missing those.
+    /// Restores the last numbers and the missing messages of another process.
     pub fn restore(&mut self, last: &[(u16, u64)], missing: &[(u16, u64)], now_us: u64) {
         for (stream, number) in last {
             if let Some(stream) = Stream::from_number(*stream) {
@@ -143,7 +143,7 @@ impl IncomingStreams {
         }
     }
 
-    /// Interest in a stream has begun at this time.
+    /// Handles that interest in a stream has begun at this time.
     pub fn on_interest_begun(&mut self, stream: Stream, interest_begun_us: u64, now_us: u64) {
         if self.last.get(stream) != UNKNOWN || self.pending.contains_key(&stream) {
             return;
@@ -161,24 +161,25 @@ impl IncomingStreams {
         self.heads_to_request.push(stream);
     }
 
-    /// Streams of which a number or a message is known to be missing.
+    /// Returns the streams of which a number or a message is known to be missing.
     pub fn pending(&self) -> impl Iterator<Item = Stream> {
         self.pending.keys().chain(self.tails.keys()).copied()
     }
 
-    /// Interest in a stream has ended.
+    /// Handles that interest in a stream has ended.
     pub fn on_interest_ended(&mut self, stream: Stream) {
         self.last.set(stream, UNKNOWN);
         self.forget_pending(stream);
     }
 
-    /// Whether the node has requested messages of a stream since interest in it began, or knows where the stream begins.
+    /// Returns true if the node has requested messages of a stream since interest in it began, or knows its first
+    /// number.
     pub fn has_requested(&self, stream: Stream) -> bool {
         let pending = self.pending.get(&stream);
         self.last.get(stream) != UNKNOWN || pending.is_some_and(|it| it.requested.is_some())
     }
 
-    /// A message has come.
+    /// Handles a message.
     pub fn on_message(
         &mut self,
         stream: Stream,
@@ -209,14 +210,14 @@ impl IncomingStreams {
         }
     }
 
-    /// The stream with the most waiting bytes.
+    /// Returns the stream with the most waiting bytes.
     fn fullest(&self) -> Option<Stream> {
         let bytes = |pending: &Pending| pending.waiting.values().map(Bytes::len).sum::<usize>();
         let fullest = self.pending.iter().max_by_key(|(_, pending)| bytes(pending));
         fullest.map(|(stream, _)| *stream)
     }
 
-    /// A message waits for those before it.
+    /// Lets a message wait for those before it.
     fn wait(&mut self, stream: Stream, number: u64, payload: Bytes, now_us: u64) {
         if !self.pending.contains_key(&stream) {
             self.request(stream, number - 1, now_us, 1);
@@ -229,7 +230,7 @@ impl IncomingStreams {
         }
     }
 
-    /// Requests what is missing up to a number.
+    /// Requests the missing messages up to a number.
     fn request(&mut self, stream: Stream, to: u64, now_us: u64, attempts: u32) {
         let after = self.last.get(stream);
         let range = RequestedRange { stream: stream.number(), after, to, since_us: 0 };
@@ -247,8 +248,8 @@ impl IncomingStreams {
             (Some(range), now_us, attempts);
     }
 
-    /// The node has said which numbers are the newest of these streams. Of those that are not in `heads` nothing was
-    /// sent.
+    /// Handles a reply with the newest numbers of these streams. The other node has sent nothing to streams that are
+    /// not in `heads`.
     pub fn on_heads(
         &mut self,
         streams: &[Stream],
@@ -265,7 +266,7 @@ impl IncomingStreams {
             let requested_to = requested.map_or(0, |range| range.to);
             match (self.last.get(stream), pending, requested) {
                 (UNKNOWN, None, _) => {}
-                // A newer request is under way.
+                // A newer request is pending.
                 (UNKNOWN, Some(pending), None) if sent_us < pending.requested_us => {}
                 (UNKNOWN, Some(pending), None)
                     if !is_prompt && pending.slow_replies < SLOW_REPLIES_MAX =>
@@ -291,7 +292,7 @@ impl IncomingStreams {
         }
     }
 
-    /// Finds the number at which a stream begins: requests what was published since a time.
+    /// Finds the first number of a stream: requests the messages since a time.
     fn begin_stream(
         &mut self,
         stream: Stream,
@@ -304,7 +305,7 @@ impl IncomingStreams {
             self.last.set(stream, head.number);
             return self.deliver_waiting(stream, now_us, out);
         }
-        // 0 stands for a request that knows where it begins.
+        // 0 is reserved for a request with a known first number.
         let since_us = since_us.max(1);
         let range = RequestedRange { stream: stream.number(), after: 0, to: head.number, since_us };
         self.ranges_to_request.push(range);
@@ -313,7 +314,7 @@ impl IncomingStreams {
         }
     }
 
-    /// The node has sent what was missing, as far as it has it.
+    /// Handles the end of a replay: the other node has sent the missing messages that it still has.
     pub fn on_replayed(
         &mut self,
         replayed: &ReplayedRange,
@@ -323,13 +324,13 @@ impl IncomingStreams {
         let Some(stream) = Stream::from_number(replayed.stream) else { return };
         let Some(pending) = self.pending.get_mut(&stream) else { return };
         let Some(requested) = pending.requested else { return };
-        // A reply to an earlier request of the same stream.
+        // This is a reply to an earlier request of the same stream.
         if replayed.to > requested.to || replayed.first == 0 {
             return;
         }
         let (last, before) = (self.last.get(stream), replayed.first - 1);
         if last == UNKNOWN {
-            // What came by the subscription was published later than interest began.
+            // Messages of the subscription were published later than interest began.
             let first = pending.waiting.keys().next().copied().unwrap_or(u64::MAX);
             self.last.set(stream, before.min(first.saturating_sub(1)));
             pending.interest_begun_us = None;
@@ -344,7 +345,7 @@ impl IncomingStreams {
         self.request_rest(stream, replayed, &requested, now_us, out);
     }
 
-    /// Requests what a reply did not bring.
+    /// Requests the messages that a reply lacked.
     fn request_rest(
         &mut self,
         stream: Stream,
@@ -376,7 +377,7 @@ impl IncomingStreams {
         self.deliver_waiting(stream, now_us, out);
     }
 
-    /// Delivers what waits and has nothing missing before it. Requests what is missing still.
+    /// Delivers waiting messages without a missing one before them. Requests the messages that are still missing.
     fn deliver_waiting(&mut self, stream: Stream, now_us: u64, out: &mut Vec<StreamOutput>) {
         let Some(pending) = self.pending.get_mut(&stream) else { return };
         let mut last = self.last.get(stream);
@@ -397,7 +398,7 @@ impl IncomingStreams {
         let requested_to = pending.requested.map_or(0, |range| range.to);
         let attempts = if is_new { 1 } else { pending.attempts };
         match pending.waiting.first_key_value().map(|(number, _)| number - 1) {
-            // The number up to which something is missing is beyond what was requested.
+            // Messages beyond the requested range are missing.
             Some(to) if requested_to <= last => self.request(stream, to, now_us, attempts),
             Some(_) => {}
             None if requested_to <= last => self.forget_pending(stream),
@@ -409,7 +410,7 @@ impl IncomingStreams {
         }
     }
 
-    /// A hello names the newest numbers of streams.
+    /// Handles a hello, which names the newest numbers of streams.
     pub fn on_tails(&mut self, heads: &[(u16, u64)], now_us: u64) {
         for (stream, number) in heads {
             let Some(stream) = Stream::from_number(*stream) else { continue };
@@ -420,7 +421,7 @@ impl IncomingStreams {
         }
     }
 
-    /// Whether nothing is to be expected of a stream up to this number.
+    /// Returns true if no message of a stream up to this number is missing.
     fn has_come(&self, stream: Stream, number: u64) -> bool {
         match self.last.get(stream) {
             UNKNOWN => !self.pending.contains_key(&stream),
@@ -428,8 +429,8 @@ impl IncomingStreams {
         }
     }
 
-    /// Time has passed: requests what has not come, and gives up what was requested in vain. A node that has left
-    /// replies to no request.
+    /// Lets time pass: requests late messages, and gives up those requested in vain. A node that has left replies to
+    /// no request.
     pub fn on_time(&mut self, has_left: bool, now_us: u64, out: &mut Vec<StreamOutput>) {
         for (stream, (due_us, number)) in std::mem::take(&mut self.tails) {
             if self.has_come(stream, number) {
@@ -451,7 +452,7 @@ impl IncomingStreams {
         }
     }
 
-    /// The node reads packets again, after so many microseconds in which no reply could reach it.
+    /// Handles that the node reads packets again, after `paused_us` microseconds in which no reply could reach it.
     pub fn on_resumed(&mut self, paused_us: u64, now_us: u64) {
         for pending in self.pending.values_mut() {
             pending.requested_us = (pending.requested_us + paused_us).min(now_us);
@@ -459,7 +460,7 @@ impl IncomingStreams {
         self.tails.values_mut().for_each(|(due_us, _)| *due_us += paused_us);
     }
 
-    /// The connection to NATS is back: all that is missing is requested anew.
+    /// Handles that the connection to NATS is back: requests all missing messages anew.
     pub fn on_connected(&mut self, now_us: u64) {
         let streams: Vec<Stream> = self.pending.keys().copied().collect();
         streams.into_iter().for_each(|stream| self.request_again(stream, 1, now_us));
@@ -472,7 +473,7 @@ impl IncomingStreams {
             None => self.heads_to_request.push(stream),
             Some(range) if self.last.get(stream) == UNKNOWN => self.ranges_to_request.push(range),
             Some(range) => {
-                // From now on the node knows where the stream begins.
+                // From now on the node knows the first number of the stream.
                 let range = RequestedRange { after: self.last.get(stream), since_us: 0, ..range };
                 pending.requested = Some(range);
                 self.ranges_to_request.push(range);
@@ -480,7 +481,7 @@ impl IncomingStreams {
         }
     }
 
-    /// What is missing in a stream does not come.
+    /// Gives up the missing messages of a stream.
     pub fn give_up(&mut self, stream: Stream, out: &mut Vec<StreamOutput>) {
         let Some(pending) = self.pending.remove(&stream) else { return };
         let mut last = self.last.get(stream);
@@ -506,13 +507,13 @@ impl IncomingStreams {
         self.last.set(stream, last);
     }
 
-    /// The node is gone: what it was requested will not come. What its hellos named may still be under way.
+    /// Handles that the node is gone: it replies to no request. Messages that its hellos named may still arrive.
     pub fn give_up_all(&mut self, out: &mut Vec<StreamOutput>) {
         let streams: Vec<Stream> = self.pending.keys().copied().collect();
         streams.into_iter().for_each(|stream| self.give_up(stream, out));
     }
 
-    /// When something is due.
+    /// Returns when something is due.
     pub fn due_us(&self) -> Option<u64> {
         let is_due = |stream: &&Stream| !self.pending.contains_key(stream);
         let tails = self.tails.iter().filter(|(stream, _)| is_due(stream));
@@ -531,7 +532,7 @@ impl IncomingStreams {
 mod tests {
     use super::*;
 
-    /// Has a stream begin before its first message.
+    /// Makes a stream begin before its first message.
     fn begin(streams: &mut IncomingStreams, stream: Stream) {
         streams.on_interest_begun(stream, 0, 0);
         let times = Times { sent_us: 0, their_us: 0, now_us: 0 };

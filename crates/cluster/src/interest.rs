@@ -1,24 +1,24 @@
-//! Which streams have members here.
+//! The streams that have members here.
 
 use crate::Stream;
 use crate::stream::PerStream;
 
 /// Counts the topics with members in each stream.
 ///
-/// Interest lasts for a time after the last member has left: topics come and go, and a client that polls is no member
+/// Interest lasts for a time after the last member has left: topics come and go, and a polling client is no member
 /// between two polls.
 #[derive(Debug)]
 pub struct Interest {
     topics: PerStream<u32>,
     is_on: PerStream<bool>,
-    /// When a topic of the stream lost its last member, most recently.
+    /// When a topic of the stream last lost its last member.
     left_us: PerStream<u64>,
     linger_us: u64,
 }
 
 impl Interest {
-    /// A node without members, whose interest outlives them by so many microseconds. It is always interested in the
-    /// streams of everyone and of presence.
+    /// Makes the interest of a node without members; it outlives members by `linger_us` microseconds. It always
+    /// includes the broadcast stream and that of presence.
     pub fn new(linger_us: u64) -> Self {
         let mut interest = Interest {
             topics: PerStream::new(0),
@@ -33,7 +33,7 @@ impl Interest {
         interest
     }
 
-    /// A topic of the stream has its first member. True where interest begins with it.
+    /// Adds a topic of the stream with its first member. Returns true if interest begins with it.
     pub fn enter(&mut self, stream: Stream) -> bool {
         self.topics.set(stream, self.topics.get(stream).saturating_add(1));
         let was_on = self.is_on.get(stream);
@@ -41,30 +41,30 @@ impl Interest {
         !was_on
     }
 
-    /// A topic of the stream has no member any more, at this time in microseconds.
+    /// Removes a topic of the stream that lost its last member at this time in microseconds.
     pub fn leave(&mut self, stream: Stream, now_us: u64) {
         self.topics.set(stream, self.topics.get(stream).saturating_sub(1));
         self.left_us.set(stream, now_us);
     }
 
-    /// Whether the node is interested in a stream.
+    /// Returns true if the node is interested in a stream.
     pub fn is_on(&self, stream: Stream) -> bool {
         self.is_on.get(stream)
     }
 
-    /// When a topic of a stream lost its last member, most recently, in microseconds.
+    /// Returns when a topic of a stream last lost its last member, in microseconds.
     pub fn left_us(&self, stream: Stream) -> u64 {
         self.left_us.get(stream)
     }
 
-    /// Another process was interested in a stream or not, and a topic of it lost its last member there at this time.
-    /// Topics that have members here stay.
+    /// Restores another process's interest in a stream, and the time at which a topic of it lost its last member
+    /// there. Topics that have members here stay.
     pub fn restore(&mut self, stream: Stream, is_on: bool, left_us: u64) {
         self.is_on.set(stream, is_on || self.topics.get(stream) > 0);
         self.left_us.set(stream, left_us);
     }
 
-    /// The streams whose interest ends now. To be called about once a second.
+    /// Ends interest, and returns its streams. Call it about once a second.
     pub fn expire(&mut self, now_us: u64) -> Vec<Stream> {
         let is_over = |stream: &Stream| {
             let until_us = self.left_us.get(*stream).saturating_add(self.linger_us);

@@ -1,27 +1,28 @@
 //! The clock by which nodes order the connects of MQTT clients.
 
-/// A hybrid logical clock: it follows the time of day, and is always behind no number that the node has seen.
+/// A hybrid logical clock: it follows the time of day, and is never behind a number that the node has seen.
 ///
-/// So an event after one of which its node knows has the larger number, whatever their clocks say; of two events that know nothing
-/// of each other the later one by the time of day has it.
+/// So an event has a larger number than all events that its node knew, whatever their clocks said; of two events that
+/// do not know each other the later one by the time of day has the larger number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogicalClock {
     newest: u64,
 }
 
 impl LogicalClock {
-    /// The number of an event now, by the time of day in microseconds since 1970. It is larger than all before.
+    /// Returns the number of an event now, by the time of day in microseconds since 1970. It is larger than all
+    /// before.
     pub fn tick(&mut self, unix_us: u64) -> u64 {
         self.newest = self.newest.saturating_add(1).max(unix_us);
         self.newest
     }
 
-    /// Another node knows of an event with this number.
+    /// Records the number of an event at another node.
     pub fn observe(&mut self, number: u64) {
         self.newest = self.newest.max(number);
     }
 
-    /// The largest number that the node knows.
+    /// Returns the largest number that the node knows.
     pub fn newest(&self) -> u64 {
         self.newest
     }

@@ -29,34 +29,34 @@ use crate::{
     ReplayReply, ReplayRequest, Stream, Target, TooLarge,
 };
 
-/// How often a node says that it is there, in microseconds.
+/// The interval of a node's hellos, in microseconds.
 pub const HELLO_US: u64 = 1_000_000;
 
-/// A node that has sent nothing for so long is gone, in microseconds. The others notice within 5 seconds of its death,
-/// the way of its last message included.
+/// A node that has sent nothing for so long is gone, in microseconds. The others notice its death within 5 seconds,
+/// including the delay of its last message.
 pub const SILENT_US: u64 = 3_500_000;
 
-/// A node that the shell did not call for so long has stood still, in microseconds. That it received nothing meanwhile
-/// does not mean that others are gone.
+/// A node that the shell did not call for so long was suspended, in microseconds. It received nothing meanwhile, but
+/// other nodes may still be up.
 const STOOD_STILL_US: u64 = 2_000_000;
 
-/// How long the others remember a node that is gone, in microseconds. It may have been cut off, and continue its
-/// numbers.
+/// How long a node remembers another one that is gone, in microseconds. That node may have been cut off, and continue
+/// its numbers.
 const REMEMBERED_US: u64 = 600_000_000;
 
-/// The most nodes that a node knows, those that are gone included. A new one takes the place of the one that is gone
-/// the longest.
+/// Nodes that a node knows, at most, including those that are gone. A new one replaces the one that has been gone the
+/// longest.
 const PEERS_MAX: usize = 256;
 
-/// Interest has not begun.
+/// The time of an interest that has not begun.
 const NEVER: u64 = u64::MAX;
 
-/// What a node is.
+/// The settings of a node.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Its id, which no other process has or had.
     pub node: NodeId,
-    /// What its operator calls it.
+    /// The name that its operator chose.
     pub name: String,
     /// The version of its program.
     pub version: String,
@@ -64,12 +64,12 @@ pub struct Settings {
     pub replay_bytes_max: usize,
 }
 
-/// What changes of a node while it runs: part of its hellos.
+/// The properties of a node that change while it runs: part of its hellos.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Description {
     /// Connections that it has.
     pub connections: u64,
-    /// Whether it drains.
+    /// True while it drains.
     pub is_draining: bool,
 }
 
@@ -82,13 +82,13 @@ pub struct Node {
     /// When interest in each stream began.
     interest_begun_us: PerStream<u64>,
     is_connected: bool,
-    /// Since when it is not, where it was.
+    /// When it lost its last connection; `None` before the first one.
     disconnected_us: Option<u64>,
     /// The largest packet that NATS takes, in bytes.
     packet_bytes_max: usize,
     /// Diffs of presence that it has published.
     presence_diffs: u64,
-    /// Entries were left out of what it shares, because they are too large for NATS.
+    /// True if shared entries exclude some that are too large for NATS.
     has_left_out_entries: bool,
     /// The memory for entries of other nodes.
     presence_memory: PresenceMemory,
@@ -96,7 +96,7 @@ pub struct Node {
     groups: OwnGroups,
     /// Orders the connects of MQTT clients.
     clock: LogicalClock,
-    /// Since when the shell reads no packets.
+    /// The time since which the shell reads no packets.
     reading_paused_us: Option<u64>,
     hello_number: u64,
     hello_due_us: u64,
@@ -109,8 +109,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node that is not connected to NATS yet. It is interested in the streams of everyone, of presence and of MQTT
-    /// from now on.
+    /// Makes a node that is not connected to NATS yet. It is interested in the broadcast stream and those of presence
+    /// and MQTT from now on.
     pub fn new(settings: Settings, now_us: u64) -> Self {
         let mut node = Node {
             replay: Replay::new(settings.node, settings.replay_bytes_max),
@@ -140,37 +140,38 @@ impl Node {
         node
     }
 
-    /// Its id.
+    /// Returns its id.
     pub fn id(&self) -> NodeId {
         self.settings.node
     }
 
-    /// Other nodes, also those that are gone and not yet forgotten.
+    /// Returns other nodes, also those that are gone and not yet forgotten.
     pub fn peers(&self) -> impl Iterator<Item = &PeerState> {
         self.peers.values().map(|peer| &peer.state)
     }
 
-    /// Whether all entries in presence of another node are here, as far as this one knows.
+    /// Returns true if all entries in presence of another node are here, as far as this one knows.
     pub fn has_entries_of(&self, node: NodeId) -> bool {
         self.peers.get(&node).is_some_and(|peer| peer.entries.is_whole())
     }
 
-    /// Whether all groups of another node are here, as far as this one knows.
+    /// Returns true if all groups of another node are here, as far as this one knows.
     pub fn has_groups_of(&self, node: NodeId) -> bool {
         self.peers.get(&node).is_some_and(|peer| peer.groups.is_whole())
     }
 
-    /// How many groups that share messages have members at another node, as far as this one knows.
+    /// Returns the number of groups that share messages and have members at another node, as far as this one knows.
     pub fn groups_of(&self, node: NodeId) -> usize {
         self.peers.get(&node).map_or(0, |peer| peer.groups.count())
     }
 
-    /// Of how many streams of another node this one awaits messages, or a reply that says whether some are missing.
+    /// Returns the number of another node's streams whose messages, or whose reply about missing messages, this node
+    /// awaits.
     pub fn pending_streams_of(&self, node: NodeId) -> usize {
         self.peers.get(&node).map_or(0, Peer::pending_streams)
     }
 
-    /// What it has counted.
+    /// Returns its counters.
     pub fn counts(&self) -> Counts {
         let duplicates = self.peers.values().map(|peer| peer.streams.duplicates).sum::<u64>();
         let reads = self.peers.values().map(|peer| peer.entries.reads()).sum::<u64>();
@@ -181,22 +182,22 @@ impl Node {
         }
     }
 
-    /// Bytes of its own messages that it retains.
+    /// Returns the bytes of its own messages that it retains.
     pub fn replay_bytes(&self) -> usize {
         self.replay.bytes()
     }
 
-    /// Streams that it is interested in.
+    /// Returns the number of streams in which it is interested.
     pub fn streams(&self) -> usize {
         self.interested_streams().count()
     }
 
-    /// Sets what its hellos say from now on.
+    /// Sets the contents of its hellos from now on.
     pub fn describe(&mut self, description: Description) {
         self.description = description;
     }
 
-    /// Interest in a stream has begun at this time, with its first member.
+    /// Handles that interest in a stream has begun at this time, with its first member.
     pub fn on_interest_begun(&mut self, stream: Stream, interest_begun_us: u64, now_us: u64) {
         if self.interest_begun_us.get(stream) != NEVER {
             return;
@@ -208,7 +209,7 @@ impl Node {
         }
     }
 
-    /// Interest in a stream has ended.
+    /// Handles that interest in a stream has ended.
     pub fn on_interest_ended(&mut self, stream: Stream) {
         if self.interest_begun_us.get(stream) != NEVER {
             self.interest_begun_us.set(stream, NEVER);
@@ -224,7 +225,8 @@ impl Node {
         self.send_or_report(Target::Stream(stream), bytes, TooLarge::Message);
     }
 
-    /// Sets the largest packet that NATS takes, in bytes: before [`Node::on_connected`], as it may be another NATS.
+    /// Sets the largest packet that NATS takes, in bytes. Call it before [`Node::on_connected`], as it may be another
+    /// NATS.
     pub fn set_packet_bytes_max(&mut self, bytes: usize, now_us: u64) {
         let is_more = bytes > self.packet_bytes_max;
         self.packet_bytes_max = bytes;
@@ -233,7 +235,7 @@ impl Node {
         }
     }
 
-    /// The connection to NATS is there, with all subscriptions.
+    /// Handles that NATS is connected, with all subscriptions.
     pub fn on_connected(&mut self, now_us: u64) {
         self.is_connected = true;
         self.disconnected_us = None;
@@ -248,19 +250,19 @@ impl Node {
         self.send_hello(now_us, true, false);
     }
 
-    /// The connection to NATS is gone. What is missing will be requested when it is back.
+    /// Handles that the connection to NATS is gone. The node requests missing messages when it is back.
     pub fn on_disconnected(&mut self, now_us: u64) {
         self.is_connected = false;
         self.disconnected_us.get_or_insert(now_us);
     }
 
-    /// The shell reads no packets from now on. The silence of others counts for nothing meanwhile, and neither does a
-    /// reply that does not come.
+    /// Handles that the shell reads no packets from now on. The node ignores the silence of others meanwhile, and
+    /// missing replies.
     pub fn on_reading_paused(&mut self, now_us: u64) {
         self.reading_paused_us.get_or_insert(now_us);
     }
 
-    /// The shell reads packets again.
+    /// Handles that the shell reads packets again.
     pub fn on_reading_resumed(&mut self, now_us: u64) {
         let Some(since_us) = self.reading_paused_us.take() else { return };
         let paused_us = now_us.saturating_sub(since_us);
@@ -273,15 +275,15 @@ impl Node {
         }
     }
 
-    /// The node leaves.
+    /// Sends a goodbye.
     pub fn on_leave(&mut self, now_us: u64) {
         self.send_hello(now_us, false, true);
     }
 
-    /// A packet has come, which was sent to this target.
+    /// Handles a packet, which was sent to this target.
     ///
     /// # Errors
-    /// When it can't be read.
+    /// If it can't be decoded.
     pub fn on_packet(
         &mut self,
         target: Target,
@@ -309,7 +311,7 @@ impl Node {
         Ok(())
     }
 
-    /// Time has passed.
+    /// Lets time pass.
     pub fn on_time(&mut self, now_us: u64) {
         let stood_still = now_us.saturating_sub(self.time_us) > STOOD_STILL_US;
         self.time_us = now_us;
@@ -325,7 +327,7 @@ impl Node {
         }
     }
 
-    /// Notices which nodes are silent and which replies are late, and forgets nodes that are gone for long.
+    /// Finds silent nodes and late replies, and forgets nodes that have been gone for long.
     fn verify_peers(&mut self, stood_still: bool, now_us: u64) {
         let mut all = Vec::new();
         for peer in self.peers.values_mut() {
@@ -359,7 +361,7 @@ impl Node {
         self.forget_old_peers(now_us);
     }
 
-    /// When time matters next, in microseconds.
+    /// Returns the next time at which [`Node::on_time`] must be called, in microseconds.
     pub fn due_us(&self) -> u64 {
         let silent = |peer: &Peer| peer.state.is_up.then_some(peer.state.received_us + SILENT_US);
         let peers = self.peers.values();
@@ -375,7 +377,7 @@ impl Node {
         }
     }
 
-    /// What the shell has to do. Requests of several streams go in one packet.
+    /// Returns what the shell must do. Requests of several streams go in one packet.
     pub fn poll_outputs(&mut self, now_us: u64) -> Vec<Output> {
         if self.is_connected {
             self.send_requests(now_us);
@@ -391,7 +393,7 @@ impl Node {
         self.send_or_report(target, bytes, TooLarge::Other);
     }
 
-    /// Sends a packet, or reports one that NATS would refuse.
+    /// Sends a packet, or reports one that NATS would reject.
     fn send_or_report(&mut self, target: Target, bytes: Bytes, content: TooLarge) {
         if !self.is_connected {
             return;
@@ -431,7 +433,7 @@ impl Node {
         self.send(Target::Nodes, Packet::Hello(hello).encode());
     }
 
-    /// Another node, which may be new here. `None` where there is no capacity for a new one.
+    /// Returns another node, which may be new here. `None` if there is no capacity for a new one.
     fn peer(&mut self, node: NodeId, now_us: u64) -> Option<&mut Peer> {
         if node == self.settings.node {
             return None;
@@ -453,7 +455,7 @@ impl Node {
         let Some(peer) = self.peer(node, now_us) else { return };
         peer.state.received_us = now_us;
         if is_replayed && !peer.streams.has_requested(stream) {
-            // The request was that of an earlier interest.
+            // The request was of an earlier interest.
             peer.streams.duplicates += 1;
             return;
         }
@@ -491,7 +493,7 @@ impl Node {
         } else {
             peer.streams.give_up_all(&mut out);
             peer.give_up_unsure(&mut out);
-            // A message may still be under way.
+            // A message may still be in flight.
             peer.streams.on_tails(&hello.heads, now_us);
             has_expired = peer.entries.on_down();
             gone = peer.groups.on_down();
@@ -577,7 +579,7 @@ impl Node {
         }
     }
 
-    /// Nodes that are gone for longer than this, in microseconds.
+    /// Returns the nodes that have been gone for longer than this, in microseconds.
     fn gone_peers(&self, longer_us: u64, now_us: u64) -> impl Iterator<Item = &PeerState> {
         self.peers()
             .filter(move |peer| !peer.is_up && now_us.saturating_sub(peer.received_us) > longer_us)
@@ -588,8 +590,8 @@ impl Node {
         old.into_iter().for_each(|node| self.forget_peer(node));
     }
 
-    /// Forgets the node that is gone the longest. False where none is gone for longer than nodes retain messages: this
-    /// node would request those anew, and deliver them twice, if the other came back.
+    /// Forgets the node that has been gone the longest. Returns false if none has been gone for longer than nodes
+    /// retain messages: this node would request those anew, and deliver them twice, if the other came back.
     fn evict_peer(&mut self, now_us: u64) -> bool {
         let gone = self.gone_peers(RETAINED_US, now_us);
         let oldest = gone.min_by_key(|peer| peer.received_us).map(|peer| peer.node);

@@ -6,27 +6,27 @@ use presence::{Change, Page};
 
 use crate::{Call, CallReply, ClientConnect, GroupMembers, GroupMessage, PresenceRequest, Stream};
 
-/// Where a packet goes.
+/// The target of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// To all nodes that subscribe to a stream.
+    /// All nodes that subscribe to a stream.
     Stream(Stream),
-    /// To all nodes.
+    /// All nodes.
     Nodes,
-    /// To one node.
+    /// One node.
     Node(NodeId),
 }
 
-/// What the shell has to do, in this order.
+/// An action for the shell; it performs all in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Subscribe to a stream. What is sent afterwards must reach NATS after the subscription.
+    /// Subscribe to a stream. Packets that are sent afterwards must reach NATS after the subscription.
     Subscribe(Stream),
     /// End the subscription.
     Unsubscribe(Stream),
     /// Send a packet.
     Send {
-        /// Where it goes.
+        /// The target.
         target: Target,
         /// The packet.
         bytes: Bytes,
@@ -37,7 +37,7 @@ pub enum Output {
         node: NodeId,
         /// Its stream.
         stream: Stream,
-        /// What was published.
+        /// The payload.
         payload: Bytes,
     },
     /// Messages of a stream are lost. They came before those that are delivered from now on.
@@ -46,7 +46,7 @@ pub enum Output {
         node: NodeId,
         /// Their stream.
         stream: Stream,
-        /// How many, where that is known.
+        /// The number of messages, if it is known.
         lost: Option<u64>,
     },
     /// Change the entries of another node in presence.
@@ -56,7 +56,7 @@ pub enum Output {
         /// The changes, in their order.
         changes: Vec<Change>,
     },
-    /// Make the entries of another node, in the range of a page, those of the page.
+    /// Replace the entries of another node, in the range of a page, by those of the page.
     PresencePage {
         /// The node, whose entries they are.
         node: NodeId,
@@ -66,9 +66,9 @@ pub enum Output {
     /// Remove all entries of another node.
     PresenceExpired(NodeId),
     /// Read a page of this node's own entries, of about [`crate::PRESENCE_PACKET_BYTES`] and from the number that the
-    /// request names, and give both to [`crate::Node::on_presence_read`].
+    /// request names, and pass both to [`crate::Node::on_presence_read`].
     ReadPresence(PresenceRequest),
-    /// Another node has so many members of groups from now on.
+    /// Set the numbers of members that another node has of groups.
     GroupsChanged {
         /// The node.
         node: NodeId,
@@ -83,23 +83,23 @@ pub enum Output {
         /// Their connects.
         connects: Vec<ClientConnect>,
     },
-    /// Connects to another node are lost: [publish](crate::Node::publish_connects) those of all MQTT clients here again, so that
-    /// the other node compares them.
+    /// Connects to another node are lost: [publish](crate::Node::publish_connects) those of all MQTT clients here
+    /// again, so that the other node compares them.
     RepeatConnects,
-    /// Give a message to a member of a group here, and to no one else.
+    /// Pass a message to a member of a group here alone.
     DeliverToGroup {
         /// The node that passed it on.
         node: NodeId,
         /// The message and the group.
         message: GroupMessage,
     },
-    /// Do a call of the API that another node has sent, and send it the reply.
+    /// Perform a call of the API that another node has sent, and send it the reply.
     Call(Call),
-    /// A reply to a call of this node has come.
+    /// Take the reply to a call of this node.
     CallReply(CallReply),
     /// Report a packet that is not sent, because it is larger than NATS takes ([`crate::Node::set_packet_bytes_max`]).
     TooLarge {
-        /// What is in it.
+        /// The content of the packet.
         content: TooLarge,
         /// Its length, in bytes.
         bytes: usize,
@@ -110,23 +110,23 @@ pub enum Output {
     Down {
         /// The node.
         node: NodeId,
-        /// It has said so.
+        /// True if it has said goodbye.
         has_left: bool,
     },
 }
 
-/// What is in a packet that is too large for NATS.
+/// The content of a packet that is too large for NATS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooLarge {
     /// A message: members at other nodes don't get it.
     Message,
-    /// What a user shows in a topic with presence: other nodes don't list it.
+    /// A user's payload in a topic with presence: other nodes don't list the user.
     PresenceEntry,
-    /// Something else.
+    /// Another content.
     Other,
 }
 
-/// What a node has counted since it started.
+/// Counters of a node since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Messages of this node.
@@ -135,13 +135,13 @@ pub struct Counts {
     pub delivered: u64,
     /// Messages that came a second time and were dropped.
     pub duplicates: u64,
-    /// Messages of streams that no topic here is in.
+    /// Messages of streams to which no topic here belongs.
     pub unwanted: u64,
     /// Messages that other nodes requested and got.
     pub replayed: u64,
     /// Requests of this node for messages that it missed.
     pub requests: u64,
-    /// Times that messages were lost for good.
+    /// How often messages were lost for good.
     pub gaps: u64,
     /// Packets that could not be read.
     pub damaged: u64,
@@ -152,11 +152,11 @@ pub struct Counts {
     pub presence_sent: u64,
     /// Changes of other nodes' entries.
     pub presence_received: u64,
-    /// Messages that this node had no member of a group for, and passed to another one.
+    /// Messages for a group without a member here, which this node passed to another one.
     pub groups_passed: u64,
     /// Messages for members of groups that another node has passed to this one.
     pub groups_received: u64,
-    /// Times that this node has read all entries of another one: once for each that has joined or come back, and once
+    /// How often this node has read all entries of another one: once for each that has joined or come back, and once
     /// for each loss of changes.
     pub presence_reads: u64,
 }

@@ -1,6 +1,6 @@
 //! Packets as bytes.
 //!
-//! The first byte is the version, 1; the second says what follows.
+//! The first byte is the version, 1; the second is the kind.
 //!
 //! | second byte | packet | what follows |
 //! | --- | --- | --- |
@@ -20,10 +20,10 @@
 //! The payload of a message of [`Stream::PRESENCE`] is a [`PresenceDiff`], a map as well, and that of one of
 //! [`Stream::MQTT`] a [`MqttEvent`].
 //!
-//! Numbers of fields stay for good. A reader passes over fields that it doesn't know, so that nodes of two versions that
-//! follow each other understand each other. A packet of another version, or of another kind, is an error: the reader
-//! drops and counts it. So a node sends what earlier versions don't know to those alone whose hello says that they do, or to
-//! a stream that only those subscribe to.
+//! Numbers of fields never change. A reader skips fields that it doesn't know, so that nodes of two successive
+//! versions understand each other. A packet of another version, or of another kind, is an error: the reader drops and
+//! counts it. So a node sends kinds that earlier versions don't know only to nodes whose hello announces them, or to
+//! a stream to which only those subscribe.
 
 use bytes::Bytes;
 use minicbor::{Decode, Encode};
@@ -50,18 +50,18 @@ const GROUPS_PAGE: u8 = 12;
 /// Bytes of a message before its payload.
 const HEADER_BYTES: usize = 16;
 
-/// What one node sends to others.
+/// A packet from one node to others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet {
     /// A published message.
     Message(Message),
-    /// What a node says of itself.
+    /// A node's description of itself.
     Hello(Hello),
     /// A request for the newest numbers.
     HeadsRequest(HeadsRequest),
     /// Its reply.
     HeadsReply(HeadsReply),
-    /// A request for messages that are missing.
+    /// A request for missing messages.
     ReplayRequest(ReplayRequest),
     /// The end of its reply: the messages came before.
     ReplayReply(ReplayReply),
@@ -88,48 +88,48 @@ pub struct Message {
     pub stream: Stream,
     /// Its number among the node's messages to the stream. The one before has the number before.
     pub number: u64,
-    /// What was published.
+    /// The payload.
     pub payload: Bytes,
 }
 
-/// What a node says of itself, once a second and when it has connected to NATS.
+/// A node's description of itself, sent once a second and when it has connected to NATS.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct Hello {
     /// The node.
     #[n(0)]
     pub node: u32,
-    /// What its operator calls it.
+    /// The name that its operator chose.
     #[cbor(n(1), default)]
     pub name: String,
     /// The version of its program.
     #[cbor(n(2), default)]
     pub version: String,
-    /// The number of this hello. A reader that misses one asks for the newest numbers of all its streams.
+    /// The number of this hello. A reader that misses one requests the newest numbers of all its streams.
     #[cbor(n(3), default)]
     pub number: u64,
     /// The newest numbers of the streams that changed since the hello before.
     #[cbor(n(4), default)]
     pub heads: Vec<(u16, u64)>,
-    /// The node leaves.
+    /// True if the node leaves.
     #[cbor(n(5), default)]
     pub is_goodbye: bool,
-    /// Every other node is to send a hello as a reply.
+    /// True if every other node must reply with a hello.
     #[cbor(n(6), default)]
     pub is_reply_requested: bool,
     /// Connections that it has.
     #[cbor(n(7), default)]
     pub connections: u64,
-    /// Whether it drains.
+    /// True while it drains.
     #[cbor(n(8), default)]
     pub is_draining: bool,
-    /// It shares its entries in presence: it sends changes, and replies to requests for pages.
+    /// True if it shares its entries in presence: it sends changes, and replies to requests for pages.
     #[cbor(n(9), default)]
     pub has_presence: bool,
-    /// It replies to calls of the API.
+    /// True if it replies to calls of the API.
     #[cbor(n(10), default)]
     pub has_calls: bool,
-    /// It takes part in groups over nodes: it says how many members it has, and replies to requests for that.
+    /// True if it takes part in groups over nodes: it sends its numbers of members, and replies to requests for them.
     #[cbor(n(11), default)]
     pub has_groups: bool,
     /// The largest number of the [logical clock](crate::LogicalClock) that it knows.
@@ -144,7 +144,7 @@ pub struct HeadsRequest {
     /// The node that requests them.
     #[n(0)]
     pub node: u32,
-    /// The reply has the same.
+    /// The id, which the reply repeats.
     #[n(1)]
     pub id: u64,
     /// The streams.
@@ -159,13 +159,13 @@ pub struct HeadsReply {
     /// The node that replies.
     #[n(0)]
     pub node: u32,
-    /// That of the request.
+    /// The id of the request.
     #[n(1)]
     pub id: u64,
     /// The time by the clock of the node that replies, in microseconds.
     #[n(2)]
     pub now_us: u64,
-    /// The streams that it has sent anything to.
+    /// The streams to which it has sent a message.
     #[n(3)]
     pub heads: Vec<Head>,
 }
@@ -185,17 +185,17 @@ pub struct Head {
     pub at_us: u64,
 }
 
-/// A request for messages that are missing.
+/// A request for missing messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct ReplayRequest {
     /// The node that requests them.
     #[n(0)]
     pub node: u32,
-    /// The reply has the same.
+    /// The id, which the reply repeats.
     #[n(1)]
     pub id: u64,
-    /// What is missing.
+    /// The missing messages.
     #[n(2)]
     pub ranges: Vec<RequestedRange>,
 }
@@ -207,13 +207,13 @@ pub struct RequestedRange {
     /// The stream.
     #[n(0)]
     pub stream: u16,
-    /// The number before the first one,
+    /// The number before the first one.
     #[n(1)]
     pub after: u64,
-    /// the last number,
+    /// The last number.
     #[n(2)]
     pub to: u64,
-    /// and the earliest time, by the clock of the node that published them, in microseconds; 0 for any.
+    /// The earliest time, by the clock of the node that published the messages, in microseconds; 0 for any.
     #[cbor(n(3), default)]
     pub since_us: u64,
 }
@@ -225,10 +225,10 @@ pub struct ReplayReply {
     /// The node that replies.
     #[n(0)]
     pub node: u32,
-    /// That of the request.
+    /// The id of the request.
     #[n(1)]
     pub id: u64,
-    /// What was sent.
+    /// The sent messages.
     #[n(2)]
     pub ranges: Vec<ReplayedRange>,
 }
@@ -240,28 +240,29 @@ pub struct ReplayedRange {
     /// The stream.
     #[n(0)]
     pub stream: u16,
-    /// The first number; `to` + 1 where nothing was sent.
+    /// The first number; `to` + 1 if none was sent.
     #[n(1)]
     pub first: u64,
     /// The last number.
     #[n(2)]
     pub to: u64,
-    /// No message is missing between what was requested and `first`. False where the node retains some no longer.
+    /// True if no message is missing between the requested start and `first`. False if the node retains some no
+    /// longer.
     #[n(3)]
     pub is_whole: bool,
 }
 
-/// What has changed of a node's entries in presence: the payload of a message of [`Stream::PRESENCE`].
+/// Changes of a node's entries in presence: the payload of a message of [`Stream::PRESENCE`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct PresenceDiff {
-    /// Its number. The one before has the number before.
+    /// Its number. The diff before has the number before.
     #[n(0)]
     pub number: u64,
     /// The changes, in their order.
     #[cbor(n(1), default)]
     pub changes: Vec<Change>,
-    /// The node has lost changes: others must read all its entries anew.
+    /// True if the node has lost changes: others must read all its entries anew.
     #[cbor(n(2), default)]
     pub is_reset: bool,
 }
@@ -273,7 +274,7 @@ pub struct PresenceRequest {
     /// The node that requests it.
     #[n(0)]
     pub node: u32,
-    /// The reply has the same.
+    /// The id, which the reply repeats.
     #[n(1)]
     pub id: u64,
     /// The first number of the page.
@@ -288,7 +289,7 @@ pub struct PresencePage {
     /// The node, whose entries they are.
     #[n(0)]
     pub node: u32,
-    /// That of the request.
+    /// The id of the request.
     #[n(1)]
     pub id: u64,
     /// The number of the last diff whose changes are in the page. It may have later ones.
@@ -297,7 +298,7 @@ pub struct PresencePage {
     /// The first number of the range.
     #[n(3)]
     pub from: u64,
-    /// The number behind the range; without one it has no end.
+    /// The number behind the range; `None` if it has no end.
     #[n(4)]
     pub to: Option<u64>,
     /// The entries, in ascending order of their numbers.
@@ -305,17 +306,17 @@ pub struct PresencePage {
     pub entries: Vec<SharedEntry>,
 }
 
-/// A call of the API that another node is to do by itself.
+/// A call of the API that another node must perform by itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct Call {
     /// The node that calls.
     #[n(0)]
     pub node: u32,
-    /// The reply has the same.
+    /// The id, which the reply repeats.
     #[n(1)]
     pub id: u64,
-    /// The method, as of HTTP.
+    /// The HTTP method.
     #[n(2)]
     pub method: String,
     /// The path and the query.
@@ -326,17 +327,17 @@ pub struct Call {
     pub body: Vec<u8>,
 }
 
-/// What a call of the API came to.
+/// The result of a call of the API.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct CallReply {
     /// The node that replies.
     #[n(0)]
     pub node: u32,
-    /// That of the call.
+    /// The id of the call.
     #[n(1)]
     pub id: u64,
-    /// The status, as of HTTP.
+    /// The HTTP status.
     #[n(2)]
     pub status: u16,
     /// The body: JSON.
@@ -344,11 +345,11 @@ pub struct CallReply {
     pub body: Vec<u8>,
 }
 
-/// What a node publishes of MQTT: one of these.
+/// An event of MQTT that a node publishes: one of these.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct MqttEvent {
-    /// How many members it has.
+    /// Its changed numbers of members.
     #[n(0)]
     pub diff: Option<GroupDiff>,
     /// A message that it passes on.
@@ -366,25 +367,26 @@ pub struct ClientConnect {
     /// The key of its session.
     #[n(0)]
     pub key: String,
-    /// What the [logical clock](crate::LogicalClock) of the node said: of two connects all nodes know the same as the later.
+    /// The number by the node's [logical clock](crate::LogicalClock), by which all nodes agree which of two connects
+    /// is later.
     #[n(1)]
     pub number: u64,
-    /// Its session begins anew (Clean Start): earlier ones at other nodes end.
+    /// True if its session begins anew (Clean Start): earlier ones at other nodes end.
     #[cbor(n(2), default)]
     pub is_clean: bool,
 }
 
-/// Groups of which a node has another number of members.
+/// Groups whose number of members at a node has changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct GroupDiff {
-    /// Its number among those of the node.
+    /// Its number among the diffs of the node.
     #[n(0)]
     pub number: u64,
-    /// Groups by their names in the hub, and how many members each has.
+    /// Groups by their names in the hub, with their numbers of members.
     #[cbor(n(1), default)]
     pub changes: Vec<(String, u32)>,
-    /// Another process goes on as the node: others must read all its groups anew.
+    /// True if another process continues as the node: others must read all its groups anew.
     #[cbor(n(2), default)]
     pub is_reset: bool,
 }
@@ -402,7 +404,7 @@ pub struct GroupMessage {
     /// The nodes that the message has passed.
     #[cbor(n(2), default)]
     pub passed: Vec<u32>,
-    /// What was published.
+    /// The publication.
     #[cbor(n(3), with = "minicbor::bytes", default)]
     pub publication: Vec<u8>,
 }
@@ -414,7 +416,7 @@ pub struct GroupsRequest {
     /// The node that requests them.
     #[n(0)]
     pub node: u32,
-    /// The reply has the same.
+    /// The id, which the reply repeats.
     #[n(1)]
     pub id: u64,
 }
@@ -426,27 +428,27 @@ pub struct GroupsPage {
     /// The node that replies.
     #[n(0)]
     pub node: u32,
-    /// That of the request.
+    /// The id of the request.
     #[n(1)]
     pub id: u64,
-    /// The number of the last diff whose changes are in it.
+    /// The number of the last diff whose changes it includes.
     #[n(2)]
     pub number: u64,
     /// The number of the part, from 0 on.
     #[n(3)]
     pub part: u32,
-    /// No part follows.
+    /// True if no part follows.
     #[cbor(n(4), default)]
     pub is_last: bool,
-    /// Groups, and how many members each has.
+    /// Groups, with their numbers of members.
     #[cbor(n(5), default)]
     pub groups: Vec<(String, u32)>,
 }
 
-/// Why bytes are no packet.
+/// Why bytes are not a valid packet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
-    /// They are too few.
+    /// The bytes are too few.
     #[error("the packet ends in its head")]
     Short,
     /// Another version sent it.
@@ -464,7 +466,7 @@ pub enum PacketError {
 }
 
 impl Message {
-    /// Writes a message. `write` appends the payload.
+    /// Encodes a message. `write` appends the payload.
     pub fn encode(
         node: NodeId,
         stream: Stream,
@@ -496,14 +498,14 @@ impl Message {
 impl PresenceDiff {
     /// Appends its bytes.
     pub fn encode_into(&self, out: &mut Vec<u8>) {
-        // Writing to a vector does not fail.
+        // Writing to a vector can't fail.
         let _ = minicbor::encode(self, out);
     }
 
-    /// Reads a diff.
+    /// Decodes a diff.
     ///
     /// # Errors
-    /// When the bytes are damaged.
+    /// If the bytes are damaged.
     pub fn decode(bytes: &[u8]) -> Result<Self, PacketError> {
         read(bytes)
     }
@@ -512,24 +514,24 @@ impl PresenceDiff {
 impl MqttEvent {
     /// Appends its bytes.
     pub fn encode_into(&self, out: &mut Vec<u8>) {
-        // Writing to a vector does not fail.
+        // Writing to a vector can't fail.
         let _ = minicbor::encode(self, out);
     }
 
-    /// Reads an event.
+    /// Decodes an event.
     ///
     /// # Errors
-    /// When the bytes are damaged.
+    /// If the bytes are damaged.
     pub fn decode(bytes: &[u8]) -> Result<Self, PacketError> {
         read(bytes)
     }
 }
 
 impl PresencePage {
-    /// Reads a page.
+    /// Decodes a page.
     ///
     /// # Errors
-    /// When the bytes are damaged, or the entries are out of order or of the range.
+    /// If the bytes are damaged, or the entries are out of order or of the range.
     fn decode(bytes: &[u8]) -> Result<Self, PacketError> {
         let page: Self = read(bytes)?;
         let is_in_order = page.entries.is_sorted_by(|one, next| one.number < next.number);
@@ -546,14 +548,14 @@ impl PresencePage {
         Ok(page)
     }
 
-    /// The entries, as presence takes them.
+    /// Returns the entries as a page of presence.
     pub fn into_page(self) -> Page {
         Page { from: self.from, to: self.to, entries: self.entries }
     }
 }
 
 impl Packet {
-    /// Writes a packet.
+    /// Encodes a packet.
     pub fn encode(&self) -> Bytes {
         match self {
             Packet::Message(message) => {
@@ -574,10 +576,10 @@ impl Packet {
         }
     }
 
-    /// Reads a packet.
+    /// Decodes a packet.
     ///
     /// # Errors
-    /// When the bytes are damaged, or of a version that this one does not know.
+    /// If the bytes are damaged, or of a version that this one does not know.
     pub fn decode(bytes: &Bytes) -> Result<Packet, PacketError> {
         let ([version, kind], rest) = bytes.split_first_chunk().ok_or(PacketError::Short)?;
         if *version != VERSION {
@@ -603,7 +605,7 @@ impl Packet {
 
 fn map(kind: u8, packet: &impl Encode<()>) -> Bytes {
     let mut bytes = vec![VERSION, kind];
-    // Writing to a vector does not fail.
+    // Writing to a vector can't fail.
     let _ = minicbor::encode(packet, &mut bytes);
     bytes.into()
 }

@@ -1,4 +1,4 @@
-//! What a node knows of another one.
+//! A node's state of another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,37 +9,38 @@ use crate::groups::PeerGroups;
 use crate::incoming::{IncomingStreams, StreamOutput};
 use crate::{Hello, Stream};
 
-/// The most requests that await a reply. The node forgets the oldest beyond.
+/// Requests that await a reply, at most. Beyond it, the node forgets the oldest.
 const REQUESTS_MAX: usize = 64;
 
 /// How long the node waits for the newest numbers, in microseconds, before it requests them once more. The request or
 /// its reply may be lost.
 const HEADS_REPLY_US: u64 = 2_000_000;
 
-/// How long a node may be silent and still come back with what it has sent, in microseconds: as long as its messages are
-/// requested.
+/// How long a node may be silent and still come back with the messages that it has sent, in microseconds: as long as
+/// its messages are requested.
 const GONE_US: u64 = 12_000_000;
 
-/// Another node, as it was at its last hello.
+/// The state of another node at its last hello.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerState {
     /// The node.
     pub node: NodeId,
-    /// What its operator calls it.
+    /// The name that its operator chose.
     pub name: String,
     /// The version of its program.
     pub version: String,
     /// Connections that it has.
     pub connections: u64,
-    /// It drains.
+    /// True while it drains.
     pub is_draining: bool,
-    /// It replies to calls of the API.
+    /// True if it replies to calls of the API.
     pub has_calls: bool,
-    /// It sends hellos.
+    /// True while it sends hellos.
     pub is_up: bool,
-    /// How often it came or came back, or the connection to NATS of one of both nodes did. A call may have been lost before.
+    /// How often the node came or came back, or the connection to NATS of one of both nodes did. A call may have been
+    /// lost before.
     pub comings: u64,
-    /// It has said that it leaves.
+    /// True if it has said goodbye.
     pub has_left: bool,
     /// When its last packet came, in microseconds.
     pub received_us: u64,
@@ -52,12 +53,12 @@ pub(crate) struct Peer {
     pub streams: IncomingStreams,
     pub entries: PeerEntries,
     pub groups: PeerGroups,
-    /// Requests for heads: when they were sent, and of which streams.
+    /// Requests for heads: when they were sent, and their streams.
     requests: BTreeMap<u64, (u64, Vec<Stream>)>,
     /// Streams in which this node may have missed messages without noticing. A reply to a request for heads clears a
     /// stream.
     unsure: BTreeSet<Stream>,
-    /// Since when they may be missing, in microseconds. A request that was sent earlier does not count.
+    /// Since when messages may be missing, in microseconds. Earlier requests do not count.
     unsure_us: u64,
     /// The last request that was sent once more.
     repeated: u64,
@@ -82,7 +83,7 @@ impl Peer {
         }
     }
 
-    /// Takes what the node says of itself. False where a newer hello has come before.
+    /// Applies a hello of the node. Returns false if a newer one has come before.
     pub fn on_hello(&mut self, hello: &Hello, now_us: u64) -> bool {
         if hello.number <= self.hello_number {
             return false;
@@ -113,42 +114,43 @@ impl Peer {
         }
     }
 
-    /// Packets of the peer may be lost. Requests the newest numbers of these streams: all in which this node is interested.
+    /// Handles a possible loss of the peer's packets. Requests the newest numbers of these streams: all in which this
+    /// node is interested.
     pub fn on_loss(&mut self, streams: &[Stream], now_us: u64) {
         self.unsure_us = now_us;
         self.unsure.extend(streams);
         self.streams.heads_to_request.extend(streams);
     }
 
-    /// Interest in a stream has ended.
+    /// Handles that interest in a stream has ended.
     pub fn on_interest_ended(&mut self, stream: Stream) {
         self.unsure.remove(&stream);
         self.streams.on_interest_ended(stream);
     }
 
-    /// How many streams the node has not received as far as the peer has sent them, or does not know whether it has.
+    /// Returns the number of streams of which messages are missing, or may be.
     pub fn pending_streams(&self) -> usize {
         self.streams.pending().chain(self.unsure.iter().copied()).collect::<BTreeSet<_>>().len()
     }
 
-    /// When a node that is silent is taken to be gone for good, where messages of it may be missing.
+    /// Returns when a silent node counts as gone for good, if messages of it may be missing.
     pub fn unsure_due_us(&self) -> Option<u64> {
         let is_waiting = !self.state.is_up && !self.unsure.is_empty();
         is_waiting.then_some(self.state.received_us.saturating_add(GONE_US))
     }
 
-    /// The node is gone: what is missing of it can't be known any more.
+    /// Handles that the node is gone: missing messages of it can't be detected any more.
     pub fn give_up_unsure(&mut self, out: &mut Vec<StreamOutput>) {
         let unsure = std::mem::take(&mut self.unsure).into_iter();
         out.extend(unsure.map(|stream| StreamOutput::Gap(stream, None)));
     }
 
-    /// The shell reads packets again.
+    /// Handles that the shell reads packets again.
     pub fn on_resumed(&mut self, now_us: u64) {
         self.resumed_us = now_us;
     }
 
-    /// Requests the heads once more whose reply is late. It still counts when it comes.
+    /// Requests heads once more whose reply is late. A late reply still counts.
     pub fn request_again(&mut self, now_us: u64) {
         for (id, (sent_us, streams)) in self.requests.range(self.repeated + 1..) {
             if now_us < HEADS_REPLY_US.saturating_add(self.resumed_us.max(*sent_us)) {
@@ -159,7 +161,7 @@ impl Peer {
         }
     }
 
-    /// A reply has come: when the request was sent, and its streams.
+    /// Handles a reply: returns when the request was sent, and its streams.
     pub fn take_request(&mut self, id: u64) -> Option<(u64, Vec<Stream>)> {
         let (sent_us, streams) = self.requests.remove(&id)?;
         if sent_us >= self.unsure_us {

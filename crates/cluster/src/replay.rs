@@ -1,4 +1,4 @@
-//! What this node publishes: its numbers, and the newest messages for nodes that have missed some.
+//! The publishing side of a node: its numbers, and the newest messages for nodes that have missed some.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,17 +8,17 @@ use model::NodeId;
 use crate::stream::PerStream;
 use crate::{Head, Message, ReplayedRange, RequestedRange, Stream};
 
-/// The memory of a retained message beside its bytes, roughly.
+/// The approximate memory of a retained message besides its bytes.
 const RECORD_BYTES: usize = 64;
 
 /// How long a node retains a message, in microseconds.
 pub(crate) const RETAINED_US: u64 = 60_000_000;
 
-/// The most bytes that one request for messages gets; the node that requests them comes back for the rest.
+/// Bytes that one request for messages gets, at most; the requesting node comes back for the rest.
 const REPLY_BYTES_MAX: usize = 4 << 20;
 
-/// Of the bytes for messages, the part that changes of presence may take besides. They are of use only while they are
-/// less than the entries that they are about.
+/// The fraction of the bytes for messages that changes of presence may take in addition. They are useful only while
+/// they are smaller than the entries that they change.
 const PRESENCE_PART: usize = 4;
 
 /// A message that the node retains. It never changes.
@@ -30,7 +30,7 @@ pub struct RetainedMessage {
     pub(crate) bytes: Bytes,
 }
 
-/// Where a page of retained messages begins.
+/// The position at which a page of retained messages begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessagesFrom {
     pub(crate) is_presence: bool,
@@ -42,10 +42,10 @@ pub(crate) struct Replay {
     node: NodeId,
     /// The newest number of each stream, and when it was published.
     heads: PerStream<(u64, u64)>,
-    /// The newest number of each stream that is not retained any more.
+    /// The newest number of each stream that is no longer retained.
     evicted: PerStream<u64>,
     messages: Retained,
-    /// Changes of presence push out no message.
+    /// The changes of presence, which push out no message.
     presence: Retained,
     /// Streams that have changed since the last hello.
     changed: PerStream<bool>,
@@ -56,9 +56,9 @@ struct Retained {
     records: VecDeque<Record>,
     bytes: usize,
     bytes_max: usize,
-    /// When the newest message that is not retained any more was published.
+    /// When the newest message that is no longer retained was published.
     evicted_us: Option<u64>,
-    /// How many are not retained any more: the index of the oldest that is.
+    /// The number of messages that are no longer retained: the index of the oldest retained one.
     evicted_count: u64,
 }
 
@@ -106,7 +106,7 @@ impl Replay {
         bytes
     }
 
-    /// Drops what is too much, or too old.
+    /// Drops messages beyond the limits.
     pub fn evict(&mut self, now_us: u64) {
         let evicted = &mut self.evicted;
         for retained in [&mut self.messages, &mut self.presence] {
@@ -122,18 +122,18 @@ impl Replay {
         if stream == Stream::PRESENCE { &mut self.presence } else { &mut self.messages }
     }
 
-    /// When the newest message that is not retained any more was published, and the newest diff of presence.
+    /// Returns when the newest message that is no longer retained was published, and the newest diff of presence.
     pub fn evicted_us(&self) -> (Option<u64>, Option<u64>) {
         (self.messages.evicted_us, self.presence.evicted_us)
     }
 
-    /// The newest number of a stream and its time, the newest number that is not retained, and whether the stream has
-    /// changed since the last hello.
+    /// Returns the newest number of a stream and its time, the newest number that is not retained, and true if the
+    /// stream has changed since the last hello.
     pub fn stream(&self, stream: Stream) -> ((u64, u64), u64, bool) {
         (self.heads.get(stream), self.evicted.get(stream), self.changed.get(stream))
     }
 
-    /// Retained messages for another process, so many from a place on.
+    /// Returns at most `messages_max` retained messages for another process, from a position on.
     pub fn export(
         &self,
         from: MessagesFrom,
@@ -162,7 +162,7 @@ impl Replay {
         (messages, next)
     }
 
-    /// Another process had this of a stream.
+    /// Restores another process's numbers of a stream.
     pub fn restore_stream(
         &mut self,
         stream: Stream,
@@ -175,7 +175,7 @@ impl Replay {
         self.changed.set(stream, is_changed);
     }
 
-    /// Another process retained these, in their order.
+    /// Restores messages that another process retained, in their order.
     pub fn restore(
         &mut self,
         messages: Vec<RetainedMessage>,
@@ -190,7 +190,7 @@ impl Replay {
         }
     }
 
-    /// The newest numbers of streams that have changed since the call before.
+    /// Returns the newest numbers of streams that have changed since the last call.
     pub fn take_changed(&mut self) -> Vec<(u16, u64)> {
         let changed = Stream::all().filter(|stream| self.changed.get(*stream));
         let heads = changed.map(|stream| (stream.number(), self.heads.get(stream).0)).collect();
@@ -198,7 +198,7 @@ impl Replay {
         heads
     }
 
-    /// The newest numbers of these streams, but for those to which nothing was sent.
+    /// Returns the newest numbers of these streams, except for those without a message.
     pub fn heads(&self, streams: &[u16]) -> Vec<Head> {
         let streams = streams.iter().filter_map(|number| Stream::from_number(*number));
         let heads = streams.map(|stream| (stream.number(), self.heads.get(stream)));
@@ -206,12 +206,12 @@ impl Replay {
         sent.map(|(stream, (number, at_us))| Head { stream, number, at_us }).collect()
     }
 
-    /// Retained bytes.
+    /// Returns the retained bytes.
     pub fn bytes(&self) -> usize {
         self.messages.bytes + self.presence.bytes
     }
 
-    /// The messages that a node has missed, of each stream in the order in which they were published.
+    /// Returns the messages that a node has missed, of each stream in the order in which they were published.
     pub fn find(&self, requested: &[RequestedRange]) -> Found {
         let mut ranges = BTreeMap::<Stream, (RequestedRange, Option<ReplayedRange>)>::new();
         for range in requested {
@@ -253,7 +253,7 @@ impl Replay {
         Found { ranges: replayed.collect(), packets }
     }
 
-    /// Whether no message is missing between what a node requested and the first message that it gets.
+    /// Returns true if no message is missing between a node's requested start and the first message that it gets.
     fn is_whole(&self, stream: Stream, range: &RequestedRange, replayed: &ReplayedRange) -> bool {
         let is_gone = self.evicted.get(stream) > range.after;
         match range.since_us {
@@ -277,7 +277,7 @@ impl Retained {
         }
     }
 
-    /// Drops what is too much, or too old. `on_evicted` gets the stream and the number of each.
+    /// Drops messages beyond the limits. `on_evicted` gets the stream and the number of each.
     fn evict(&mut self, now_us: u64, mut on_evicted: impl FnMut(Stream, u64)) {
         while let Some(oldest) = self.records.front()
             && (self.bytes > self.bytes_max || oldest.at_us.saturating_add(RETAINED_US) < now_us)

@@ -12,20 +12,20 @@ impl Stream {
     /// them costs it less than 1 MB, however many users the node has.
     pub const TOPICS: u16 = 1_024;
 
-    /// All streams: those of topics, the one of everyone, that of presence, and that of MQTT.
+    /// All streams: those of topics, the broadcast stream, and those of presence and MQTT.
     pub const COUNT: usize = Self::TOPICS as usize + 3;
 
-    /// The stream that every node subscribes to: messages to everyone, and those that all nodes retain.
+    /// The stream to which every node subscribes: broadcasts, and messages that all nodes retain.
     pub const EVERYONE: Stream = Stream(Self::TOPICS);
 
-    /// The stream of changes of presence, to which every node subscribes: they are no messages.
+    /// The stream of presence changes, to which every node subscribes: they are not messages.
     pub const PRESENCE: Stream = Stream(Self::TOPICS + 1);
 
-    /// The stream of MQTT, to which every node subscribes: how many members groups have that share messages, and messages
-    /// that a node passes to another one's member.
+    /// The stream of MQTT, to which every node subscribes: the numbers of members of groups that share messages, and
+    /// messages that a node passes to another one's member.
     pub const MQTT: Stream = Stream(Self::TOPICS + 2);
 
-    /// The stream of a topic: the same on every node, in every version.
+    /// Returns the stream of a topic: the same on every node, in every version.
     ///
     /// ```
     /// use cluster::Stream;
@@ -41,33 +41,33 @@ impl Stream {
         Stream(u16::try_from(number).unwrap_or_default())
     }
 
-    /// The stream with this number, if there is one.
+    /// Returns the stream with this number, if it exists.
     pub fn from_number(number: u16) -> Option<Self> {
         (usize::from(number) < Self::COUNT).then_some(Stream(number))
     }
 
-    /// Its number, from 0 on.
+    /// Returns its number, from 0 on.
     pub fn number(self) -> u16 {
         self.0
     }
 
-    /// Its index in a list of all streams.
+    /// Returns its index in a list of all streams.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 
-    /// All streams.
+    /// Returns all streams.
     pub fn all() -> impl Iterator<Item = Stream> {
         (0..=Self::MQTT.0).map(Stream)
     }
 
-    /// The streams of topics.
+    /// Returns the streams of topics.
     pub fn topics() -> impl Iterator<Item = Stream> {
         (0..Self::TOPICS).map(Stream)
     }
 }
 
-/// A number of a message that all nodes come to, in every version, by its payload.
+/// Returns a message's number, computed from its payload: the same on every node, in every version.
 pub fn number_of(payload: &[u8]) -> u64 {
     xxh3_64(payload)
 }

@@ -3,7 +3,7 @@
 //! | subject | carries |
 //! | --- | --- |
 //! | `PREFIX.s.STREAM` | messages of a stream |
-//! | `PREFIX.nodes` | what each node says of itself |
+//! | `PREFIX.nodes` | each node's description of itself |
 //! | `PREFIX.n.NODE` | requests to one node, replies, and messages that it requested |
 
 use crate::Target;
@@ -15,12 +15,12 @@ pub struct Subjects {
 }
 
 impl Subjects {
-    /// The subjects of the cluster of this name: one or more tokens of NATS, with dots between them.
+    /// Makes the subjects of the cluster of this name: one or more tokens of NATS, with dots between them.
     pub fn new(name: &str) -> Self {
         Subjects { prefix: name.into() }
     }
 
-    /// The subject of a target.
+    /// Returns the subject of a target.
     ///
     /// ```
     /// use cluster::{Stream, Subjects, Target};

@@ -1,4 +1,4 @@
-//! Where the database is, and how the connection is secured.
+//! The address of the database, and the security of the connection.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,38 +6,38 @@ use std::time::Duration;
 use admin::tls::{Tls, Trust};
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
-/// How long a connect may take, for each address of a host.
+/// The longest time for a connect, for each address of a host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// After so long without a byte, the kernel asks the other side for a sign of life; then each interval, so often.
+/// After so long without a byte, the kernel probes the peer; then at each interval, this many times.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEPALIVE_RETRIES: u32 = 3;
 
-/// How long sent bytes may stay unacknowledged.
+/// The longest time that sent bytes may stay unacknowledged.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where the database is, and how the connection is secured. `Debug` shows no secret.
+/// The address of the database, and the security of the connection. `Debug` shows no secret.
 #[derive(Clone)]
 pub struct Address {
     pub(crate) config: tokio_postgres::Config,
     pub(crate) tls: Tls,
 }
 
-/// Why a URL is none of a database.
+/// Why a URL does not name a database.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct AddressError(String);
 
 impl Address {
-    /// Reads a URL as libpq has it: `postgres://user@host:5432/database?sslmode=verify-full`, without a password.
-    /// `ca` has certificates of authorities in PEM; without it those of the system count.
+    /// Parses a URL in libpq's form: `postgres://user@host:5432/database?sslmode=verify-full`, without a password.
+    /// `ca` has certificates of authorities in PEM; without it the client trusts those of the system.
     ///
-    /// `sslmode` is that of libpq: `disable`, `prefer` (without one), `require`, `verify-full`. With `ca` the server's
-    /// certificate is verified by all but the first; `prefer` still goes on without TLS where the server has none.
+    /// `sslmode` is that of libpq: `disable`, `prefer` (the default), `require`, `verify-full`. With `ca` all but the
+    /// first verify the server's certificate; `prefer` still goes on without TLS if the server has none.
     ///
     /// # Errors
-    /// When it is no URL of a database, or there are no certificates. The text has no secret.
+    /// If the URL is not of a database, or `ca` has no certificates. The text has no secret.
     pub fn new(url: &str, ca: Option<&str>) -> Result<Self, AddressError> {
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
         let mut rest = Vec::new();
@@ -55,7 +55,7 @@ impl Address {
             ("disable", _) => (SslMode::Disable, Trust::Any),
             ("prefer", None) => (SslMode::Prefer, Trust::Any),
             ("prefer", Some(ca)) => (SslMode::Prefer, Trust::Pem(ca)),
-            // As libpq does: encrypted, but whoever is between may be the server.
+            // As in libpq: encrypted, but an intermediary may pose as the server.
             ("require", None) => (SslMode::Require, Trust::Any),
             ("require" | "verify-full", Some(ca)) => (SslMode::Require, Trust::Pem(ca)),
             ("verify-full", None) => (SslMode::Require, Trust::System),
@@ -79,7 +79,7 @@ impl Address {
             ));
         }
         if config.get_hosts().len() > 1 {
-            // A standby has the rows, but deletes none.
+            // A standby has the rows, but can't delete them.
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
         config.ssl_mode(mode).keepalives(true);
@@ -95,13 +95,13 @@ impl Address {
         Ok(Address { config, tls })
     }
 
-    /// The user that the URL names, or the process's.
+    /// Returns the user that the URL names, or the process's.
     pub fn user(&self) -> &str {
         self.config.get_user().unwrap_or("")
     }
 }
 
-/// An error of the parser, with its cause.
+/// Makes an error of the parser, with its cause.
 fn unreadable(error: tokio_postgres::Error) -> AddressError {
     let cause = std::error::Error::source(&error).map(|cause| format!(" ({cause})"));
     AddressError(format!("it can't be read{}", cause.unwrap_or_default()))

@@ -1,39 +1,39 @@
-//! What goes wrong with the database, and what an operator does about it.
+//! Errors of the database, and what an operator does about them.
 
 use std::error::Error;
 
 use tokio_postgres::error::SqlState;
 
-/// What goes wrong with the database.
+/// An error of the database.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DatabaseError {
-    /// It can't be reached, or the connection broke, or it does not let the user in.
+    /// The database can't be reached, or the connection broke, or the database rejects the user.
     #[error("{0}")]
     Connection(String),
     /// A statement took too long.
     #[error("PostgreSQL did not reply in {0} seconds")]
     Timeout(u64),
-    /// Its version is too old.
+    /// The server's version is too old.
     #[error("PostgreSQL {0} is too old: 14 or later is needed")]
     OldServer(String),
-    /// The schema is not there, and this user may not make it.
+    /// The schema does not exist, and this user may not make it.
     #[error(
         "the schema {schema:?} has no {part} (version {found} of {wanted}), and the user {user:?} may not make it \
          ({cause}): have its owner apply it, throng {part} migrate --print | psql, and grant this user what \
          the documentation says"
     )]
     NotMigrated {
-        /// What the schema is of.
+        /// The part of Throng that needs the schema.
         part: &'static str,
         /// The schema.
         schema: String,
-        /// The version that is there; 0 is none.
+        /// The version in the database; 0 is none.
         found: i32,
         /// The version of this program.
         wanted: i32,
         /// The user of the connection.
         user: String,
-        /// What PostgreSQL said.
+        /// The reason that PostgreSQL gave.
         cause: String,
     },
     /// A newer program has made the schema.
@@ -42,11 +42,11 @@ pub enum DatabaseError {
          program that has migrated it"
     )]
     Newer {
-        /// What the schema is of.
+        /// The part of Throng that needs the schema.
         part: &'static str,
         /// The schema.
         schema: String,
-        /// The version that is there.
+        /// The version in the database.
         found: i32,
         /// The version of this program.
         wanted: i32,
@@ -57,7 +57,7 @@ pub enum DatabaseError {
     /// A statement failed.
     #[error("{0}")]
     Statement(String),
-    /// PostgreSQL has ended a statement: it took too long, or somebody has canceled it.
+    /// PostgreSQL has ended a statement: it took too long, or an operator has canceled it.
     #[error("{0}")]
     Canceled(String),
 }
@@ -67,7 +67,7 @@ impl From<tokio_postgres::Error> for DatabaseError {
         let text = text(&error);
         match error.code() {
             Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => DatabaseError::Denied(text),
-            // Of the class 57, but the session goes on.
+            // It is in class 57, but the session goes on.
             Some(code) if *code == SqlState::QUERY_CANCELED => DatabaseError::Canceled(text),
             Some(code) if is_of_connection(code) => DatabaseError::Connection(text),
             Some(_) => DatabaseError::Statement(text),
@@ -77,7 +77,7 @@ impl From<tokio_postgres::Error> for DatabaseError {
 }
 
 impl DatabaseError {
-    /// Whether the operator must do something: to try again does not help by itself.
+    /// Returns true if the operator must act: a retry alone does not help.
     pub fn needs_operator(&self) -> bool {
         match self {
             DatabaseError::Connection(_)
@@ -92,12 +92,12 @@ impl DatabaseError {
     }
 }
 
-/// Errors of the server that speak of the connection: its classes 08, 53 and 57.
+/// Returns true for the server's errors of the connection: its classes 08, 53 and 57.
 fn is_of_connection(code: &SqlState) -> bool {
     ["08", "53", "57"].iter().any(|class| code.code().starts_with(class))
 }
 
-/// The error with its causes, on one line.
+/// Returns the error with its causes, on one line.
 pub(crate) fn text(error: &tokio_postgres::Error) -> String {
     if let Some(error) = error.as_db_error() {
         let detail = error.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();

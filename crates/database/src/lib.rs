@@ -1,7 +1,7 @@
-//! Connections to PostgreSQL, and the versions of what a part of Throng has in a schema there.
+//! Connections to PostgreSQL, and versioned schemas there for parts of Throng.
 //!
-//! [`Address`] says where a database is and how the connection is secured, [`connect`] opens a session that
-//! notices within seconds that the other side is gone, and [`Schema`] makes tables and functions by versions.
+//! [`Address`] has the address of a database and the security of the connection, [`connect`] opens a session that
+//! detects within seconds that the peer is gone, and [`Schema`] makes tables and functions by versions.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]

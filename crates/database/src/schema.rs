@@ -1,4 +1,4 @@
-//! What a part of Throng has in a database, by versions.
+//! The versioned tables and functions of a part of Throng in a database.
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -7,7 +7,7 @@ use crate::address::Address;
 use crate::error::{DatabaseError, text};
 use crate::session::connect;
 
-/// The first number of the advisory locks of Throng: `thrg` in ASCII. The second one is of what is locked.
+/// The first number of Throng's advisory locks: `thrg` in ASCII. The second number names what is locked.
 pub const LOCK_CLASS: i32 = 0x7468_7267;
 
 /// The tables and functions of a part of Throng.
@@ -16,24 +16,26 @@ pub const LOCK_CLASS: i32 = 0x7468_7267;
 /// first script makes.
 #[derive(Clone, Copy, Debug)]
 pub struct Schema {
-    /// The part, as its command is called.
+    /// The part, by the name of its command.
     pub part: &'static str,
-    /// The statements that make each version of the one before, from the first on. `{schema}` is the schema's name.
+    /// For each version, from the first on, the statements that make it from the one before. `{schema}` is the
+    /// schema's name.
     pub scripts: &'static [&'static str],
 }
 
-/// A statement for a schema. Its name has no quotes: the configuration makes sure of that.
+/// Returns a statement for a schema. The configuration ensures that its name has no quotes.
 pub fn of_schema(statement: &str, schema: &str) -> String {
     statement.replace("{schema}", &format!("\"{schema}\""))
 }
 
 impl Schema {
-    /// The version of the tables and functions that this program needs.
+    /// Returns the version of the tables and functions that this program needs.
     pub const fn version(&self) -> i32 {
         self.scripts.len() as i32
     }
 
-    /// The statements that make this version of that one (0: of nothing), to be applied by hand: one transaction.
+    /// Returns the statements that migrate that version (0: none) to this one, as one transaction to be applied by
+    /// hand.
     pub fn script(&self, schema: &str, from: i32) -> String {
         let mut script = String::from("BEGIN;\n\n");
         if from == 0 {
@@ -46,11 +48,10 @@ impl Schema {
         script + "COMMIT;\n"
     }
 
-    /// Connects, and makes the tables and functions where they are not there yet. Gives the version that was there; 0
-    /// is none.
+    /// Connects, and makes missing tables and functions. Returns the version that the database had; 0 is none.
     ///
     /// # Errors
-    /// When the database can't be reached, has a newer version, or does not allow it.
+    /// If the database can't be reached, has a newer version, or does not allow it.
     pub async fn migrate(
         &self,
         address: &Address,
@@ -63,10 +64,10 @@ impl Schema {
         result
     }
 
-    /// Makes the tables and functions where they are not there yet. Gives the version that was there.
+    /// Makes missing tables and functions. Returns the version that the database had.
     ///
     /// # Errors
-    /// When the database has a newer version, or does not allow it.
+    /// If the database has a newer version, or does not allow it.
     pub async fn apply(
         &self,
         client: &Client,
@@ -102,7 +103,7 @@ impl Schema {
         }
     }
 
-    /// Of several nodes that start at the same time one migrates, and the others find it done.
+    /// If several nodes start at the same time, one migrates, and the others find it done.
     async fn apply_locked(
         &self,
         client: &Client,
@@ -134,7 +135,7 @@ impl Schema {
         Ok(self.recorded(client, schema).await?)
     }
 
-    /// The version that the database has; 0 is none.
+    /// Returns the version that the database has; 0 is none.
     async fn recorded(&self, client: &Client, schema: &str) -> Result<i32, tokio_postgres::Error> {
         let table = format!("{}_migrations", self.part);
         let exists = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class AS relation \

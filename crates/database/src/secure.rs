@@ -12,11 +12,11 @@ use tokio_postgres::Socket;
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_rustls::TlsConnector;
 
-/// Makes connections secure.
+/// Makes TLS connections.
 #[derive(Clone)]
 pub(crate) struct Secure(pub Tls);
 
-/// Makes one connection secure, to a server of this name.
+/// Makes one TLS connection, to a server of this name.
 pub(crate) struct Handshake(TlsConnector, ServerName<'static>);
 
 /// A connection by TLS.

@@ -1,4 +1,4 @@
-//! A connection to PostgreSQL, and how long its steps may take.
+//! A connection to PostgreSQL, and the time limits of its steps.
 
 use std::future::{Future, poll_fn};
 use std::time::Duration;
@@ -11,19 +11,19 @@ use crate::address::Address;
 use crate::error::DatabaseError;
 use crate::secure::Secure;
 
-/// How long one step with the database may take, in seconds.
+/// The longest time for one step with the database, in seconds.
 pub const STEP_SECONDS: u64 = 60;
 
-/// What a session sets: a step ends before the node gives it up, and the server notices within some seconds that the
-/// node is gone, so that another one gets the lock. The table is small or has just become large: its statistics mislead
-/// the planner, and the index is always right.
+/// Settings of a session: a step ends before the node gives up, and the server detects within some seconds that the
+/// node is gone, so that another one gets the lock. The table is small or has just become large: its statistics
+/// mislead the planner, and the index is always right.
 const SESSION: &str = "SET statement_timeout = '50s'; SET lock_timeout = '20s'; \
                        SET idle_in_transaction_session_timeout = '60s'; SET search_path = pg_catalog; SET enable_seqscan = off; \
                        SET enable_bitmapscan = off; SET jit = off; \
                        SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; \
                        SET tcp_keepalives_count = 3; SET tcp_user_timeout = '10s'";
 
-/// A connection that is open.
+/// An open connection.
 pub struct Session {
     /// Sends statements.
     pub client: Client,
@@ -34,15 +34,15 @@ impl Session {
     /// Ends the session, and with it its locks.
     pub async fn close(self) {
         drop(self.client);
-        // A server that does not reply notices it by itself.
+        // If the server does not reply, it later detects the end by itself.
         let _ = timeout(Duration::from_secs(1), self.connection).await;
     }
 }
 
-/// Connects. What other sessions notify this one of, by `LISTEN`, goes to `on_notification`.
+/// Connects. `on_notification` gets the notifications of other sessions (`LISTEN`).
 ///
 /// # Errors
-/// When the database can't be reached, or does not let the user in.
+/// If the database can't be reached, or rejects the user.
 pub async fn connect(
     address: &Address,
     password: &str,
@@ -54,7 +54,7 @@ pub async fn connect(
     }
     let (client, mut connection) = step(config.connect(Secure(address.tls.clone()))).await?;
     let connection = tokio::spawn(async move {
-        // An error ends it; the statement that it cuts off has the error, too.
+        // An error ends the loop; the statement that it interrupts returns the error, too.
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
             if let AsyncMessage::Notification(notification) = &message {
                 on_notification(notification);
@@ -65,20 +65,20 @@ pub async fn connect(
     Ok(Session { client, connection })
 }
 
-/// A step with the database, which takes an end.
+/// Performs a step with the database, with a time limit.
 ///
 /// # Errors
-/// When it fails, or takes longer than [`STEP_SECONDS`].
+/// If it fails, or takes longer than [`STEP_SECONDS`].
 pub async fn step<T>(
     future: impl Future<Output = Result<T, tokio_postgres::Error>>,
 ) -> Result<T, DatabaseError> {
     step_within(STEP_SECONDS, future).await
 }
 
-/// The same with another end, in seconds.
+/// Performs a step with another limit, in seconds.
 ///
 /// # Errors
-/// When it fails, or takes longer.
+/// If it fails, or takes longer.
 pub async fn step_within<T>(
     seconds: u64,
     future: impl Future<Output = Result<T, tokio_postgres::Error>>,

@@ -1,13 +1,13 @@
-//! The page of who may call what, from the rows of both ports.
+//! The page about access to all calls, from the endpoints of both ports.
 
 use std::fmt::Write;
 
 use protocol::http::Needs;
 
-/// What people wrote above each table.
+/// The text above each table.
 const TEXT: &str = include_str!("access.md");
 
-/// Columns of the table of the admin port, as a row's need is called.
+/// Columns of the table of the admin port: the scopes of a key, and the needs of rows that it meets.
 const KEYS: [(&str, &[&str]); 4] = [
     ("no key", &["nothing"]),
     ("`read`", &["nothing", "any", "read"]),
@@ -15,7 +15,7 @@ const KEYS: [(&str, &[&str]); 4] = [
     ("`admin`", &["nothing", "any", "read", "publish", "admin"]),
 ];
 
-/// The page.
+/// Returns the page.
 pub fn page() -> String {
     TEXT.replace("{{CLIENT}}", client().trim_end()).replace("{{ADMIN}}", admin().trim_end())
 }

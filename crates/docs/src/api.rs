@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-/// The subjects, as the document's tags have them, in the page's order.
+/// The subjects, by the document's tags, in the page's order.
 const SUBJECTS: [(&str, &str); 8] = [
     ("publish", "Publish"),
     ("members", "Connections and users"),
@@ -17,20 +17,20 @@ const SUBJECTS: [(&str, &str); 8] = [
     ("tokens", "Tokens of clients"),
 ];
 
-/// Answers that so many calls share are said once.
+/// Responses that at least this many calls share appear once.
 const SHARED_MIN: usize = 5;
 
-/// An answer: status and text.
+/// A response: status and text.
 type Reply = (String, String);
 
 /// A call: method, path, operation.
 type Call<'a> = (String, &'a str, &'a Value);
 
-/// The page. `text` is what people wrote: an introduction, and under a heading for each call its
-/// example, in the page's order.
+/// Returns the page. `text` is the hand-written part: an introduction, and under a heading for each call its example,
+/// in the page's order.
 ///
 /// # Errors
-/// For an example of no call, two examples of one call, and a call of no subject.
+/// If an example has no call, a call has two examples or none, or a call has no subject.
 pub fn page(document: &Value, text: &str) -> Result<String, String> {
     let (introduction, examples) = sections(text);
     let calls: Vec<Call<'_>> = calls(document);
@@ -75,7 +75,7 @@ pub fn page(document: &Value, text: &str) -> Result<String, String> {
     }
 }
 
-/// A call's anchor on the page.
+/// Returns a call's anchor on the page.
 fn anchor(name: &str) -> String {
     let letters = name.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     letters.collect::<String>().replace(' ', "-").to_lowercase()
@@ -85,7 +85,7 @@ fn name((method, path, _): &Call<'_>) -> String {
     format!("{} {path}", method.to_uppercase())
 }
 
-/// The introduction, and what stands under each second heading.
+/// Returns the introduction, and the text under each second-level heading.
 fn sections(text: &str) -> (String, Vec<(String, String)>) {
     let mut parts = text.split("\n## ");
     let introduction = parts.next().unwrap_or_default().to_owned();
@@ -188,7 +188,7 @@ fn call(
     }
 }
 
-/// What a schema is, through its references, and its description.
+/// Resolves a schema's references, and returns it with its description.
 fn resolved<'a>(document: &'a Value, schema: &'a Value) -> (&'a Value, String) {
     let own = one_line(&schema["description"]);
     let target = match schema["$ref"].as_str().and_then(|it| it.rsplit('/').next()) {
@@ -196,7 +196,7 @@ fn resolved<'a>(document: &'a Value, schema: &'a Value) -> (&'a Value, String) {
         None => schema,
     };
     let mut about = if own.is_empty() { one_line(&target["description"]) } else { own };
-    // Something or null: the something is described.
+    // If the field is a type or null, the type has the description.
     for option in target["oneOf"].as_array().into_iter().flatten() {
         if about.is_empty() {
             about = resolved(document, option).1;
@@ -205,7 +205,7 @@ fn resolved<'a>(document: &'a Value, schema: &'a Value) -> (&'a Value, String) {
     (target, about)
 }
 
-/// The rows of an object's fields.
+/// Returns the rows of an object's fields.
 fn fields(document: &Value, schema: &Value) -> String {
     let mut rows = String::new();
     for part in schema["allOf"].as_array().into_iter().flatten() {
@@ -227,7 +227,7 @@ fn fields(document: &Value, schema: &Value) -> String {
     rows
 }
 
-/// The type of a field. What may be null is left out with the same meaning.
+/// Returns the type of a field. Null is left out: an absent field means the same.
 fn kind_of(document: &Value, field: &Value, target: &Value) -> String {
     if let Some(items) = target["items"].as_object() {
         let items = Value::Object(items.clone());
@@ -251,7 +251,7 @@ fn names(schema: &Value) -> String {
     names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// A type without fields.
+/// Returns a type without fields.
 fn kind(schema: &Value) -> String {
     if let Some(values) = schema["enum"].as_array() {
         let values =

@@ -1,15 +1,15 @@
-//! The checklist of a public server, in a page that people write.
+//! The checklist of a public server, in a hand-written page.
 
 use std::fmt::Write;
 
-/// Where the table begins and ends in the page.
+/// The begin and the end of the table in the page.
 const BEGIN: &str = "<!-- Made from the code by `cargo run -p docs`. -->\n";
 const END: &str = "<!-- Until here. -->\n";
 
-/// The page with the table as the code has it.
+/// Returns the page with the table from the code.
 ///
 /// # Errors
-/// When the page can't be read, or has no place for the table.
+/// If the page can't be read, or has no place for the table.
 pub fn within(name: &str) -> Result<String, String> {
     let path = super::folder().join(name);
     let page = std::fs::read_to_string(&path).map_err(|error| format!("{name}: {error}"))?;
@@ -29,7 +29,7 @@ fn table() -> String {
             "topics" => "[`[[topics]]`](configuration.md#rules-by-topic)".to_owned(),
             "forward" => "[`[[forward]]`](configuration.md#rules-that-forward)".to_owned(),
             "keys" => "[`[[keys]]`](configuration.md#keys-of-the-api)".to_owned(),
-            // As the page of settings makes its anchors.
+            // The page of settings makes its anchors in the same way.
             key => format!("[`{key}`](configuration.md#{})", key.replace('.', "")),
         };
         let settings: Vec<String> = point.settings.iter().map(link).collect();

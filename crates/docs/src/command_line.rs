@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use clap::{Arg, Command};
 
-/// The page.
+/// Returns the page.
 pub fn page(mut command: Command) -> String {
     let mut out = include_str!("command_line.md").to_owned();
     command.build();
@@ -12,7 +12,7 @@ pub fn page(mut command: Command) -> String {
     out
 }
 
-/// A command and those below it. `said` are flags that the command above has explained.
+/// Writes a command and its subcommands. `said` are flags that the parent command has explained.
 fn command_of(out: &mut String, command: &Command, words: &str, level: usize, said: &[&str]) {
     let below: Vec<&Command> = {
         let is_shown = |below: &&Command| below.get_name() != "help" && !below.is_hide_set();
@@ -36,7 +36,7 @@ fn command_of(out: &mut String, command: &Command, words: &str, level: usize, sa
                 writeln!(out, "| [`{words}`](#{}) | {} |", words.replace(' ', "-"), text(&about));
         }
     }
-    // "throng" alone takes the flags of "throng serve", which stand there.
+    // "throng" alone takes the flags of "throng serve", which has the rows.
     let mut own = if words == "throng" { Vec::new() } else { args(command, said) };
     let settings = command.get_groups().find(|group| group.get_id() == "Flags");
     let settings = settings.filter(|_| !matches!(words, "throng" | "throng serve"));
@@ -74,8 +74,9 @@ fn args<'a>(command: &'a Command, said: &[&str]) -> Vec<&'a Arg> {
     command.get_arguments().filter(known).collect()
 }
 
-/// The flags that several commands all have: they stand with the command above. Two commands with a
-/// flag or two in common explain them themselves. Of many commands, one may have none of them: its name follows.
+/// Returns the flags that several commands all have: the page explains them at the parent command. Two commands with
+/// a flag or two in common explain them themselves. One of many commands may have none of them: its name is returned,
+/// too.
 fn shared<'a>(below: &[&'a Command]) -> (Vec<&'a str>, Option<&'a str>) {
     let none = (Vec::new(), None);
     let [first, rest @ ..] = below else { return none };
@@ -110,7 +111,7 @@ fn rows(out: &mut String, title: &str, args: &[&Arg]) {
     }
 }
 
-/// A flag as it is written: `--hold <TIME>`.
+/// Formats a flag as users write it: `--hold <TIME>`.
 fn name(arg: &Arg) -> String {
     let value = match (arg.get_action().takes_values(), arg.get_value_names()) {
         (true, Some([name, ..])) => format!("<{name}>"),
@@ -124,7 +125,7 @@ fn name(arg: &Arg) -> String {
     name.trim().replace('|', "\\|")
 }
 
-/// What stands below the flags: prose, examples, exit statuses unless the command above has them.
+/// Writes the text below the flags: prose, examples, exit statuses unless the parent command has them.
 fn after(out: &mut String, more: &str, with_status: bool) {
     for part in more.split("\n\n") {
         let (title, rest) = part.split_once('\n').unwrap_or((part, ""));
@@ -172,12 +173,12 @@ fn finished(row: &mut String) -> String {
     if row.is_empty() { row } else { row + " |\n" }
 }
 
-/// A text of the help as Markdown.
+/// Converts a text of the help to Markdown.
 fn text(help: &str) -> String {
     help.replace('<', "&lt;").replace('*', "\\*").replace("[[", "\\[[")
 }
 
-/// Paragraphs, each with its full stop.
+/// Ends each paragraph with a full stop.
 fn sentences(text: &str) -> String {
     let paragraphs = text.split("\n\n").map(|it| match it.ends_with(['.', ':', '?']) {
         true => it.to_owned(),

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use config::{Absent, FORWARD_KEYS, KEY_KEYS, SECTIONS, SETTINGS, TOPIC_KEYS, TableKey};
 
-/// The page.
+/// Returns the page.
 pub fn page() -> String {
     let mut out = include_str!("configuration.md").to_owned();
     out.push_str("\n## Sections\n\n| section | |\n| --- | --- |\n");
@@ -72,12 +72,12 @@ fn setting_of(out: &mut String, setting: &config::Setting) {
     );
 }
 
-/// A sentence of the table as Markdown: patterns hold stars and brackets.
+/// Converts a sentence of the table to Markdown: patterns contain stars and brackets.
 fn text(doc: &str) -> String {
     doc.replace('*', "\\*").replace("[[", "\\[[").replace('<', "&lt;")
 }
 
-/// A text with commas in its large numbers.
+/// Adds commas to the large numbers of a text.
 pub(super) fn grouped(text: &str) -> String {
     let mut out = String::new();
     for word in text.split_inclusive(' ') {

@@ -1,14 +1,14 @@
-//! The page of errors: the codes from their table in `model`, and why a connection ends.
+//! The page of errors: the codes from their table in `model`, and the reasons why connections end.
 
 use std::fmt::Write;
 
 use model::close::CloseReason;
 use model::{Blame, ErrorCode, ErrorRow, Remedy};
 
-/// What people wrote around the tables.
+/// The text around the tables.
 const TEXT: &str = include_str!("errors.md");
 
-/// The page.
+/// Returns the page.
 pub fn page() -> String {
     TEXT.replace("{{CHANGE}}", codes(Remedy::Change).trim_end())
         .replace("{{RETRY}}", codes(Remedy::Retry).trim_end())
@@ -16,7 +16,7 @@ pub fn page() -> String {
         .replace("{{ENDS}}", ends().trim_end())
 }
 
-/// The table of the codes with this remedy.
+/// Returns the table of the codes with this remedy.
 fn codes(remedy: Remedy) -> String {
     let mut out =
         "| code | status | to blame | what is wrong |\n| --- | --- | --- | --- |\n".to_owned();
@@ -25,7 +25,7 @@ fn codes(remedy: Remedy) -> String {
         let ErrorRow { codes, blame, what, remedy: of, .. } = code.row();
         if *of == remedy {
             let names: Vec<String> = codes.iter().map(|code| format!("`{code}`")).collect();
-            // The application may refuse a client with any code.
+            // The application may reject a client with any code.
             let own = if codes.contains(&ErrorCode::Unauthorized) {
                 ", and codes of your application"
             } else {
@@ -56,7 +56,7 @@ fn to_blame(blame: Blame) -> &'static str {
     }
 }
 
-/// The table of what other protocols say.
+/// Returns the table of the forms of a code in other protocols.
 fn protocols() -> String {
     let mut out =
         "| code | MQTT 5 | `/ws`, of a page | Phoenix |\n| --- | --- | --- | --- |\n".to_owned();
@@ -74,14 +74,14 @@ fn protocols() -> String {
     out
 }
 
-/// How the page explains the end of a connection.
+/// The page's explanation of a connection's end.
 struct End {
     reason: CloseReason,
-    /// Why, behind the name.
+    /// The reason, after the name.
     why: &'static str,
-    /// What the page says beside the code of the WebSocket.
+    /// The page's text after the code of the WebSocket.
     also: &'static str,
-    /// Whether the client should come back.
+    /// The page's advice whether to come back.
     returns: &'static str,
 }
 
@@ -94,7 +94,7 @@ const fn end(
     Some(End { reason, why, also, returns })
 }
 
-/// How the page explains this reason; nothing for one that the client itself knows.
+/// Returns the page's explanation of this reason; `None` if the client itself knows it.
 fn end_of(reason: CloseReason) -> Option<End> {
     match reason {
         CloseReason::Unauthorized => end(
@@ -173,7 +173,7 @@ const ENDS: [CloseReason; 14] = [
     CloseReason::TooBig,
 ];
 
-/// The table of why connections end.
+/// Returns the table of the reasons why connections end.
 fn ends() -> String {
     let mut out = "| why, as it says itself | WebSocket code | should it come back? |\n\
                    | --- | --- | --- |\n"
@@ -198,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// Texts of codes that mean another thing where they stand, or that a tool reads from a server.
+    /// Texts of codes that have another meaning in their place, or that a tool reads from a server.
     const OTHERS: &[(&str, &str)] = &[
         // A client of the API.
         ("admin/src/client.rs", "no_key"),
@@ -238,7 +238,7 @@ mod tests {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().and_then(|it| it.to_str()).unwrap();
-            // Tests say what clients read.
+            // Tests have the texts that clients read.
             if name.contains("test") || name == "simulation" || name == "target" {
                 continue;
             }
@@ -250,7 +250,7 @@ mod tests {
         }
     }
 
-    /// The strings of a file that are codes, but in comments and tests.
+    /// Returns the strings of a file that are codes, except in comments and tests.
     fn codes_of(text: &str) -> Vec<&str> {
         let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
         let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// How many faults the table has.
+/// The number of faults in the table.
 const FAULTS: usize = 9;
 
-/// The tests of a number: the file from `crates/` on, and the names.
+/// The tests of a number: the path below `crates/`, and the names.
 #[derive(Debug, PartialEq, Eq)]
 struct Tests<'a> {
     number: usize,
@@ -23,14 +23,14 @@ fn between<'a>(page: &'a str, from: &str, to: &str) -> &'a str {
     rest.split_once(to).map_or(rest, |(inside, _)| inside)
 }
 
-/// The cells behind the first of each row but the head.
+/// Returns the cells after the first of each row but the head.
 fn cells(page: &str) -> Vec<Vec<&str>> {
     let table = between(page, "<!-- the table -->", "<!-- the end of the table -->");
     let rows = table.lines().filter(|line| line.starts_with('|')).skip(2);
     rows.map(|row| row.trim_matches('|').split('|').skip(1).map(str::trim).collect()).collect()
 }
 
-/// The numbers of a cell: those in brackets at its end. `None` where it has no brackets.
+/// Returns the numbers of a cell: those in brackets at its end. `None` if it has no brackets.
 fn numbers(cell: &str) -> Option<Vec<usize>> {
     let (_, numbers) = cell.strip_suffix(')')?.rsplit_once(" (")?;
     numbers.split(", ").map(|number| number.parse().ok()).collect()
@@ -47,7 +47,7 @@ fn tests(page: &str) -> Vec<Tests<'_>> {
     lines.filter(|line| !line.is_empty()).map(|line| item(line).expect(line)).collect()
 }
 
-/// Whether a file's text has a test of this name.
+/// Returns true if a file's text has a test of this name.
 fn has_test(text: &str, name: &str) -> bool {
     let head = format!("fn {name}(");
     text.match_indices(&head).any(|(at, _)| {

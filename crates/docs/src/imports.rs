@@ -1,20 +1,20 @@
-//! No two files of a crate import each other, but a module and its own children: then each file can be
-//! read before those that use it.
+//! No two files of a crate import each other, except a module and its own children: so a reader can read each file
+//! before the files that use it.
 //!
-//! A name that a module only passes on counts as an import of the file that has it. What a `#[cfg(test)]`
-//! module inside of a file imports does not count, nor what a module imports from its own children.
+//! A name that a module only re-exports counts as an import of the file that defines it. The imports of a
+//! `#[cfg(test)]` module inside of a file do not count, nor a module's imports from its own children.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Pairs that are there yet. The list only shrinks: a pair that is gone fails the test, too.
+/// Pairs that still exist. The list only shrinks: a pair that is gone fails the test, too.
 const KNOWN: &[(&str, &str)] = &[
     ("flood/agents/coordinator.rs", "flood/run.rs"),
     ("flood/agents/mod.rs", "flood/run.rs"),
     ("shard/handover/give.rs", "shard/shard.rs"),
 ];
 
-/// How many names may stand for each other, one behind the other.
+/// The longest chain of names that stand for each other.
 const DEPTH: usize = 16;
 
 /// The names of a path, from the root of the crate; the crate itself is empty.
@@ -25,17 +25,17 @@ struct Crate {
     files: BTreeMap<Module, Source>,
 }
 
-/// What a file says of names. Modules inside of it count as the file.
+/// The names in a file. Modules inside of it count as the file.
 #[derive(Default)]
 struct Source {
     path: PathBuf,
-    /// What its items are called.
+    /// The names of its items.
     items: BTreeSet<String>,
-    /// Names that `use` gives it, and what they stand for.
+    /// Names that `use` imports, and the paths that they stand for.
     names: BTreeMap<String, Module>,
-    /// Modules all of whose names `use` gives it.
+    /// Modules whose names `use` imports all.
     globs: Vec<Module>,
-    /// All paths that are in it. They begin at the crate, or with a name.
+    /// All paths in it. They begin at the crate, or with a name.
     paths: Vec<Module>,
 }
 
@@ -64,8 +64,8 @@ impl Crate {
         Crate { files: parsed.collect() }
     }
 
-    /// The module whose file has what a path names, as written in the file of `from`; nothing where that is
-    /// another crate's.
+    /// Returns the module whose file defines the item of a path, as written in the file of `from`; `None` if another
+    /// crate has it.
     fn target(&self, from: &[String], path: &[String], depth: usize) -> Option<Module> {
         // Names may stand for each other in a circle.
         if depth > DEPTH {
@@ -104,7 +104,7 @@ impl Crate {
         Some(module)
     }
 
-    /// The pairs of files that import each other, in the order of their modules.
+    /// Returns the pairs of files that import each other, in the order of their modules.
     fn circles(&self) -> BTreeSet<(&Path, &Path)> {
         let mut imports = BTreeSet::new();
         for (module, source) in &self.files {
@@ -129,7 +129,7 @@ fn is_crate(path: &[String]) -> bool {
 }
 
 impl Source {
-    /// Reads to the end of a block, or of the file, in a module that is so many modules inside of the file's.
+    /// Reads to the end of a block, or of the file, in a module that is `inside` levels below the file's.
     fn read(&mut self, tokens: &mut Tokens, module: &Module, inside: usize) {
         const ITEMS: [&str; 10] = [
             "struct",
@@ -188,7 +188,7 @@ impl Source {
         }
     }
 
-    /// Reads what is behind `use`, or one branch of it behind this path.
+    /// Reads the text after `use`, or one branch of it after this path.
     fn read_use(&mut self, tokens: &mut Tokens, module: &Module, inside: usize, path: &mut Module) {
         let length = path.len();
         while let Some(token) = tokens.next() {
@@ -228,7 +228,7 @@ impl Source {
     }
 }
 
-/// A path without `self` and `super`; nothing where it leads into a module inside of the file.
+/// Returns a path without `self` and `super`; `None` if it leads into a module inside of the file.
 fn absolute(path: Module, module: &Module, inside: usize) -> Option<Module> {
     let supers = path.iter().take_while(|it| *it == "super").count();
     let rest = &path[supers.max(usize::from(path[0] == "self"))..];

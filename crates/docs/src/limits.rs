@@ -1,20 +1,20 @@
-//! The page of limits: those that are settings, from the configuration's tables; those that are not, from the
-//! table of docs/internals/limits.md.
+//! The page of limits: the settings, from the configuration's tables, and the fixed ones, from the table of
+//! docs/internals/limits.md.
 
 use std::fmt::Write;
 
 use config::{Absent, FORWARD_KEYS, KEY_KEYS, Kind, Limit, SETTINGS, TOPIC_KEYS};
 
-/// What people wrote around the tables.
+/// The text around the tables.
 const TEXT: &str = include_str!("limits.md");
 
-/// Where the fixed limits stand.
+/// The page with the fixed limits.
 const FIXED: &str = include_str!("../../../docs/internals/limits.md");
 
-/// The page.
+/// Returns the page.
 ///
 /// # Errors
-/// When docs/internals/limits.md has no table.
+/// If docs/internals/limits.md has no table.
 pub fn page() -> Result<String, String> {
     Ok(TEXT
         .replace("{{SETTINGS}}", settings().trim_end())
@@ -23,15 +23,15 @@ pub fn page() -> Result<String, String> {
 
 /// A setting, or a key of a rule or of a key of the API.
 struct Row {
-    /// With its section or its table in front.
+    /// The name, after its section or its table.
     key: String,
     kind: Kind,
-    /// The default as TOML; empty where there is none.
+    /// The default as TOML; empty if it has none.
     default: &'static str,
     limit: Option<Limit>,
 }
 
-/// All of them, in the order of the configuration's tables.
+/// Returns all rows, in the order of the configuration's tables.
 fn rows() -> impl Iterator<Item = Row> {
     let settings = SETTINGS.iter().map(|it| {
         let (kind, default, limit) = (it.kind, it.default, it.limit);
@@ -50,14 +50,14 @@ fn rows() -> impl Iterator<Item = Row> {
     }))
 }
 
-/// The unit that a key's name ends with, before what it is counted for.
+/// Returns the unit at the end of a key's name, before the thing that it is counted for.
 fn unit(key: &str) -> String {
     let name = key.split_once('.').map_or(key, |(_, name)| name);
     let name = name.trim_end_matches("_max");
     let counted = name.split("_per_").next().unwrap_or(name);
     let word = match counted.rsplit('_').next().unwrap_or(counted) {
         "accept" => "connections",
-        // They count what a client of MQTT has under way, and the numbers that it gives topics.
+        // They count an MQTT client's messages under way, and its topic aliases.
         "receive" | "inflight" => "messages",
         "alias" => "aliases",
         word => word,
@@ -111,7 +111,7 @@ fn fixed() -> Result<String, String> {
 mod tests {
     use super::*;
 
-    /// Whoever adds a limit says in its line of the table what happens beyond it, and where that shows.
+    /// A new limit needs a text about what happens beyond it, and where that shows, in its line of the table.
     #[test]
     fn a_setting_whose_name_is_that_of_a_limit_says_what_happens_beyond_it() {
         let limits: Vec<Row> = rows().filter(|row| row.key.ends_with("_max")).collect();

@@ -1,8 +1,8 @@
-//! Writes the pages of `docs/` that follow from the code: the settings, the calls of the API, who may
-//! call what, the limits, the errors, the command line, every `unsafe`. `cargo run -p docs` writes them; a test fails when they are
-//! not what the code says.
+//! Writes the pages of `docs/` that follow from the code: the settings, the calls of the API, the access to them, the
+//! limits, the errors, the command line, every `unsafe`. `cargo run -p docs` writes them; a test fails if they differ
+//! from the code.
 //!
-//! What people write on these pages stands in the Markdown files beside this one.
+//! The Markdown files beside this one have the hand-written text of these pages.
 
 #![forbid(unsafe_code)]
 
@@ -26,10 +26,10 @@ mod unsafe_code;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The command that makes the pages anew.
+/// The command that makes the pages.
 const COMMAND: &str = "cargo run -p docs";
 
-/// The pages by name.
+/// Returns the pages by name.
 fn pages() -> Result<[(&'static str, String); 8], String> {
     Ok([
         ("configuration.md", whole(&configuration::page())),
@@ -43,7 +43,7 @@ fn pages() -> Result<[(&'static str, String); 8], String> {
     ])
 }
 
-/// A page with its first line, which says that it is made.
+/// Returns a page with its first line, which says that it is generated.
 fn whole(page: &str) -> String {
     format!("<!-- Made from the code by `{COMMAND}`: change it there, and run that. -->\n\n{page}")
 }

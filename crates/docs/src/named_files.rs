@@ -1,4 +1,4 @@
-//! ARCHITECTURE.md, CONTRIBUTING.md and docs/internals name files of the sources: each is there.
+//! ARCHITECTURE.md, CONTRIBUTING.md and docs/internals name files of the sources: each exists.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The pages, by their paths.
+/// Returns the pages, by their paths.
 fn pages() -> Vec<PathBuf> {
     let internals = std::fs::read_dir(root().join("docs/internals")).unwrap();
     let mut pages: Vec<PathBuf> = internals.map(|entry| entry.unwrap().path()).collect();
@@ -14,7 +14,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The words in backticks that name a file or a folder of a crate: `engine/src/core/mod.rs`.
+/// Returns the words in backticks that name a file or a folder of a crate: `engine/src/core/mod.rs`.
 fn named(text: &str) -> Vec<&str> {
     let mut named = Vec::new();
     for line in text.lines() {
@@ -59,7 +59,7 @@ fn a_name_of_a_file_is_distinguished_from_others() {
     );
 }
 
-/// The diff of the first change in CONTRIBUTING.md: its files, and of each hunk the lines that must be there.
+/// Returns the diff of the first change in CONTRIBUTING.md: its files, with the lines of each hunk that must exist.
 fn first_change(page: &str) -> Vec<(String, String)> {
     let (_, diff) = page.split_once("\n````diff\n").expect("a diff");
     let (diff, _) = diff.split_once("\n````\n").expect("its end");

@@ -1,9 +1,9 @@
-//! Names in the sources are the terms of docs/internals/glossary.md: words that the project has given up come back
-//! in no identifier and no name of a file.
+//! Names in the sources are the terms of docs/internals/glossary.md: no identifier and no file name has a word that
+//! the project has given up.
 
 use std::path::{Path, PathBuf};
 
-/// Words that are given up, and what stands in their place. The list grows with each word that the sources lose.
+/// Words that are given up, each with its substitute. The list grows with each word that the sources lose.
 const GIVEN_UP: &[(&str, &str)] = &[
     ("badge", "grant set"),
     ("badges", "grant sets"),
@@ -19,8 +19,8 @@ const GIVEN_UP: &[(&str, &str)] = &[
     ("tidy", "shrink"),
 ];
 
-/// Names that stay although they have such a word, by the path that they are in: users see them as settings, as fields
-/// and schemas of the API, and as fuzz targets.
+/// Names that stay although they have such a word, by their path: users see them as settings, as fields and schemas
+/// of the API, and as fuzz targets.
 const SEEN_BY_USERS: &[(&str, &str)] = &[
     ("", "answer_filters"),
     ("control/src/api/login.rs", "LoginAnswer"),
@@ -73,7 +73,7 @@ const GIVEN_UP_BY_SERVER: &[(&str, &str)] = &[
     ("whoever", "the client, the user"),
 ];
 
-/// The words of an identifier or a file name: `PollOver` and `poll_over` have the same.
+/// Returns the words of an identifier or a file name: `PollOver` and `poll_over` have the same.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut was_lower = false;
@@ -91,7 +91,7 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// The code of a file, without its comments and without what stands in quotes.
+/// Returns the code of a file, without its comments and strings.
 fn code(text: &str) -> String {
     let (mut code, mut rest) = (String::new(), text);
     while let Some(at) = rest.find(['/', '"', '\'']) {
@@ -114,7 +114,7 @@ fn code(text: &str) -> String {
     code + rest
 }
 
-/// The length of a string with its quotes, from what stands before it and from its first quote on.
+/// Returns the length of a string with its quotes, from the text before it and the text from its first quote on.
 fn string_bytes(before: &str, from: &str) -> usize {
     let hashes = before.len() - before.trim_end_matches('#').len();
     if before.trim_end_matches('#').ends_with('r') {
@@ -132,7 +132,7 @@ fn string_bytes(before: &str, from: &str) -> usize {
     from.len()
 }
 
-/// What a name is called that is given up, with the word to take.
+/// Returns the given-up word in a name, with its substitute.
 fn given_up(name: &str, is_tool: bool) -> Option<(&'static str, &'static str)> {
     let words = words(name);
     let server = GIVEN_UP_BY_SERVER.iter().filter(|_| !is_tool);

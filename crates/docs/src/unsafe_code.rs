@@ -1,5 +1,5 @@
-//! The page of every `unsafe` of the workspace, made from the sources: where it stands, why the file has
-//! any, and why it is sound. The texts are the `reason` of the file's `unsafe_code` attribute and the first
+//! The page of every `unsafe` of the workspace, made from the sources: its place, the reason why the file has any,
+//! and the reason why it is sound. The texts are the `reason` of the file's `unsafe_code` attribute and the first
 //! sentence of the comment `SAFETY`, which clippy requires at each block.
 
 use std::fmt::Write;
@@ -10,19 +10,19 @@ const TEXT: &str = include_str!("unsafe.md");
 /// One place with the keyword.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
-    /// The file, from `crates/` on.
+    /// The file's path below `crates/`.
     file: String,
     function: String,
-    /// Why the file has `unsafe`: the reason of its attribute.
+    /// The reason why the file has `unsafe`, from its attribute.
     why: String,
-    /// Why this is sound.
+    /// The reason why this is sound.
     sound: String,
 }
 
-/// The page.
+/// Returns the page.
 ///
 /// # Errors
-/// When a place has no comment that says why it is sound, or its file no reason.
+/// If a place has no comment with the reason why it is sound, or its file no reason.
 pub fn page() -> Result<String, String> {
     let mut table =
         "| file | function | why it must be | why it is sound |\n| --- | --- | --- | --- |\n"
@@ -37,7 +37,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The Rust files below a folder.
+/// Finds the Rust files below a folder.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -50,7 +50,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// All places, by file.
+/// Returns all places, by file.
 fn places() -> Result<Vec<Place>, String> {
     let (root, mut files, mut found) = (root(), Vec::new(), Vec::new());
     for folder in ["crates", "examples", "fuzz"] {
@@ -58,7 +58,7 @@ fn places() -> Result<Vec<Place>, String> {
     }
     files.sort();
     for path in files {
-        // This file speaks of the keyword.
+        // This file contains the keyword in texts.
         if path.ends_with("docs/src/unsafe_code.rs") {
             continue;
         }
@@ -70,7 +70,7 @@ fn places() -> Result<Vec<Place>, String> {
     Ok(found)
 }
 
-/// Whether the keyword stands in a line, where what follows it is a block or an item.
+/// Returns true if a line has the keyword before a block or an item.
 fn has_keyword(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or_default();
     let is_word = |c: char| c.is_alphanumeric() || "_-'\"`".contains(c);
@@ -84,7 +84,7 @@ fn has_keyword(line: &str) -> bool {
     })
 }
 
-/// The name of the function that begins in a line.
+/// Returns the name of the function that begins in a line.
 fn function(line: &str) -> Option<&str> {
     let (before, rest) = line.split_once("fn ")?;
     let is_start = before.split_whitespace().all(|word| {
@@ -113,7 +113,7 @@ fn in_text(file: &str, text: &str, found: &mut Vec<Place>) -> Result<(), String>
     Ok(())
 }
 
-/// The reason of an attribute `expect(unsafe_code, reason = "…")` that begins in the first of these lines.
+/// Returns the reason of an attribute `expect(unsafe_code, reason = "…")` that begins in the first of these lines.
 fn reason<'a>(lines: &[&'a str]) -> Option<&'a str> {
     let first = lines.first()?.trim_start();
     let is_attribute =
@@ -125,8 +125,8 @@ fn reason<'a>(lines: &[&'a str]) -> Option<&'a str> {
     line.split('"').nth(1)
 }
 
-/// The first sentence of the nearest comment `SAFETY:` or chapter `# Safety` above, which no other
-/// statement separates from the place by more than a few lines.
+/// Returns the first sentence of the nearest comment `SAFETY:` or chapter `# Safety` above, if only a few lines
+/// separate it from the place.
 fn safety(above: &[&str]) -> Option<String> {
     let comment = |line: &str| {
         let line = line.trim_start().trim_start_matches('/');
@@ -136,7 +136,7 @@ fn safety(above: &[&str]) -> Option<String> {
         let text = comment(line);
         line.trim_start().starts_with("//") && (text.starts_with("SAFETY:") || text == "# Safety")
     };
-    // An attribute or the beginning of the statement may stand between.
+    // An attribute or the begin of the statement may come between.
     let start = above.iter().rposition(is_start).filter(|at| above.len() - at <= 8)?;
     let lines = above[start..].iter().take_while(|line| line.trim_start().starts_with("//"));
     let text: Vec<String> = lines.map(|line| comment(line)).collect();

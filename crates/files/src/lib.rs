@@ -52,7 +52,7 @@ pub enum FileError {
         /// The limit in bytes.
         bytes_max: u64,
     },
-    /// It holds something else than UTF-8.
+    /// It is not UTF-8.
     #[error("{}: can't be read: it is no text in UTF-8: name the right file", .0.display())]
     NotText(PathBuf),
     /// All users of the host can read or change the secret in it.
@@ -68,7 +68,7 @@ pub enum FileError {
         /// Its permission bits.
         mode: u32,
     },
-    /// It should hold a secret and is empty.
+    /// It should contain a secret and is empty.
     #[error(
         "{}: the file is empty: it must hold the key (openssl rand -hex 24 makes a new one)",
         .0.display()
@@ -76,7 +76,8 @@ pub enum FileError {
     Empty(PathBuf),
 }
 
-/// Who may not read a file, where that is why: a service manager may run the server as another user.
+/// Names the user that may not read a file, if that is the error: a service manager may run the server as another
+/// user.
 fn who(error: &std::io::Error) -> String {
     if error.kind() != std::io::ErrorKind::PermissionDenied {
         return String::new();

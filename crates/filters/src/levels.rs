@@ -49,14 +49,14 @@ impl Text {
 pub(crate) struct Levels {
     texts: Slab<Text>,
     index: HashIndex,
-    /// Clients choose texts, and must not be able to choose those that meet.
+    /// Clients choose texts, and must not be able to choose those that collide.
     keys: RandomState,
     /// Bytes of texts that are not short.
     long_bytes: usize,
 }
 
 impl Levels {
-    /// The text's number, if a filter has it.
+    /// Returns the text's number, if a filter has it.
     pub fn find(&self, text: &str) -> Option<Id> {
         self.find_hashed(self.hash(text.as_bytes()), text)
     }
@@ -70,7 +70,7 @@ impl Levels {
         hash(&self.keys, text)
     }
 
-    /// The text's number, which one more node uses.
+    /// Returns the text's number, and counts one more use.
     pub fn take(&mut self, text: &str) -> Id {
         let hashed = self.hash(text.as_bytes());
         if let Some(id) = self.find_hashed(hashed, text) {
@@ -87,7 +87,7 @@ impl Levels {
         Id::of(number)
     }
 
-    /// One node less uses a text; nobody else may use its number when it was the last.
+    /// Ends one node's use of a text. After the last use its number is not valid any more.
     pub fn release(&mut self, id: Id) {
         let number = id.number();
         let uses = self.texts[number].uses();
@@ -117,15 +117,15 @@ impl Levels {
     }
 }
 
-/// The index has 32 bits of it.
+/// The index uses 32 bits of a hash.
 fn hash(keys: &RandomState, text: &[u8]) -> u32 {
     keys.hash_one(text) as u32
 }
 
-/// How many levels of a topic are held without an allocation.
+/// Levels of a topic that need no allocation.
 const FEW: usize = 32;
 
-/// The numbers of a topic's levels, each looked up when it is first asked for.
+/// The numbers of a topic's levels, each looked up at its first use.
 pub(crate) struct TopicLevels<'a> {
     levels: &'a Levels,
     texts: std::str::Split<'a, char>,
@@ -140,7 +140,7 @@ impl<'a> TopicLevels<'a> {
         TopicLevels { levels, texts, known: 0, few: [None; FEW], more: Vec::new() }
     }
 
-    /// The number of the level at `depth`, if a filter has its text.
+    /// Returns the number of the level at `depth`, if a filter has its text.
     pub fn at(&mut self, depth: usize) -> Option<Id> {
         while self.known <= depth {
             let id = self.texts.next().and_then(|text| self.levels.find(text));

@@ -1,8 +1,8 @@
-//! Topic filters of MQTT in large numbers: a [`FilterTrie`] finds the filters that match a topic, and a
-//! [`NameMap`] the topics that a filter matches. What a filter matches is said in [`model::filter`].
+//! Topic filters of MQTT in large numbers: a [`FilterTrie`] finds the filters that match a topic, and a [`NameMap`]
+//! the topics that a filter matches. [`model::filter`] defines what a filter matches.
 //!
-//! Both are plain tables: who shares one between threads has a lock around it. Filters are given without
-//! `$share`, and are valid ([`model::filter::Filter::parse`]).
+//! Both are plain tables: a caller that shares one between threads has a lock around it. Callers pass filters
+//! without `$share`, which are valid ([`model::filter::Filter::parse`]).
 
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
@@ -18,7 +18,7 @@ pub use trie::FilterTrie;
 
 use std::num::NonZeroU32;
 
-/// A number of a [`tables::Slab`], and one more, so that no number takes no more room than one.
+/// A number of a [`tables::Slab`], plus one, so that an optional number takes no more memory than a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Id(NonZeroU32);
 

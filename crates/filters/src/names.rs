@@ -1,4 +1,4 @@
-//! From filters to the topics that they match.
+//! Finds the topics that a filter matches.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -6,11 +6,11 @@ use std::ops::Bound;
 use model::Name;
 use model::filter::has_wildcard;
 
-/// How many names a page passes over that don't match, before it ends.
+/// Names without a match after which a page ends.
 pub const SCANNED_MAX: usize = 1_024;
 
-/// Values under topics' names, in the order of the names' bytes. All names below a level are next to each
-/// other in it, so a filter is looked up by a seek for each run of names that it does not match.
+/// Values under topics' names, in the order of the names' bytes. All names below a level are neighbours in it, so a
+/// lookup of a filter takes one seek for each run of names that it does not match.
 pub struct NameMap<V> {
     names: BTreeMap<Name, V>,
 }
@@ -20,8 +20,7 @@ pub struct NameMap<V> {
 pub struct Page<'a, V> {
     /// Names and their values, in the order of the names' bytes.
     pub found: Vec<(&'a str, &'a V)>,
-    /// Where the next page begins: behind this name, which need not match nor be there any more. None when
-    /// this was the last page.
+    /// The next page begins behind this name, which need not match or exist any more. `None` for the last page.
     pub after: Option<&'a str>,
 }
 
@@ -74,9 +73,8 @@ impl<V> NameMap<V> {
         rest.map(|(name, value)| (&**name, value))
     }
 
-    /// Returns names that a filter matches, from behind `after`: up to `limit` (at least 1), and fewer
-    /// where [`SCANNED_MAX`] others had to be passed over. Names may come and go between two pages: those that
-    /// stay are in one page each.
+    /// Returns names that a filter matches, from behind `after`: up to `limit` (at least 1), and fewer after
+    /// [`SCANNED_MAX`] others. Names may come and go between two pages: those that stay are in one page each.
     ///
     /// ```
     /// let mut names = filters::NameMap::default();
@@ -118,19 +116,19 @@ impl<V> NameMap<V> {
     }
 }
 
-/// What a name is to a filter, among the names behind it.
+/// The result for one name, and where the scan goes on.
 #[derive(Debug, PartialEq, Eq)]
 enum MatchStep {
     Match,
-    /// It doesn't match; the next one may.
+    /// The name doesn't match; the next one may.
     Next,
-    /// It doesn't match, and no name behind it does that is below the text that was written.
+    /// The name doesn't match, nor does any before the text in `to`.
     Seek,
-    /// Neither it nor any behind it matches.
+    /// Neither the name nor any behind it matches.
     End,
 }
 
-/// Judges a name by a filter with a wildcard. Where the verdict is to seek, `to` is a text above the name.
+/// Compares a name with a filter that has a wildcard. To seek, it sets `to` to a text above the name.
 fn judge(filter: &str, name: &str, to: &mut String) -> MatchStep {
     // What wildcards don't reach, as `model::filter::wildcards_reach` says.
     if filter.starts_with('@') {
@@ -147,7 +145,7 @@ fn judge(filter: &str, name: &str, to: &mut String) -> MatchStep {
             _ => {}
         }
     }
-    // Where the name's last level ends that a `+` took.
+    // The end of the name's last level that a `+` matched.
     let mut plus = None;
     let mut rest = Some(name);
     for level in filter.split('/') {
@@ -178,7 +176,7 @@ fn judge(filter: &str, name: &str, to: &mut String) -> MatchStep {
     }
 }
 
-/// Passes over all that is below the level that ends here, which a `+` took. '0' comes behind '/'.
+/// Skips all that is below the level that ends here, which a `+` matched. '0' comes behind '/'.
 fn pass(to: &mut String, name: &str, plus: Option<usize>) -> MatchStep {
     plus.map_or(MatchStep::End, |end| seek(to, &name[..end], "0"))
 }

@@ -6,8 +6,7 @@ use random::Random;
 
 use super::*;
 
-/// Few enough that texts meet, one of them longer than what a node's text holds, and what sorts on both
-/// sides of '/'.
+/// Few texts, so that they repeat. One is longer than a node's text, and some sort on either side of '/'.
 const LEVELS: [&str; 9] = ["a", "b", "", "a-", "a0", "*", "@a", "$s", "a level of its own length"];
 
 /// A topic of a few levels.
@@ -44,7 +43,7 @@ fn pick<'a, T>(random: &mut Random, items: &'a [T]) -> &'a T {
     &items[random.below(items.len())]
 }
 
-/// What the trie finds, in order.
+/// Returns what the trie finds, in order.
 fn found(trie: &FilterTrie<u64>, topic: &str) -> Vec<u64> {
     let mut found = Vec::new();
     trie.matching(topic, &mut |value| found.push(*value));
@@ -119,8 +118,8 @@ fn all_memory_goes_back() {
     }
 }
 
-/// As many ways as there are through `+` and texts, a node has one: with two choices on each of 127 levels
-/// a walk that tried all would never end.
+/// One path leads to each node: with two choices on each of 127 levels, a walk that tried all paths would never
+/// end.
 #[test]
 fn a_deep_topic_is_matched_in_the_time_of_its_nodes() {
     let deep = |level: &dyn Fn(usize) -> &'static str, length: usize| {
@@ -145,7 +144,7 @@ fn a_deep_topic_is_matched_in_the_time_of_its_nodes() {
     want.sort_unstable();
     assert_eq!(want.len(), 2 * 127 + 1);
     assert_eq!(found(&trie, &topic), want);
-    // Every choice on 12 levels, and none is one in the end.
+    // Every combination on 12 levels, and no filter ends like the topic.
     let mut trie = FilterTrie::default();
     for bits in 0..1 << 12 {
         let level = |at: usize| if bits >> at & 1 == 0 { "a" } else { "+" };
@@ -273,7 +272,7 @@ fn a_page_ends_before_it_passes_over_too_much() {
     for (after, found) in [("a/00006", vec![("a/00007", &7)]), ("a/00007", vec![])] {
         assert_eq!(names.matching("a/00007", Some(after), 1), Page { found, after: None });
     }
-    // What is below one level is passed over at once, however much it is.
+    // One seek skips all that is below a level, however much it is.
     assert_eq!(names.matching("b/+", None, 10), Page { found: vec![], after: None });
     assert_eq!(names.matching("a/09999/+", None, 10).found, [("a/09999/b", &10_000)]);
     let mut names = NameMap::default();

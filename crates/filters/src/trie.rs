@@ -1,4 +1,4 @@
-//! From topics to the filters that match them.
+//! Finds the filters that match a topic.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -11,9 +11,9 @@ use crate::levels::{Levels, TopicLevels};
 /// What a node has in place of a text if it is a `+` or the root.
 const NO_TEXT: Id = Id::NONE;
 
-/// A place in the tree: all filters that begin with the same levels.
+/// A node of the tree: all filters that begin with the same levels.
 struct Node {
-    /// None is the root.
+    /// `None` for the root.
     parent: Option<Id>,
     /// The text of its level.
     text: Id,
@@ -54,7 +54,7 @@ enum End {
     Rest,
 }
 
-/// A filter's levels, and how it ends behind them.
+/// Returns a filter's levels, and its end.
 fn parts(filter: &str) -> (impl Iterator<Item = &str>, End) {
     let (path, end) = match filter.strip_suffix('#') {
         None => (Some(filter), End::Here),
@@ -65,14 +65,13 @@ fn parts(filter: &str) -> (impl Iterator<Item = &str>, End) {
 
 /// Values under topic filters, one under each, with wildcards or without.
 ///
-/// Levels are nodes of a tree, which filters share as far as they begin alike. A node takes 24 bytes and
-/// about seven of index, a text of a level about 31 where it first appears, and a value about 4 more than
-/// its own size. All of it goes back with the last filter that needs it, by pages ([`Slab`]).
+/// Levels are nodes of a tree, which filters share as far as they begin alike. A node takes 24 bytes and about
+/// seven of index, a text of a level about 31 where it first appears, and a value about 4 more than its own size.
+/// All of it is freed, by pages ([`Slab`]), with the last filter that needs it.
 ///
-/// [`FilterTrie::matching`] visits the nodes whose levels match the topic's first ones. Each node has one
-/// way that leads to it, so none is visited twice: a match costs no more than there are nodes, which is no
-/// more than the levels of all filters. A topic of L levels has up to 2^L such nodes only if that many
-/// filters were inserted.
+/// [`FilterTrie::matching`] visits the nodes whose levels match the topic's first ones. One path leads to each
+/// node, so none is visited twice: a match costs no more than there are nodes, which is no more than the levels of
+/// all filters. A topic of L levels has up to 2^L such nodes only if that many filters were inserted.
 pub struct FilterTrie<V> {
     root: Option<Id>,
     nodes: Slab<Node>,
@@ -80,7 +79,7 @@ pub struct FilterTrie<V> {
     children: HashIndex,
     levels: Levels,
     values: Slab<V>,
-    /// Clients choose what is next to what, and must not be able to choose what meets in the index.
+    /// Clients choose neighbours, and must not be able to choose collisions in the index.
     key: u64,
 }
 
@@ -224,8 +223,8 @@ impl<V> FilterTrie<V> {
         parent
     }
 
-    /// Calls `found` with the value of each filter that matches the topic, once each, in no order that
-    /// means something. It allocates for topics of more than 32 levels alone.
+    /// Calls `found` with the value of each filter that matches the topic, once each, in no particular order.
+    /// Allocates only for topics of more than 32 levels.
     pub fn matching(&self, topic: &str, found: &mut impl FnMut(&V)) {
         let Some(mut at) = self.root else { return };
         let (anywhere, at_first) = wildcards_reach(topic);
@@ -238,8 +237,8 @@ impl<V> FilterTrie<V> {
                 found(&self.values[value.number()]);
             }
         };
-        // Down by the topic's own levels as far as there are nodes, and back up to the last `+` that was
-        // passed by. A node knows its parent, so nothing needs to be noted on the way.
+        // The walk goes down by the topic's own levels as far as there are nodes, and back up to the last `+` that
+        // it passed. A node knows its parent, so the walk notes nothing on the way.
         loop {
             let node = &self.nodes[at.number()];
             let wild_here = wild(depth);
@@ -272,19 +271,19 @@ impl<V> FilterTrie<V> {
         }
     }
 
-    /// Frees what it keeps for filters to come. The owner should call this now and then.
+    /// Frees memory that is reserved for later filters. The owner should call this now and then.
     pub fn shrink(&mut self) {
         self.nodes.shrink();
         self.values.shrink();
         self.levels.shrink();
     }
 
-    /// Returns the bytes that it uses, without the heap memory of its values.
+    /// Returns the bytes of memory in use, without the heap memory of the values.
     pub fn bytes(&self) -> usize {
         self.nodes.bytes() + self.children.bytes() + self.levels.bytes() + self.values.bytes()
     }
 
-    /// How many nodes, texts and values there are.
+    /// Returns how many nodes, texts and values there are.
     #[cfg(test)]
     pub fn counts(&self) -> (usize, usize, usize) {
         (self.nodes.count(), self.levels.count(), self.values.count())
@@ -293,11 +292,11 @@ impl<V> FilterTrie<V> {
 
 fn hash_of(nodes: &Slab<Node>, key: u64, number: u32) -> u32 {
     let Node { parent, text, .. } = nodes[number];
-    // All that the index holds has a parent.
+    // All nodes in the index have a parent.
     parent.map_or(0, |parent| hash(key, parent, text))
 }
 
-/// A multiplication of 64 by 64 bits, both halves of it, with a key that nobody knows.
+/// Multiplies 64 by 64 bits, with a secret key, and uses both halves of the product.
 fn hash(key: u64, parent: Id, text: Id) -> u32 {
     let pair = u64::from(parent.number()) << 32 | u64::from(text.number());
     let product = u128::from(pair ^ key) * u128::from(key.rotate_left(32) | 1);

@@ -1,7 +1,7 @@
-//! A back end that answers each request with what it says, to the user whom its topic names.
+//! A back end that replies to each request with the request's own data, sent to the user that its topic names.
 //!
-//! It speaks as much HTTP/1.1 as a server that forwards needs of it: `POST` with a length, on connections that
-//! stay. Its threads end with the process.
+//! It implements the part of HTTP/1.1 that a forwarding server needs: `POST` with a length, on persistent
+//! connections. Its threads end with the process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,9 +12,9 @@ use serde_json::json;
 
 use crate::publisher::REQUESTS;
 
-/// Bytes of a batch of requests.
+/// Bytes of a batch of requests, at most.
 const BODY_BYTES_MAX: usize = 64 << 20;
-/// Bytes of a head.
+/// Bytes of a head, at most.
 const HEAD_BYTES_MAX: u64 = 64 << 10;
 
 #[derive(Deserialize)]
@@ -31,13 +31,13 @@ struct Request {
 /// Listens at this address.
 ///
 /// # Errors
-/// If something else does, or the address is none of this machine's.
+/// If another program does, or the address is none of this machine's.
 pub(crate) fn start(address: SocketAddr) -> Result<()> {
     let name = || format!("--backend {address}");
     let listener = TcpListener::bind(address).with_context(name)?;
     let accept = move || {
         for socket in listener.incoming().flatten() {
-            // One that can't be served is closed, and the server asks again.
+            // A connection that can't be served is closed, and the server tries again.
             let serve = move || drop(serve(&socket));
             let _ = std::thread::Builder::new().name("backend".into()).spawn(serve);
         }
@@ -61,7 +61,7 @@ fn serve(socket: &TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// The body of the next request; nothing where the connection has ended.
+/// Returns the body of the next request, or `None` if the connection has ended.
 fn body(reader: &mut impl BufRead) -> Result<Option<Vec<u8>>> {
     let (mut length, mut line) = (0, String::new());
     let mut head = reader.by_ref().take(HEAD_BYTES_MAX);
@@ -86,7 +86,7 @@ fn body(reader: &mut impl BufRead) -> Result<Option<Vec<u8>>> {
     Ok(Some(body))
 }
 
-/// What answers a batch.
+/// Returns the reply to a batch.
 fn answer(body: &[u8]) -> Result<String> {
     let batch: Batch = serde_json::from_slice(body).context("a batch of requests")?;
     let answer = |request: Request| {

@@ -19,7 +19,7 @@ pub fn now_ns() -> u64 {
 /// that runs right now. The process's CPU clock counts nanoseconds and doesn't lag.
 ///
 /// # Errors
-/// If there is no such process.
+/// If no such process exists.
 pub fn process_cpu(pid: u32) -> Result<Duration> {
     let pid = libc::pid_t::try_from(pid).context("a process id too large")?;
     let mut clock: libc::clockid_t = 0;

@@ -4,9 +4,9 @@
 
 use std::io;
 
-/// Gives the calling thread a table of its own that starts with descriptors 0 to 2 only. The other
-/// threads' descriptors stay open in their table, and this one holds no copies of them: a copy of the
-/// pipe to a child would hide the pipe's end from the child.
+/// Gives the calling thread a table of its own that starts with descriptors 0 to 2 only. The other threads'
+/// descriptors stay open in their table, and this one has no copies of them: a copy of the pipe to a child would hide
+/// the pipe's end from the child.
 ///
 /// # Errors
 /// The error of close_range(2).

@@ -1,5 +1,5 @@
-//! Histograms as JSON: pairs of a value and how often it was recorded. They are of the bounds of
-//! [`crate::crowd::histogram`], so they can be added without loss.
+//! Histograms as JSON: pairs of a value and its count. They have the bounds of [`crate::crowd::histogram`], so they
+//! can be added without loss.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -17,7 +17,7 @@ pub fn serialize<S: Serializer>(times: &Histogram<u64>, to: S) -> Result<S::Ok, 
     times.iter_recorded().map(pair).collect::<Vec<(u64, u64)>>().serialize(to)
 }
 
-/// Reads the same. What is beyond the bounds is taken for the largest value.
+/// Reads the values. A value beyond the bounds counts as the largest one.
 ///
 /// # Errors
 /// Those of the deserializer.

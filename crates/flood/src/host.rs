@@ -15,9 +15,8 @@ pub struct Host {
     pub tcp_bytes: u64,
     /// Memory still available, in bytes.
     pub available_bytes: u64,
-    /// Memory that is free or holds cached files, in bytes. Unlike what the kernel calls available
-    /// it doesn't count the inodes and directory entries of open sockets, which look reclaimable
-    /// and are not.
+    /// Memory that is free or has cached files, in bytes. Unlike what the kernel calls available it doesn't count the
+    /// inodes and directory entries of open sockets, which seem reclaimable and are not.
     pub free_bytes: u64,
     /// Memory that this process has written, in bytes.
     pub own_bytes: u64,

@@ -1,22 +1,22 @@
-//! What went wrong in the kernels of a run's hosts while it ran: in the server's, which its admin port reports, and
-//! in the load generator's own.
+//! Kernel problems on a run's hosts while it ran: on the server's, which its admin port reports, and on the load
+//! generator's own.
 
 use kernel::{Finding, KernelStats, findings, kernel_id};
 use serde::{Deserialize, Serialize};
 
-/// What went wrong in the kernel of a host during the run. Its counters count for all programs there.
+/// Problems in the kernel of a host during the run. Its counters count for all programs of the host.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct HostFindings {
-    /// The host, as it is shown.
+    /// The host's name, as reports show it.
     pub host: String,
     /// An id of the kernel and the network namespace, if it is known. Hosts with the same id have the same counters.
     pub kernel_id: Option<String>,
-    /// What went wrong, the gravest first.
+    /// The problems, the gravest first.
     pub findings: Vec<Finding>,
 }
 
 impl HostFindings {
-    /// A sentence for each finding: where, what happened, what to do.
+    /// Returns a sentence for each finding: where, what happened, what to do.
     pub fn sentences(&self) -> impl Iterator<Item = String> {
         let host = &self.host;
         self.findings.iter().map(move |it| format!("{host}: {}: {}", it.what, it.advice))
@@ -68,8 +68,8 @@ impl KernelWatch {
         self.update(KernelReply { kernel_id: kernel_id(), stats: KernelStats::read() });
     }
 
-    /// What went wrong since the begin. Tasks that wait for a resource are left out: a load test makes them wait,
-    /// and at its end they no longer do.
+    /// Returns the problems since the begin. Tasks that wait for a resource are left out: a load test makes them
+    /// wait, and at its end they no longer do.
     pub fn findings(&self) -> HostFindings {
         let mut findings = findings(&self.before, &self.newest);
         findings.retain(|finding| !finding.kind.is_pressure());
@@ -77,7 +77,7 @@ impl KernelWatch {
     }
 }
 
-/// Leaves out hosts without findings, and all but the first of those with the same counters.
+/// Leaves out hosts without findings, and all but the first of the hosts with the same counters.
 pub fn distinct(hosts: impl IntoIterator<Item = HostFindings>) -> Vec<HostFindings> {
     let mut distinct: Vec<HostFindings> = Vec::new();
     for host in hosts {
@@ -133,7 +133,7 @@ mod tests {
         let (one, same, other) = (dropped("a", "x", 1), dropped("b", "x", 2), dropped("c", "y", 3));
         let hosts = [dropped("d", "z", 0), one.clone(), same, other.clone()];
         assert_eq!(distinct(hosts), [one, other]);
-        // Without an id, two hosts may be different ones.
+        // Two hosts without ids may be different ones.
         let unnamed = HostFindings { kernel_id: None, ..dropped("a", "x", 1) };
         assert_eq!(distinct([unnamed.clone(), unnamed]).len(), 2);
     }

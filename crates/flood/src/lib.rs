@@ -1,6 +1,6 @@
-//! The load generator. It opens and holds a crowd of connections to any server that speaks one of
-//! the transports, publishes in the same run, and checks the messages that arrive. The client side of
-//! each transport is in `wire`.
+//! The load generator. It opens and holds a crowd of connections to any server that speaks one of the transports,
+//! publishes in the same run, and checks the messages that arrive. The client side of each transport is in the crate
+//! `client`.
 
 mod agents;
 pub mod args;

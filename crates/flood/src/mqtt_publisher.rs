@@ -13,10 +13,10 @@ use protocol::mqtt::{Packet, ReasonCode, Side, Version, read};
 
 /// How long the broker may take to connect.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes of an answer; to a publisher they are short.
+/// Bytes of a reply, at most; replies to a publisher are short.
 const ANSWER_BYTES_MAX: usize = 1 << 16;
 
-/// Publishes, and connects when it has no connection.
+/// Publishes messages, and connects if it has no connection.
 pub(crate) struct MqttPublisher {
     address: SocketAddr,
     qos: Qos,
@@ -27,7 +27,7 @@ pub(crate) struct MqttPublisher {
 }
 
 impl MqttPublisher {
-    /// One that is not connected yet, with a layer on each of its connections, if there is one.
+    /// Returns a publisher that is not connected yet, with this layer, if any, on each of its connections.
     pub fn new(address: SocketAddr, qos: u8, layer: Option<Layer>) -> Self {
         let qos = match qos {
             0 => Qos::AtMostOnce,
@@ -37,11 +37,11 @@ impl MqttPublisher {
         Self { address, qos, layer, socket: None, id: 0, buffer: Vec::new() }
     }
 
-    /// Publishes, and waits until the broker has confirmed it, where it does so.
+    /// Publishes, and waits for the broker's confirmation, if the QoS has one.
     ///
     /// # Errors
-    /// If the broker can't be reached, which is a [`NotConnectedError`], or the connection breaks before it has
-    /// confirmed.
+    /// If the broker can't be reached, which is a [`NotConnectedError`], or the connection breaks before the
+    /// confirmation.
     pub fn publish(&mut self, topic: &str, payload: &str) -> Result<()> {
         let outcome = self.try_publish(topic, payload);
         if outcome.is_err() {
@@ -128,7 +128,7 @@ impl MqttPublisher {
         socket.write_all(packet).and_then(|()| socket.flush()).context("publishing")
     }
 
-    /// Waits for a packet, of which `is_right` says whether it is the one that was to come, and a good one.
+    /// Waits for a packet. `is_right` returns whether it reports success, or `None` for an unexpected packet.
     fn expect(&mut self, is_right: impl Fn(&Packet<'_>) -> Option<bool>) -> Result<()> {
         let socket = self.socket.as_mut().context("no connection")?;
         loop {

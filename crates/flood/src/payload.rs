@@ -25,8 +25,7 @@ pub enum To {
 /// The stamp of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// The run that it belongs to. Two runs may share a server, and a server's history may hold
-    /// messages of earlier runs.
+    /// Its run. Two runs may share a server, and a server's history may have messages of earlier runs.
     pub run: u32,
     /// Its target.
     pub to: To,
@@ -37,7 +36,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Returns a payload of so many bytes, at least [`PAYLOAD_BYTES_MIN`].
+    /// Returns a payload of this many bytes, at least [`PAYLOAD_BYTES_MIN`].
     pub fn payload(&self, bytes: usize) -> String {
         let (kind, target) = match self.to {
             To::User(user) => ('u', user),

@@ -1,5 +1,5 @@
-//! Asks the server, before anybody connects, whether it retains what the run expects of it. Without that
-//! a run would wait in vain for what nobody kept.
+//! Verifies, before the crowd connects, that the server retains the messages that the run needs. Otherwise the run
+//! would wait in vain for messages that the server dropped.
 
 use admin::{Http, encoded};
 use anyhow::{Result, ensure};
@@ -10,10 +10,10 @@ use crate::args::Common;
 use crate::publisher::Audience;
 use crate::setup::Setup;
 
-/// Checks the history of topics and users, where the run needs it and the server is Throng.
+/// Checks the history of topics and users, if the run needs it and the server is Throng.
 ///
 /// # Errors
-/// If the server says that it keeps nothing: nothing could be recovered or acknowledged.
+/// If the server has no history for them: nothing could be recovered or acknowledged.
 pub fn check(setup: &Setup, common: &Common) -> Result<()> {
     let Setup { shape, plan, streams, .. } = setup;
     let Some(admin) = setup.admins.first().filter(|_| common.urls.is_none()) else {
@@ -22,14 +22,14 @@ pub fn check(setup: &Setup, common: &Common) -> Result<()> {
     let mut http = Http::new(admin, setup.key.as_deref(), AGENT);
     let mut keeps_nothing = |topic: &str| {
         let path = format!("/api/history/{}?limit=1", encoded(topic));
-        // Any other answer shows in the run, or is another server's.
+        // Any other reply shows in the run, or is another server's.
         match http.request("GET", &path, "application/json", "") {
             Ok((404, body)) => admin::refusal(404, &body).starts_with(ErrorCode::NoHistory.text()),
             _ => false,
         }
     };
     let to_topics = streams.iter().any(|stream| matches!(stream.to, Audience::Topics { .. }));
-    // An MQTT server keeps sessions by itself.
+    // An MQTT server stores sessions by itself.
     let needs_history = plan.transports.iter().any(|client| client.is_http());
     if plan.recover && needs_history && (to_topics || shape.missed > 0) {
         for room in [0, plan.rooms().saturating_sub(1)] {

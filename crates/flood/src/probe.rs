@@ -15,7 +15,7 @@ use crate::crowd::{histogram, lock};
 
 /// The results of the probes so far.
 pub struct Probes {
-    /// Requests that were answered with 2xx.
+    /// Requests with a 2xx response.
     pub answered: AtomicU64,
     /// All other requests.
     pub failed: AtomicU64,
@@ -36,7 +36,7 @@ impl Default for Probes {
     }
 }
 
-/// Starts a thread that requests this URL so many times a second, with a layer on its connection if there is one.
+/// Starts a thread that requests this URL `per_second` times a second, with a layer on its connection if it has one.
 ///
 /// # Errors
 /// If the system can't start the thread.

@@ -1,9 +1,8 @@
 //! Publishers. Each has a thread and a schedule of its own, which doesn't depend on the server's
 //! speed.
 //!
-//! Each message carries the time at which it was due, not the time at which it left. So a server
-//! that delays the publisher is charged for all messages that wait behind (see "coordinated
-//! omission").
+//! Each message carries the time at which it was due, not the time at which it left. So a server that delays the
+//! publisher is charged for all messages that wait behind it (see "coordinated omission").
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,49 +25,49 @@ use crate::template::Template;
 /// The longest sleep, so that a publisher soon notices a stop.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
 
-/// Who receives the messages of a stream.
+/// The receivers of a stream's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// A random user for each message.
     Users {
-        /// How many users there are.
+        /// The number of users.
         count: u32,
-        /// A few get most: of 100 messages, 31 go to one in a hundred users and 56 to one in ten.
+        /// A few get most messages: of 100, 31 go to one in a hundred users and 56 to one in ten.
         long_tail: bool,
     },
     /// A random topic for each message.
     Topics {
-        /// How many topics there are.
+        /// The number of topics.
         count: u32,
     },
-    /// A random user for each message, who is answered by a back end: a client publishes it to
-    /// [`REQUESTS`] and the user's name, and [`crate::backend`] sends it back.
+    /// A random user for each message, to whom a back end replies: a client publishes the message to [`REQUESTS`]
+    /// plus the user's name, and [`crate::backend`] sends it back.
     Answered {
-        /// The index of the first one.
+        /// The index of the first user.
         from: u32,
-        /// How many users there are.
+        /// The number of users.
         count: u32,
     },
     /// All connections.
     All,
 }
 
-/// What topics of requests begin with.
+/// The prefix of topics of requests.
 pub const REQUESTS: &str = "requests/";
 
 /// A stream of messages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stream {
-    /// To whom.
+    /// Its receivers.
     pub to: Audience,
     /// Messages per second.
     pub per_second: f64,
-    /// The stream ends after so many messages.
+    /// The stream ends after this many messages.
     pub messages_max: Option<u64>,
 }
 
 impl Stream {
-    /// Whether a back end answers it.
+    /// Returns true if a back end replies to the stream.
     pub fn has_replied(&self) -> bool {
         matches!(self.to, Audience::Answered { .. })
     }
@@ -79,12 +78,12 @@ impl Stream {
 pub enum Api {
     /// Throng's: `POST /api/publish`, `/api/send` and `/api/broadcast`.
     Throng {
-        /// The admin ports of its nodes, each of which publishes in turn.
+        /// The admin ports of its nodes, which publish in turn.
         urls: Vec<Url>,
         /// Its key.
         key: Option<String>,
     },
-    /// An MQTT broker, to which clients publish.
+    /// An MQTT broker; each publisher is a client of it.
     Mqtt(Broker),
     /// Any server that accepts the payload as the body of a `POST`.
     Plain {
@@ -98,27 +97,27 @@ pub enum Api {
 /// An MQTT broker that clients publish to.
 #[derive(Clone)]
 pub struct Broker {
-    /// Where it is.
+    /// Its address.
     pub address: SocketAddr,
-    /// How surely they publish.
+    /// The QoS of publishes.
     pub qos: u8,
-    /// TLS, where it speaks TLS.
+    /// The layer for TLS, if the broker needs it.
     pub layer: Option<Layer>,
 }
 
 /// The context that all publishers of a run share.
 pub struct PublishContext {
-    /// Where messages go.
+    /// The API for messages.
     pub api: Api,
-    /// Where requests go.
+    /// The broker for requests.
     pub requests: Option<Broker>,
     /// Names of users and topics.
     pub user: Template,
     /// See `user`.
     pub topic: Template,
-    /// The number of the first user, and how many share a topic.
+    /// The number of the first user.
     pub first: u32,
-    /// See `first`.
+    /// How many users share a topic.
     pub users_per_room: u32,
     /// Bytes of a payload.
     pub bytes: usize,
@@ -130,25 +129,25 @@ pub struct PublishContext {
     pub published: Arc<Published>,
     /// Publishes that the server accepted.
     pub accepted: AtomicU64,
-    /// Publishes that the server rejected or did not answer.
+    /// Publishes that the server rejected or sent no reply to.
     pub failed: AtomicU64,
     /// Publishes that broke off with one of several nodes.
     pub unsure: AtomicU64,
     /// The clock of the stamps.
     pub clock: Clock,
-    /// How long the accepted ones took from their request to the answer, in microseconds.
+    /// Times of the accepted publishes from request to reply, in microseconds.
     pub times: std::sync::Mutex<hdrhistogram::Histogram<u64>>,
-    /// Why the last of these failed.
+    /// The error of the last failed publish.
     pub last_error: std::sync::Mutex<Option<String>>,
     /// Set to end all publishers.
     pub stop: AtomicBool,
 }
 
-/// How long a node that can't be reached, or says that it can't publish now, is passed over.
+/// Nanoseconds for which publishers skip a node that can't be reached or can't publish now.
 const PASSED_OVER_NS: u64 = 1_000_000_000;
 
-/// Starts so many publishers for a stream. Each has its own share of the targets, so that the
-/// sequence of a target has one writer. Agents publish to their own users and topics.
+/// Starts this many publishers for a stream. Each has its own share of the targets, so that the sequence of a target
+/// has one writer. Agents publish to their own users and topics.
 ///
 /// # Errors
 /// If the system can't start a thread.
@@ -179,15 +178,15 @@ pub fn start(
 struct Lane {
     at: u32,
     of: u32,
-    /// How many publishers there are, those of other agents too.
+    /// The number of publishers, including those of other agents.
     publishers: u32,
 }
 
-/// The lanes of one agent's publishers, of whom each has so many.
+/// Returns the shares of one agent's publishers; each agent has `publishers` of them.
 fn lanes(part: Part, to: Audience, publishers: u32, targets: u32) -> impl Iterator<Item = Lane> {
     let parts = part.of.max(1);
     let of = parts * publishers.clamp(1, (targets / parts).max(1));
-    // Those of the users who are this agent's: the first target may be any of all.
+    // The users must be this agent's own: the first target may have any index.
     let first = match to {
         Audience::Answered { from, .. } => (part.number + parts - from % parts) % parts,
         _ => part.number,
@@ -196,7 +195,7 @@ fn lanes(part: Part, to: Audience, publishers: u32, targets: u32) -> impl Iterat
     (first..of).step_by(parts as usize).filter(move |at| *at < targets).map(lane)
 }
 
-/// Publishes so many messages to each of so many topics, as fast as possible: to those of this agent.
+/// Publishes `messages` messages to each of this agent's topics, as fast as possible.
 pub fn publish_each(context: &Arc<PublishContext>, topics: u32, messages: u32) {
     let stream = Stream {
         to: Audience::Topics { count: topics },
@@ -225,10 +224,10 @@ struct Publisher {
     line: Line,
 }
 
-/// A node that messages are published at.
+/// A node that publishes messages.
 struct Node {
     http: Http,
-    /// Until when it is passed over.
+    /// Publishers skip the node until this time.
     away_until_ns: u64,
 }
 
@@ -275,7 +274,7 @@ impl Publisher {
         }
     }
 
-    /// Returns false when the publishers are to stop.
+    /// Returns false when the publishers must stop.
     fn wait_until(&self, due_ns: u64) -> bool {
         while !self.context.stop.load(Ordering::Relaxed) {
             let now = now_ns();
@@ -326,15 +325,15 @@ impl Publisher {
                 lock(&context.times).saturating_record(us.max(1));
             }
             Ok((status, body)) => {
-                // The server rejected it, so the next message may have its number.
+                // The server rejected the message, so the next one may have its number.
                 counter.fetch_sub(1, Ordering::Relaxed);
                 let body = String::from_utf8_lossy(&body);
                 let body: String = body.chars().take(200).collect();
                 self.count_failed(format!("a publish was answered with status {status}: {body}"));
             }
             Err(error) => {
-                // Without a connection it was not published. Otherwise nobody knows, and no other
-                // message may have the number.
+                // Without a connection the message was not published. Otherwise this is unknown, and no other message
+                // may have the number.
                 if error.is::<NotConnectedError>() {
                     counter.fetch_sub(1, Ordering::Relaxed);
                 } else {
@@ -391,7 +390,7 @@ impl Publisher {
     }
 }
 
-/// The call of Throng's API that publishes a message: its path and its body.
+/// Returns the call of Throng's API that publishes a message: its path and its body.
 fn call(
     context: &PublishContext,
     to: To,
@@ -413,8 +412,8 @@ fn call(
     (path, body.to_string())
 }
 
-/// Publishes a message at the node whose turn it is. Where that one can't be reached or says that it can't now,
-/// the next one does.
+/// Publishes a message at the node whose turn it is. If that node can't be reached or can't publish now, the next one
+/// does.
 fn in_turn(
     nodes: &mut [Node],
     published: &Published,

@@ -8,7 +8,7 @@ use crate::kernels::HostFindings;
 /// Percentiles of a histogram, in microseconds. All zero when nothing was recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Percentiles {
-    /// How many values were recorded.
+    /// The number of values recorded.
     pub count: u64,
     /// Half of the values are at most this.
     pub p50_us: u64,
@@ -55,7 +55,7 @@ counts! {
     messages,
     /// Heartbeats of any kind received: comments, heartbeat lines, pings.
     heartbeats,
-    /// Bytes received, answers' heads included.
+    /// Bytes received, including response heads.
     bytes,
     /// Messages that should have arrived and did not, according to the sequences.
     lost,
@@ -65,33 +65,33 @@ counts! {
     out_of_order,
     /// Messages for another user or topic than the connection's.
     strayed,
-    /// Connections that the scenario cut, while they were open or opening. Where connections go to another
-    /// server when they come back, also those that ended without a word, as those of a killed server do.
+    /// Connections that the scenario cut, while they were open or opening. If connections go to another server when
+    /// they come back, also those that ended without a reason, as those of a killed server do.
     cuts,
     /// Messages that were published while their receiver was away, and arrived after its return.
     caught_up,
-    /// Reconnects at which the server reported that it can't deliver what was missed. The messages
-    /// of such a recovery gap don't count as lost.
+    /// Reconnects at which the server reported that it can't deliver the missed messages. The messages of such a
+    /// recovery gap don't count as lost.
     not_recovered,
-    /// Messages to users that arrived again because they were not acknowledged.
+    /// Messages to users that arrived again for lack of an acknowledgement.
     redelivered,
     /// Messages to users whose acknowledgement the server accepted.
     acked,
-    /// Acknowledgements that the server rejected or did not answer.
+    /// Acknowledgements that the server rejected or sent no reply to.
     ack_failed,
     /// Publishes that the server accepted.
     published,
-    /// Publishes that the server rejected or did not answer.
+    /// Publishes that the server rejected or sent no reply to.
     publish_failed,
-    /// Publishes that broke off with one of several nodes: whether they were published nobody knows.
+    /// Publishes that broke off with one of several nodes: it is unknown whether they were published.
     publish_unsure,
-    /// Probes (ordinary requests beside the crowd) answered with 2xx.
+    /// Probes (ordinary requests beside the crowd) with a 2xx response.
     probes,
     /// Probes that failed.
     probes_failed,
 }
 
-/// What became of the connections to one of several servers. See [`Counts`] for the meanings.
+/// The counts of the connections to one of several servers. See [`Counts`] for the meanings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct TargetCounts {
     /// The server's host and port.
@@ -106,40 +106,40 @@ pub struct TargetCounts {
     pub closed: u64,
     /// See [`Counts::cuts`].
     pub cuts: u64,
-    /// See [`Counts::lost`]: of connections that were there when it showed.
+    /// See [`Counts::lost`]: counted for the connections that were at this server when the loss showed.
     pub lost: u64,
 }
 
 /// One of the agents of a run.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Agent {
-    /// Where it is: host and port.
+    /// Its host and port.
     pub agent: String,
     /// Connections of its share.
     pub connections: u64,
-    /// Of these, those open at the end.
+    /// Open connections of its share at the end.
     pub open: u64,
-    /// Messages that they have received.
+    /// Messages that its connections have received.
     pub messages: u64,
-    /// How exactly its clock is known, in microseconds: so much the times of messages from other agents may be
-    /// wrong.
+    /// The largest error of its clock, in microseconds: the times of messages from other agents may be wrong by this
+    /// much.
     pub clock_error_us: u64,
-    /// Why it was lost, if it was, and with it what its connections counted since its last sample.
+    /// The reason for its loss, if it was lost. The counts since its last sample are lost with it.
     pub lost: Option<String>,
 }
 
 /// The server's own figures from `/metrics`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Server {
-    /// Connections it counts.
+    /// Connections that it counts.
     pub connections: u64,
     /// Memory that the server process has written, in bytes.
     pub memory_bytes: u64,
-    /// Growth of that since its start, over its connections, in bytes.
+    /// Growth of that since its start, divided by its connections, in bytes.
     pub memory_per_connection_bytes: f64,
     /// Processor time so far, in seconds.
     pub cpu_seconds: f64,
-    /// Messages it handed to connections.
+    /// Messages that it passed to connections.
     pub delivered: u64,
 }
 
@@ -152,7 +152,7 @@ pub struct Sample {
     pub counts: Counts,
     /// Time from the intended publish to the receipt.
     pub delivery: Percentiles,
-    /// The same for messages to single users only.
+    /// As `delivery`, for messages to single users only.
     pub delivery_user: Percentiles,
     /// Time from the intended connect to the response.
     pub connect: Percentiles,
@@ -176,13 +176,13 @@ pub struct Sample {
 pub struct Storm {
     /// Connections that were dropped.
     pub connections: u64,
-    /// Connections that had received all that they missed at the storm's end.
+    /// Connections that had received all missed messages at the storm's end.
     pub recovered: u64,
     /// Messages that each of them missed.
     pub missed: u64,
-    /// From the moment when they might return until the last one had received all, in seconds.
+    /// Seconds from the moment when they might return until the last one had received all.
     pub seconds: f64,
-    /// Time from a connection's begin to the last message that it missed.
+    /// Time from a connection's begin to the last message that it had missed.
     pub recovery: Percentiles,
     /// The server's processor time for it, in seconds.
     pub server_cpu_seconds: Option<f64>,
@@ -202,7 +202,7 @@ pub enum TlsUse {
 }
 
 impl TlsUse {
-    /// How a text goes on about a run whose connections use TLS so.
+    /// Returns a phrase for texts about a run with this use of TLS.
     pub fn phrase(self) -> &'static str {
         match self {
             TlsUse::Verified => "by TLS",
@@ -214,60 +214,60 @@ impl TlsUse {
 /// The results of the whole run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
-    /// The command line as the user typed it. It never holds secrets.
+    /// The command line as the user typed it. It never contains secrets.
     pub command: String,
     /// The scenario's name.
     pub scenario: String,
-    /// When it began: seconds since 1970.
+    /// The start, in seconds since 1970.
     pub started_unix_seconds: u64,
-    /// How long it took, in seconds.
+    /// Its length, in seconds.
     pub seconds: f64,
     /// True when it was stopped before its end.
     pub interrupted: bool,
     /// True when it opened no more connections because memory was short (`--keep-memory`).
     pub full: bool,
-    /// Whether connections use TLS, to any of the targets.
+    /// How connections use TLS, if any target has it.
     pub tls: Option<TlsUse>,
-    /// Connections that it was to open.
+    /// Connections that the run had to open.
     pub connections: u64,
     /// The counts at the end. `open` is from before the crowd was closed.
     pub counts: Counts,
-    /// The counts of each server, where there are several.
+    /// The counts of each server, if the run has several.
     pub targets: Vec<TargetCounts>,
     /// The agents among which the run was divided.
     pub agents: Vec<Agent>,
-    /// Why attempts failed.
+    /// Reasons of failed attempts.
     pub failures: Vec<Named>,
-    /// Why the server closed open connections.
+    /// Reasons for which the server closed open connections.
     pub closes: Vec<Named>,
     /// All deliveries.
     pub delivery: Percentiles,
-    /// Those of messages to one user.
+    /// Deliveries of messages to one user.
     pub delivery_user: Percentiles,
     /// All connects.
     pub connect: Percentiles,
     /// All probes.
     pub probe: Percentiles,
-    /// From the request of an accepted publish to its answer.
+    /// Times from the request of an accepted publish to its reply.
     pub publish: Percentiles,
-    /// The longest time for which each connection heard no message (`--silences`).
+    /// The longest time for which each connection received no message (`--silences`).
     pub silence: Percentiles,
-    /// True when connections came back for what they missed. Then closes and further attempts are
-    /// expected, as long as no message is lost.
+    /// True when connections came back for missed messages. Then closes and further attempts are expected, as long as
+    /// no message is lost.
     pub recover: bool,
     /// Storms with missed messages.
     pub storms: Vec<Storm>,
     /// Descriptions of the first anomalies in the sequences.
     pub faults: Vec<String>,
-    /// Memory the load generator grew by for each connection, in bytes, at its fullest.
+    /// Memory growth of the load generator for each connection, in bytes, when most were open.
     pub memory_per_connection_bytes: f64,
-    /// Its processor time for each message and heartbeat received, in microseconds.
+    /// Its processor time for each received message and heartbeat, in microseconds.
     pub cpu_per_message_us: f64,
-    /// The server's processor time for each message and heartbeat sent, in microseconds.
+    /// The server's processor time for each sent message and heartbeat, in microseconds.
     pub server_cpu_per_message_us: Option<f64>,
     /// Facts about the host: name and value.
     pub host: Vec<(String, String)>,
-    /// What went wrong in the kernels of the hosts during the run.
+    /// Problems in the kernels of the hosts during the run.
     pub kernels: Vec<HostFindings>,
     /// Kernel settings: name and value.
     pub settings: Vec<(String, String)>,

@@ -33,30 +33,30 @@ use crate::show::{Phase, Show};
 pub use results::{Results, StormTimes, add_sample, with_times};
 pub use series::Series;
 
-/// How often the run takes a sample.
+/// Time between two samples.
 pub const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// How long no message may arrive until the run takes it that all have arrived.
+/// After this time without a message the run assumes that all have arrived.
 const QUIET: Duration = Duration::from_millis(1_500);
-/// How long messages on their way may take when the run was stopped.
+/// How long the run waits for messages on their way after it was stopped.
 const SETTLE_STOPPED: Duration = Duration::from_secs(5);
-/// How often the run checks whether something is due.
+/// Time between two checks for what is due.
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// The outcome of a run.
 pub struct Outcome {
     /// All that was measured.
     pub summary: Summary,
-    /// False when connections were missing at the end, or an agent was lost. Always true where users come and
-    /// go, where memory was short, and where the run was stopped, since nobody can tell there.
+    /// False when connections were missing at the end, or an agent was lost. Always true if users come and go, if
+    /// memory was short, and if the run was stopped: missing connections mean nothing then.
     pub complete: bool,
-    /// The path of the report's page, or why it could not be written. `None` without `--report`.
+    /// The path of the report's page, or the reason why it could not be written. `None` without `--report`.
     pub report: Option<Result<PathBuf>>,
 }
 
-/// Why a run did not begin, or did not get to its end.
+/// The reason why a run did not begin, or did not get to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The command line asks for something impossible.
+    /// The command line requires something impossible.
     #[error(transparent)]
     Usage(anyhow::Error),
     /// The kernel denied the crowd a resource.
@@ -112,9 +112,9 @@ pub fn run(
 pub enum Point {
     /// All connections have arrived.
     Arrived,
-    /// All were dropped in the storm with this number.
+    /// All connections were dropped in the storm with this number.
     Dropped(u32),
-    /// What they miss in it was published.
+    /// The messages that they miss in it were published.
     Missed(u32),
     /// All publishers have ended.
     Published,
@@ -122,29 +122,29 @@ pub enum Point {
 
 /// The other parts of a run that agents share.
 pub trait Others {
-    /// This part has come to a point, and has published so much until then.
+    /// Notifies the others that this part has reached a point, and has published this much until then.
     ///
     /// # Errors
-    /// If the others can't be told: the run is over.
+    /// If the others can't be reached: the run ends.
     fn reach(&mut self, point: Point, published: &PublishedHere) -> Result<()>;
 
-    /// Whether all have come there. `published` learns how much the others have published, when it is over.
+    /// Returns true if all have reached this point. At the end `published` learns how much the others have published.
     ///
     /// # Errors
-    /// If the run is over.
+    /// If the run has ended.
     fn have_reached(&mut self, point: Point, published: &Published) -> Result<bool>;
 
-    /// Tells of a sample, with the times since the one before.
+    /// Sends a sample to the others, with the times since the one before.
     ///
     /// # Errors
-    /// If the others can't be told: the run is over.
+    /// If the others can't be reached: the run ends.
     fn sample(&mut self, phase: Phase, sample: &Sample, times: &Times) -> Result<()>;
 }
 
 /// Runs a part of a run, or all of it, to its end.
 ///
 /// # Errors
-/// If the kernel denied the crowd a resource, or the others have gone.
+/// If the kernel denied the crowd a resource, or the others are gone.
 pub fn run_to_end(
     setup: Setup,
     common: &Common,
@@ -183,16 +183,16 @@ struct Run<'a> {
     begin: Instant,
     begin_unix_seconds: u64,
     host_before: Host,
-    /// The kernel of this host.
+    /// Watches the kernel of this host.
     own_kernel: KernelWatch,
     /// The samples so far.
     series: Option<Series>,
-    /// The one with the most connections.
+    /// The sample with the most connections.
     fullest: Sample,
     times: Times,
     /// Messages that were published and never arrived, counted at the end.
     lost_at_end: u64,
-    /// The sample of the moment when all connections had arrived.
+    /// The sample at the moment when all connections had arrived.
     arrived: Option<Sample>,
     last: Sample,
     next_sample: Instant,
@@ -208,7 +208,7 @@ impl<'a> Run<'a> {
             let per_second = common.probe_rate / f64::from(plan.part.of);
             probe::start(&probes, probe, key.clone(), per_second)?;
         }
-        // Of agents, the coordinator watches the server.
+        // If agents share the run, the coordinator watches the server.
         let watch = match others {
             None => watch(common, &admins, key.as_deref()),
             Some(_) => None,
@@ -323,7 +323,7 @@ impl<'a> Run<'a> {
     }
 
     fn publish(&mut self) -> Result<()> {
-        // Of agents, the coordinator is the back end.
+        // If agents share the run, the coordinator is the back end.
         if let Some(address) = self.shape.backend.filter(|_| self.others.is_none()) {
             backend::start(address)?;
         }
@@ -335,7 +335,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Waits until all parts of the run have come to a point, or it is stopped.
+    /// Waits until all parts of the run have reached a point, or the run is stopped.
     fn meet(
         &mut self,
         point: Point,
@@ -347,7 +347,7 @@ impl<'a> Run<'a> {
             return Ok(());
         };
         others.reach(point, &self.published.own())?;
-        // One that is stopped still hears what the others have published.
+        // A stopped part still learns how much the others have published.
         while point == Point::Published || !stop.load(Ordering::Relaxed) {
             if let Some(others) = &mut self.others
                 && others.have_reached(point, &self.published)?
@@ -368,8 +368,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Ends the publishers, waits for the messages on their way, and counts those that never arrive.
-    /// When the run was stopped, it waits less. A stop while it waits ends it at once.
+    /// Ends the publishers, waits for the messages on their way, and counts those that never arrive. If the run was
+    /// stopped, it waits less. A stop during the wait ends it at once.
     fn finish(&mut self, stop: &AtomicBool, show: &mut dyn Show) -> Result<()> {
         let stopped = stop.load(Ordering::Relaxed);
         if let Some(context) = &self.context {
@@ -454,7 +454,7 @@ impl<'a> Run<'a> {
         if let Some(series) = &mut self.series {
             series.store(sample);
         }
-        // The last of several, when memory has settled.
+        // On equal counts the last sample is taken, when memory has settled.
         if sample.counts.open >= self.fullest.counts.open {
             self.fullest = sample;
         }
@@ -505,20 +505,20 @@ impl<'a> Run<'a> {
 }
 
 impl Drop for Run<'_> {
-    /// A run that breaks off leaves nothing running: an agent goes on.
+    /// Stops the threads of a run that breaks off: an agent's process goes on.
     fn drop(&mut self) {
         if let Some(context) = &self.context {
             context.stop.store(true, Ordering::Relaxed);
         }
         self.probes.stop.store(true, Ordering::Relaxed);
         if let Some(crowd) = self.crowd.take() {
-            // Why it breaks off is known already.
+            // The caller has the reason already.
             let _ = crowd.close();
         }
     }
 }
 
-/// Starts to watch the servers, and says where --admin names none that can be watched.
+/// Starts to watch the servers, and warns if --admin names none that can be watched.
 pub fn watch(common: &Common, admins: &[Url], key: Option<&str>) -> Option<Watches> {
     let watch = Watches::start(admins, key);
     if !common.admin.is_empty() && watch.is_none() {

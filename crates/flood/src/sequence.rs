@@ -17,22 +17,22 @@ pub struct Tracker {
 pub enum Arrival {
     /// It is the next one.
     Next,
-    /// So many messages before it haven't arrived.
+    /// This many messages before it haven't arrived.
     Gap(u32),
     /// It fills a gap: it was counted as missing, and arrives after a later one.
     Late,
-    /// It has arrived before, or is more than 31 numbers back, where the tracker can't tell any more.
+    /// It has arrived before, or is more than 31 numbers back, beyond what the tracker knows.
     Again,
 }
 
 impl Tracker {
-    /// Returns the tracker of a connection that opens after so many messages were published.
+    /// Returns the tracker of a connection that opens after this many messages were published.
     pub fn begin(published: u32) -> Self {
         Self { last: published, seen: 0 }
     }
 
-    /// Returns the tracker of a connection for which nobody knows when the server subscribed it. Any
-    /// first message is right.
+    /// Returns the tracker of a connection for which the moment of its subscription is unknown. Any first message is
+    /// right.
     pub fn anywhere() -> Self {
         Self::begin(u32::MAX)
     }
@@ -74,7 +74,7 @@ impl Tracker {
     }
 
     /// Returns the numbers of the later messages that have arrived already and are `step`, two `step` and so on
-    /// behind this one. The tracker knows the last 32.
+    /// after this one. The tracker knows the last 32.
     pub fn overtakers(&self, number: u32, step: u32) -> impl Iterator<Item = u32> {
         let Self { last, seen } = *self;
         let back = last.saturating_sub(number);

@@ -19,7 +19,7 @@ const KERNEL_REPLY_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Watch {
     latest: Arc<Mutex<Option<Server>>>,
-    /// The last figures that there were.
+    /// The last figures that the server reported.
     known: Mutex<Server>,
     polls: SyncSender<()>,
     /// The kernel of its host since the begin of the run, if the server reports it, and where to request it again.
@@ -58,7 +58,7 @@ impl Watch {
         *lock(&self.latest)
     }
 
-    /// The same; of a server that has gone, what it had done until then.
+    /// Returns the figures as [`Watch::take`] does; for a server that is gone, its counts until then.
     fn take_or_last(&self) -> Server {
         let mut known = lock(&self.known);
         *known = match self.take() {
@@ -74,19 +74,19 @@ impl Watch {
     }
 }
 
-/// Watches of all nodes that there are, with their figures added up.
+/// Watches of all nodes, with their figures summed up.
 #[derive(Debug, Default)]
 pub struct Watches(Vec<Watch>);
 
 impl Watches {
-    /// Starts to watch the servers at these admin ports, those that respond with Throng's metrics. Returns `None` if
-    /// none does.
+    /// Starts to watch the servers at these admin ports that respond with Throng's metrics. Returns `None` if none
+    /// does.
     pub fn start(urls: &[Url], key: Option<&str>) -> Option<Self> {
         let watches: Vec<Watch> = urls.iter().filter_map(|url| Watch::start(url, key)).collect();
         (!watches.is_empty()).then_some(Self(watches))
     }
 
-    /// As [`Watch::take`]. Of a node that has gone its processor time and what it delivered stay in the sums.
+    /// As [`Watch::take`]. The processor time and the deliveries of a node that is gone stay in the sums.
     pub fn take(&self) -> Option<Server> {
         match self.0.as_slice() {
             [watch] => watch.take(),
@@ -94,7 +94,7 @@ impl Watches {
         }
     }
 
-    /// Returns what went wrong in the kernels of the servers' hosts since the begin of the run. A server that does not
+    /// Returns the problems in the kernels of the servers' hosts since the begin of the run. A server that does not
     /// report its kernel's stats, or not in time, is left out.
     pub fn kernel_findings(&self) -> Vec<HostFindings> {
         let (sender, replies) = channel();
@@ -108,7 +108,7 @@ impl Watches {
                 }
                 let _ = sender.send((at, watch.findings()));
             };
-            // Without a thread nothing is reported of this server.
+            // Without a thread this server has no findings.
             let _ = std::thread::Builder::new().name("kernel".into()).spawn(poll);
         }
         drop(sender);
@@ -120,7 +120,7 @@ impl Watches {
     }
 }
 
-/// Adds up the figures of several nodes.
+/// Returns the sum of the figures of several nodes.
 fn sum(servers: impl Iterator<Item = Server>) -> Server {
     let (mut sum, mut grown) = (Server::default(), 0.0);
     for server in servers {
@@ -142,7 +142,8 @@ fn poll(http: &mut Http) -> Option<Server> {
     parse(std::str::from_utf8(&body).ok()?)
 }
 
-/// Requests the kernel's stats. An older server does not answer that, nor does one whose key may only publish.
+/// Requests the kernel's stats. An older server does not have them, and a key that may only publish does not get
+/// them.
 fn poll_kernel(http: &mut Http) -> Option<KernelReply> {
     let (status, body) = http.request("GET", "/api/kernel", "application/json", "").ok()?;
     (status == 200).then(|| serde_json::from_slice(&body).ok())?

@@ -21,7 +21,7 @@ use crate::target::{self, Paths, path_template, split, url_list};
 use crate::template::Template;
 use crate::tls::{Tls, Trust, server_name};
 
-/// Connections of one run.
+/// Connections of one run, at most.
 const CONNECTIONS_MAX: u32 = 100_000_000;
 
 /// The largest list of URLs, in bytes.
@@ -44,21 +44,21 @@ pub struct Setup {
     pub key: Option<String>,
     /// The certificates of --ca, in PEM.
     pub ca: Option<String>,
-    /// What is asked all the time, and its TLS.
+    /// URLs that are requested all the time, each with its TLS.
     pub probes: Vec<(Url, Option<Layer>)>,
     pub published: Arc<Published>,
 }
 
-/// Which share of which run is set up.
+/// The share of a run to set up.
 #[derive(Clone, Default)]
 pub struct Share {
     pub part: Part,
     /// The number of the run, which is the same for all shares.
     pub run: u32,
     pub clock: Clock,
-    /// The key of the admin port, instead of that of --api-key-file.
+    /// The key of the admin port, instead of the one in --api-key-file.
     pub key: Option<String>,
-    /// The certificates to trust, in PEM, instead of those of --ca.
+    /// The certificates to trust, in PEM, instead of the ones in --ca.
     pub ca: Option<String>,
 }
 
@@ -71,7 +71,7 @@ impl Share {
 }
 
 impl Setup {
-    /// Sets up a run: looks up all hosts and reads all files.
+    /// Sets up a run: resolves all hosts and reads all files.
     pub fn new(scenario: &Scenario, share: Share) -> Result<Self> {
         let common = scenario.common();
         let shape = scenario.shape();
@@ -117,7 +117,7 @@ impl Setup {
             Some(text) => Sources::parse(text)?,
             None => Sources::for_server(servers[0].address.ip()),
         };
-        // Connections that recover come back even where no flag says when.
+        // Connections that recover come back even if no flag sets a time.
         let back = shape.lifetime.away_seconds.or(recover.then_some(RECOVER_AFTER_SECONDS));
         let lifetime = Lifetime { away_seconds: common.reconnect.or(back), ..shape.lifetime };
         let acks = AckPlan { every: common.ack_every, skip_percent: common.ack_skip };
@@ -281,8 +281,8 @@ fn transports(common: &Common) -> Result<Vec<&'static dyn Client>> {
     common.transport.iter().map(find).collect()
 }
 
-/// Reads the list from a file or, for `-`, from standard input. It stops at a limit, so that an
-/// endless file or pipe ends in an error.
+/// Reads the list from a file or, for `-`, from standard input. It stops at a limit, so that an endless file or pipe
+/// ends in an error.
 fn read_list(path: &Path, tls: bool) -> Result<(Vec<Url>, Paths)> {
     let name = || format!("--urls {}", path.display());
     let mut text = String::new();
@@ -303,7 +303,7 @@ fn read_ca(path: &Path) -> Result<String> {
     files::read_text(path, CA_BYTES_MAX).map_err(|error| anyhow!("--ca {error}"))
 }
 
-/// Returns what clients need to speak TLS, if anything that they connect to does.
+/// Returns the TLS setup of clients, if any of their targets needs it.
 fn tls(common: &Common, ca: Option<&str>, servers: &[Url]) -> Result<Option<Tls>> {
     let mut others = common.probe.iter().chain(&common.publish_mqtt);
     let is_tls = |text: &String| Url::parse_any(text).is_ok_and(|url| url.is_tls);
@@ -332,13 +332,13 @@ fn read_key(path: &Path) -> Result<String> {
     files::read_secret(path).map_err(|error| anyhow!("--api-key-file {error}"))
 }
 
-/// Whether the sessions of MQTT clients go on between connections.
+/// Returns true if the sessions of MQTT clients persist between connections.
 fn is_kept(common: &Common, recover: bool) -> bool {
     let speaks = common.transport.iter().any(|name| name == "mqtt");
     speaks && common.session.as_deref().map_or(recover, |session| session == "kept")
 }
 
-/// Returns what the targets of MQTT clients say beside users and topics.
+/// Returns the parameters that the targets of MQTT clients have beside users and topics.
 fn mqtt_parameters(common: &Common, recover: bool, run: u32) -> Result<String> {
     let speaks = common.transport.iter().any(|name| name == "mqtt");
     let kept = is_kept(common, recover);
@@ -364,8 +364,7 @@ fn mqtt_parameters(common: &Common, recover: bool, run: u32) -> Result<String> {
     Ok(text)
 }
 
-/// Returns the servers, and a path for each transport in turn. Where the URLs name a path, it serves
-/// all transports.
+/// Returns the servers, and a path for each transport in turn. If the URLs name a path, it serves all transports.
 fn targets(
     common: &Common,
     topic: &str,
@@ -380,7 +379,7 @@ fn targets(
         true => servers.len() * transports.len(),
         false => transports.len(),
     };
-    // Those of a server stand together.
+    // The templates of a server stand together.
     let template = |at: usize| {
         let url = &servers[at / transports.len()];
         let path = match named(url) {
@@ -397,8 +396,8 @@ fn targets(
     Ok((servers, Paths::Templates(templates)))
 }
 
-/// Returns how many users share a topic: all when its name is the same for all, one when it has the
-/// user's number in it.
+/// Returns how many users share a topic: all if its name is the same for all, one if the name contains the user's
+/// number.
 fn room_size(users_per_topic: Option<u32>, topic: &Template, connections: u32) -> u32 {
     if topic.is_fixed() {
         return connections;
@@ -423,7 +422,7 @@ fn admins(common: &Common, servers: &[Url]) -> Result<Vec<Url>> {
     }
 }
 
-/// Whether messages are published by Throng's API.
+/// Returns true if messages are published by Throng's API.
 fn is_by_api(common: &Common) -> bool {
     common.publish.is_none() && common.publish_mqtt.is_none()
 }

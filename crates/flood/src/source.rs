@@ -27,13 +27,13 @@ pub enum Sources {
     Block {
         /// The first address to use.
         first: Ipv4Addr,
-        /// How many there are.
+        /// The number of addresses.
         count: u32,
     },
 }
 
 impl Sources {
-    /// Parses the value of `--source`: a block like `127.0.1.0/24`, or addresses with commas between.
+    /// Parses the value of `--source`: a block like `127.0.1.0/24`, or addresses separated by commas.
     ///
     /// # Errors
     /// If it is neither.
@@ -69,7 +69,7 @@ impl Sources {
         }
     }
 
-    /// Returns the source address of the connection with this index; `None` where the kernel chooses.
+    /// Returns the source address of the connection with this index; `None` if the kernel chooses it.
     pub fn address(&self, index: usize) -> Option<Ipv4Addr> {
         let at = index / CONNECTIONS_PER_SOURCE_MAX;
         match self {

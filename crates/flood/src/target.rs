@@ -18,16 +18,16 @@ pub enum Paths {
         targets: Vec<u16>,
         /// All paths.
         text: String,
-        /// Where each path ends in the text.
+        /// The end of each path in the text.
         ends: Vec<u32>,
     },
 }
 
-/// Replaces `{user}` and `{topic}` in a path with the templates of users and topics. Removes the
-/// parameter of one whose template is empty.
+/// Replaces `{user}` and `{topic}` in a path with the templates of users and topics. Removes the parameter if its
+/// template is empty.
 ///
 /// # Errors
-/// If a template holds a character that a URL can't have, or an unknown word in braces.
+/// If a template contains a character that a URL can't have, or an unknown word in braces.
 pub fn path_template(path: &str, user: &str, topic: &str) -> Result<Template> {
     let mut text = path.to_string();
     for (hole, name, value) in
@@ -50,10 +50,10 @@ pub fn path_template(path: &str, user: &str, topic: &str) -> Result<Template> {
 const SCHEMES: [(&str, &str); 3] =
     [("http://", "https://"), ("ws://", "wss://"), ("mqtt://", "mqtts://")];
 
-/// Parses a target. One with `tls` is reached by TLS whatever its scheme is.
+/// Parses a target. With `tls` it is reached by TLS whatever its scheme is.
 ///
 /// # Errors
-/// If it is no URL, or its host can't be looked up.
+/// If it is no URL, or its host can't be resolved.
 pub fn parse(text: &str, tls: bool) -> Result<Url> {
     parse_by(text, tls, Url::parse_any)
 }
@@ -69,8 +69,8 @@ fn parse_by(text: &str, tls: bool, parse: impl Fn(&str) -> Result<Url>) -> Resul
     Ok(Url { is_tls: true, ..url })
 }
 
-/// Splits targets that are given with commas between. A comma in a path or a query is part of it, unless
-/// a scheme follows, as `http://`.
+/// Splits targets that are separated by commas. A comma in a path or a query is part of it, unless a scheme follows,
+/// as `http://`.
 pub fn split(texts: &[String]) -> Vec<&str> {
     texts.iter().flat_map(|text| split_one(text)).collect()
 }
@@ -118,7 +118,7 @@ pub fn url_list(text: &str, tls: bool) -> Result<(Vec<Url>, Paths)> {
             continue;
         }
         let (base, path) = line.split_at(url::base_end(line));
-        // Each host is looked up once, not once for each of a million lines.
+        // Each host is resolved once, not once for each of a million lines.
         let index = match known.get(base) {
             Some(index) => *index,
             None => {

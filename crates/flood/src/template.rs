@@ -40,7 +40,7 @@ impl Template {
         Ok(Self { pieces })
     }
 
-    /// The same with more parameters for a query, each behind a `&`.
+    /// Adds more parameters to a query, each after a `&`.
     #[must_use]
     pub fn with_query(mut self, parameters: &str) -> Self {
         let has_query = self

@@ -8,6 +8,6 @@ pub fn answer(data: &[u8]) {
     let Some((events, body)) = data.split_first() else { return };
     let events = usize::from(events % 4);
     check_response(body, events);
-    // The same bytes as the list of replies, so that a mutation need not keep the frame around them.
+    // The same bytes as the list of replies, so that a mutation need not preserve the frame around them.
     check_response(&[b"{\"replies\":[", body, b"]}"].concat(), events);
 }

@@ -4,8 +4,8 @@ use model::event::check_event;
 use model::name::{check_topic, has_control};
 use protocol::websocket::command::{self, CommandKind};
 
-/// Parses a command, with a binary payload and without: only a JSON object is one, and a publication has
-/// names that every transport can carry.
+/// Parses a command, with a binary payload and without: only a JSON object is a command, and a publication has names
+/// that every transport can carry.
 pub fn command(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     for payload in [None, Some(&b"x"[..])] {

@@ -13,7 +13,7 @@ use model::{
     CloseReason, Data, Envelope, HistoryRule, NodeId, Publication, PublishRule, Rule, Rules,
 };
 
-/// What peers send first, so that the bytes that follow get beyond the first line.
+/// The first bytes of peers, so that the bytes that follow get beyond the first line.
 const OPENINGS: [&[u8]; 9] = [
     b"",
     b"GET /sse?topic=h/1&user=u&since=f8f8f8f8:1 HTTP/1.1\r\nHost: h\r\n\r\n",
@@ -29,7 +29,7 @@ const OPENINGS: [&[u8]; 9] = [
     b"GET /presence?topic=p HTTP/1.1\r\nHost: h\r\n\r\n",
 ];
 
-/// What MQTT clients send first: CONNECT, and what may follow it.
+/// The first packets of MQTT clients: CONNECT, and packets that may follow it.
 const MQTT_OPENINGS: [&[&[u8]]; 8] = [
     &[],
     &[MQTT_3],
@@ -77,7 +77,7 @@ impl Queue for Commands {
     }
 }
 
-/// Where the events of a trace of the user go.
+/// Receives the events of a trace of the user.
 struct Follower;
 
 impl TraceSink for Follower {
@@ -98,7 +98,7 @@ fn small_history() -> Arc<HistoryRule> {
     })
 }
 
-/// What is retained for MQTT sessions.
+/// The implicit history for MQTT sessions.
 fn implicit(interests: Arc<sessions::Interests>) -> Implicit {
     let (any, wants) = (interests.clone(), interests);
     Implicit {
@@ -197,7 +197,7 @@ struct World {
     history: Arc<history_local::Local>,
     presence: Arc<presence::Local>,
     mqtt: MqttStores,
-    /// The slots of open sockets, and whether the kernel takes no more bytes of each.
+    /// The slots of open sockets; true if the kernel takes no more bytes of the socket.
     sockets: Vec<(u32, bool)>,
     /// The slots whose engine waits for all bytes to leave.
     confirmed: Vec<u32>,
@@ -244,14 +244,14 @@ impl World {
         world
     }
 
-    /// Has the engine report what happens to the user.
+    /// Makes the engine trace the user.
     fn follow(&self) {
         let (number, target, sink) = (1, Target::User("u".into()), Arc::new(Follower));
         self.engine.handle().send(Command::Trace { number, target, sink, reply: Box::new(|_| ()) });
     }
 
-    /// Replaces the engine by a new one, unless it does not become quiet. First, the engine of another world
-    /// imports the same records with `damage`: the position and the bits of a byte.
+    /// Replaces the engine by a new one, unless it does not become quiet. First, the engine of another world imports
+    /// the same records with `damage`: the position and the bits of a byte.
     fn upgrade(&mut self, damage: &[u8]) {
         for _ in 0..50 {
             if self.engine.is_quiet() {
@@ -269,7 +269,7 @@ impl World {
         if let [position, bits, ..] = damage
             && *bits != 0
         {
-            // It shares nothing with this world.
+            // This world shares nothing with the other one.
             let mut damaged = World::new();
             damaged.engine.import_engine(&engine.export_engine()).expect("an engine's own record");
             for record in &records {
@@ -422,9 +422,9 @@ impl World {
     }
 }
 
-/// Runs an engine while peers send, sockets fill and close, commands come, time passes and upgrades replace
-/// it: at the end nothing is left of any connection. The input is a list of steps: a byte that chooses one,
-/// the number of its bytes, and these.
+/// Runs an engine while peers send, sockets fill and close, commands come, time passes and upgrades replace it: at
+/// the end nothing is left of any connection. The input is a list of steps: a byte that chooses the step, the number
+/// of its bytes, and these bytes.
 pub fn engine(data: &[u8]) {
     let mut world = World::new();
     let mut rest = data;

@@ -1,9 +1,8 @@
 //! The fuzz targets: one function per parser that reads bytes of peers, and one for a whole engine.
 //!
-//! Each takes any bytes. libFuzzer calls them from the programs in
-//! `fuzz/fuzz_targets` (`scripts/fuzz TARGET`), and `tests/replay.rs` calls them with the seeds in
-//! `fuzz/seeds/TARGET` and with mutations of these. A new target is a module and a row of [`ALL`] here,
-//! a program in `fuzz/`, and at least one seed.
+//! Each takes any bytes. libFuzzer calls them from the programs in `fuzz/fuzz_targets` (`scripts/fuzz TARGET`), and
+//! `tests/replay.rs` calls them with the seeds in `fuzz/seeds/TARGET` and with mutations of these. A new target is a
+//! module and a row of [`ALL`] here, a program in `fuzz/`, and at least one seed.
 
 #![forbid(unsafe_code)]
 

@@ -4,9 +4,9 @@ use protocol::mqtt::{Packet, Side, Version, packet_bytes, read, rewrite};
 
 const PACKET_BYTES_MAX: usize = 1 << 16;
 
-/// Reads the first packet, whole and cut short: a packet that is read can be written and is then the same.
-/// Of the first byte, bit 0 is the version, bit 1 the side that sent it, and bit 2 says that the version is
-/// not known yet.
+/// Reads the first packet, whole and cut short: a packet that is read can be written, and the written bytes read as
+/// the same packet. Of the first byte, bit 0 is the version, bit 1 the side that sent it, and bit 2 means that the
+/// version is not known yet.
 pub fn mqtt(data: &[u8]) {
     let Some((mode, bytes)) = data.split_first() else { return };
     let version = if mode & 1 == 0 { Version::V3 } else { Version::V5 };

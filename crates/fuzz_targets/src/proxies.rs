@@ -1,4 +1,4 @@
-//! What a proxy says about its client.
+//! A proxy's information about its client.
 
 use ::proxies::{HEADER_BYTES_MAX, Header, Networks, forwarded, parse_header, x_forwarded_for};
 

@@ -1,4 +1,4 @@
-//! What a client of TLS sends: bytes of a handshake, and records of an open connection.
+//! The bytes of a TLS client: of a handshake, and records of an open connection.
 
 use std::sync::LazyLock;
 
@@ -11,8 +11,8 @@ static ACCEPTOR: LazyLock<Acceptor> = LazyLock::new(|| acceptor(0));
 
 /// Sends the same bytes in one piece and in many, with the same result.
 ///
-/// The first bit of the first byte chooses: a handshake, or an open connection. Then the client has the keys, and the
-/// other bytes are a script of what it does with them. The other bits are the size of the pieces.
+/// The first bit of the first byte chooses: a handshake, or an open connection. In an open connection the client has
+/// the keys, and the other bytes are a script for it. The other bits are the size of the pieces.
 pub fn tls(data: &[u8]) {
     let Some((&mode, data)) = data.split_first() else { return };
     let number = usize::from(mode & 0x7f);
@@ -40,7 +40,7 @@ fn handshake<'d>(pieces: impl Iterator<Item = &'d [u8]>) -> Option<HandshakeErro
     None
 }
 
-/// The bytes that a client sends which has the keys, and uses them as a script says.
+/// Returns the bytes of a client that has the keys, and uses them by a script.
 fn run_script(mut client: Records, mut script: &[u8]) -> Vec<u8> {
     let mut sent = Vec::new();
     while let [operation, size, rest @ ..] = script {

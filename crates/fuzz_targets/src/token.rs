@@ -21,8 +21,8 @@ static AUTHORITY: LazyLock<Authority> = LazyLock::new(|| {
     Authority::new(settings, Arc::default(), Arc::default(), Arc::default())
 });
 
-/// Reads a token, a key set, a public key, and claims, which it signs: no token is valid that the key has not
-/// signed, and what claims grant is within the limits.
+/// Reads a token, a key set, a public key, and claims, which it signs: no token is valid without the key's signature,
+/// and the grants of claims are within the limits.
 pub fn token(data: &[u8]) {
     let text = &*String::from_utf8_lossy(data);
     assert!(AUTHORITY.verify(text, NOW_S).is_err());

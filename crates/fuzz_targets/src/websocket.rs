@@ -17,15 +17,15 @@ fn decode(role: Role, deflate: bool, bytes: &[u8], step: usize) -> (Vec<String>,
         }
         assert!(rest.len() < HEAD_BYTES_MAX);
         if decoder.is_idle() {
-            // As the server, which frees the decoder between messages.
+            // The server does the same, and frees the decoder between messages.
             decoder = Decoder::default();
         }
     }
     (events, None)
 }
 
-/// Decodes a peer's frames, all at once and byte by byte, which gives the same messages and the same error.
-/// Of the first byte, bit 0 says that the frames are a server's, and bit 1 that messages may be compressed.
+/// Decodes a peer's frames, all at once and byte by byte: both give the same messages and the same error. In the
+/// first byte, bit 0 means that the frames are a server's, and bit 1 that messages may be compressed.
 pub fn websocket(data: &[u8]) {
     let Some((mode, bytes)) = data.split_first() else { return };
     let role = if mode & 1 == 0 { Role::Server } else { Role::Client };

@@ -1,5 +1,5 @@
-//! Replays the seeds of the fuzz targets, and mutations of them. `FUZZ_SEED=n cargo test -p fuzz_targets`
-//! replays other mutations, and with `FUZZ_MUTATIONS=n` so many of each target.
+//! Replays the seeds of the fuzz targets, and mutations of them. `FUZZ_SEED=n cargo test -p fuzz_targets` replays
+//! other mutations, and `FUZZ_MUTATIONS=n` sets their number for each target.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,17 +15,17 @@ const MUTATIONS: u64 = 2_000;
 /// A mutation is cut to this many bytes.
 const INPUT_BYTES_MAX: usize = 2_048;
 
-/// The same for the engine, whose time grows with the number of steps.
+/// As `INPUT_BYTES_MAX`, for the engine, whose time grows with the number of steps.
 const ENGINE_INPUT_BYTES_MAX: usize = 384;
 
-/// Bytes that parsers compare with, or where numbers overflow.
+/// Bytes that parsers compare with, or that make numbers overflow.
 const NOTABLE: &[u8] = b"\0\x01\x7f\x80\xff\r\n\t \"'\\{}[],:;=/.&?%#+*@-0919";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// The seeds of a target by their file names.
+/// Returns the seeds of a target by their file names.
 fn seeds(target: &str) -> BTreeMap<String, Vec<u8>> {
     let folder = root().join("fuzz/seeds").join(target);
     let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
@@ -43,7 +43,7 @@ fn number_from_env(name: &str, default: u64) -> u64 {
     }
 }
 
-/// A range of at most `length_max` of the input's bytes.
+/// Returns a range of at most `length_max` of the input's bytes.
 fn random_range(input: &[u8], length_max: usize, random: &mut Random) -> std::ops::Range<usize> {
     let start = random.below(input.len());
     let length = 1 + random.below(length_max.min(input.len() - start));
@@ -57,7 +57,7 @@ fn random_byte(random: &mut Random) -> u8 {
     }
 }
 
-/// Changes an input once. `other` is the seed that a splice takes from.
+/// Changes an input once. A splice takes bytes from `other`, another seed.
 fn mutate(input: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     let kind = random.below(7);
     if input.is_empty() && kind != 6 {
@@ -94,7 +94,7 @@ fn mutate(input: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     }
 }
 
-/// The mutation of this number: one to four changes of a seed.
+/// Returns a mutation: one to four changes of a seed.
 fn mutation(seeds: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     let mut input = seeds[random.below(seeds.len())].clone();
     for _ in 0..=random.below(4) {

@@ -6,11 +6,11 @@ use minicbor::decode::{self, Decode, Decoder};
 use minicbor::encode::{self, Encode, Encoder, Write};
 use model::Data;
 
-/// A payload within a record. It is borrowed where it is written only, and its own where it was read.
+/// A payload within a record: borrowed for writing, owned after reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataRecord<'a>(Cow<'a, Data>);
 
-/// What is written.
+/// The written form of a payload.
 #[derive(minicbor::Encode, minicbor::Decode)]
 enum Written<'b> {
     #[n(0)]

@@ -1,7 +1,7 @@
 //! Messages as bytes, with all that the node knows of them.
 //!
-//! A message is a CBOR map with numbered fields, whose numbers stay for good. Its topic's hash is not in it,
-//! since hashes are keyed: the reader hashes the name again. Nor are its encodings, which are made again.
+//! A message is a CBOR map with numbered fields, whose numbers never change. Its topic's hash is not in it, since
+//! hashes are keyed: the reader hashes the name again. Nor are its encodings, which the reader makes again.
 
 use std::sync::Arc;
 
@@ -28,19 +28,19 @@ pub fn decode(bytes: &[u8], hash: &dyn Fn(&str) -> u64) -> Result<Envelope, Reco
     crate::decode::<EnvelopeRecord<'_>>(bytes)?.envelope(hash)
 }
 
-/// Writes what is published, which has no position yet.
+/// Writes a publication, which has no position yet.
 pub fn encode_publication(publication: &Publication) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(64 + publication.data.bytes());
     encode_publication_into(publication, &mut bytes);
     bytes
 }
 
-/// The same behind what is in `bytes`.
+/// Appends a publication to `bytes`.
 pub fn encode_publication_into(publication: &Publication, bytes: &mut Vec<u8>) {
     encode_into(PublicationRecord::from(publication), bytes);
 }
 
-/// The same, with the nodes that give it to members of groups. [`decode_publication`] passes over them.
+/// Does the same, with the nodes that deliver it to members of groups. [`decode_publication`] ignores them.
 pub fn encode_shared_into(publication: &Publication, choices: &[GroupChoice], bytes: &mut Vec<u8>) {
     let list: Vec<_> = choices.iter().map(|it| (it.node.0, it.group.as_str())).collect();
     let choices = (!list.is_empty()).then_some(list);
@@ -76,7 +76,7 @@ struct EnvelopeRecord<'b> {
     epoch: u32,
     #[n(1)]
     offset: u64,
-    /// By the node's clock.
+    /// Microseconds of the node's clock.
     #[n(2)]
     published_us: u64,
     #[cbor(n(3), default)]
@@ -139,7 +139,7 @@ impl EnvelopeRecord<'_> {
     }
 }
 
-/// What is published.
+/// A publication.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct PublicationRecord<'b> {
@@ -158,7 +158,7 @@ struct PublicationRecord<'b> {
     qos: u8,
     #[cbor(n(6), default)]
     retain: bool,
-    /// Nodes that give it to members of groups, on its way to other nodes.
+    /// Nodes that deliver it to members of groups, on its way to other nodes.
     #[b(7)]
     choices: Option<Vec<(u32, &'b str)>>,
 }
@@ -185,7 +185,7 @@ struct AttributesRecord<'b> {
     is_own: bool,
 }
 
-/// What an MQTT publisher says of it.
+/// The properties from an MQTT publisher.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct PropertiesRecord<'b> {

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use minicbor::{Decode, Decoder, Encode};
 
-/// Why bytes are not the record that they should be: what is wrong with them.
+/// Why bytes are no valid record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RecordError(String);
@@ -15,14 +15,14 @@ impl RecordError {
     }
 }
 
-/// A record's bytes.
+/// Encodes a record.
 pub fn encode(record: impl Encode<()>) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode_into(record, &mut bytes);
     bytes
 }
 
-/// Writes a record's bytes behind others.
+/// Appends a record's bytes to others.
 pub fn encode_into(record: impl Encode<()>, bytes: &mut Vec<u8>) {
     // Writing to a vector does not fail.
     let _ = minicbor::encode(record, bytes);

@@ -1,4 +1,4 @@
-//! What of a part was sent already.
+//! Remembers what was sent of a part.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -8,19 +8,18 @@ use crate::{Changed, Part};
 
 /// What was sent of a part: a hash of each record by a hash of its key, and the key.
 ///
-/// The hashes are keyed, with a new key in each process: nobody can choose two records with one hash. Records
-/// mostly come in the order in which they came before: they are found one behind the other, and each costs
-/// little more than its hash.
+/// The hashes are keyed, with a new key in each process: no client can choose two records with one hash. Records
+/// mostly come in their earlier order: each is found behind the one before, and costs little more than its hash.
 #[derive(Debug, Default)]
 pub struct Sent {
     hasher: RandomState,
-    /// In the order in which they came first.
+    /// The records, in the order in which they first came.
     records: Vec<Record>,
-    /// Where a record is, by the hash of its key.
+    /// The position of a record, by the hash of its key.
     places: HashMap<u64, u32>,
-    /// Where the next one is looked for.
+    /// The position at which the scan for the next record begins.
     next: usize,
-    /// The numbers of those [that are numbered](Part::export_numbered), from the lowest that is still there.
+    /// The numbers of the [numbered](Part::export_numbered) records, from the lowest that still exists.
     numbers: Range<u64>,
 }
 
@@ -29,31 +28,31 @@ struct Record {
     id: u64,
     value: u64,
     key: Box<[u8]>,
-    /// It came in this round.
+    /// True if the record came in this round.
     is_seen: bool,
-    /// It came in none of the last ones, and nothing says where it is.
+    /// True if the record was missing in a round. `places` then has no entry for it.
     is_gone: bool,
 }
 
 /// What differs from what was sent.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
-    /// This record is new, or another one than before.
+    /// The record is new or has changed.
     Put,
-    /// Nothing.
+    /// The record has not changed.
     Same,
 }
 
-/// Records that are scanned for one that is not in its first position.
+/// Records that are scanned ahead before the lookup by hash.
 const SCANNED: usize = 4;
 
 impl Sent {
-    /// Nothing was sent yet.
+    /// Begins with nothing sent.
     pub fn new() -> Self {
         Sent::default()
     }
 
-    /// Notes a record, and says whether it must be sent.
+    /// Notes a record, and returns whether it must be sent.
     pub fn see(&mut self, key: &[u8], value: &[u8]) -> Change {
         let (id, value) = (self.hasher.hash_one(key), self.hasher.hash_one(value));
         let Some(record) = self.find(id) else {
@@ -71,7 +70,7 @@ impl Sent {
         }
     }
 
-    /// Notes a record that never changes; false when it is new, and must be [seen](Sent::see).
+    /// Notes a record that never changes. Returns false if it is new, and must be [seen](Sent::see).
     pub fn stands(&mut self, key: &[u8]) -> bool {
         let id = self.hasher.hash_one(key);
         self.find(id).map(|record| record.is_seen = true).is_some()
@@ -88,8 +87,8 @@ impl Sent {
         self.records.get_mut(place).filter(|record| is(record))
     }
 
-    /// A round over a part: sends what differs from what was sent, which the first time is everything. A
-    /// record without a value is gone.
+    /// Makes a round over a part: sends what differs from what was sent, the first time everything. A record that
+    /// is gone is sent without a value.
     pub fn round(&mut self, part: &dyn Part, send: &mut Changed<'_>) {
         self.round_of_numbered(part, send);
         part.export_again(&mut |key, value| match value {
@@ -115,12 +114,12 @@ impl Sent {
             numbers.end = number + 1;
         });
         let lowest = lowest.clamp(numbers.start, numbers.end);
-        // Numbers may be left out: then nothing is there to go.
+        // Some numbers may never have been sent: the reader then has nothing to remove.
         (numbers.start..lowest).for_each(|number| send(&number.to_be_bytes(), None));
         numbers.start = lowest;
     }
 
-    /// Ends a round: the keys that were not [seen](Sent::see) in it, and begins the next.
+    /// Ends a round and begins the next. Returns the keys that were not [seen](Sent::see) in it.
     pub fn end_round(&mut self) -> Vec<Box<[u8]>> {
         let mut gone = Vec::new();
         for record in &mut self.records {
@@ -139,12 +138,12 @@ impl Sent {
         gone
     }
 
-    /// How many records there are, without those that are numbered.
+    /// Returns the number of records, without the numbered ones.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// True when there are none, but for those that are numbered.
+    /// True when there are no records, numbered ones aside.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }

@@ -2,10 +2,10 @@
 
 use crate::{Part, Sent};
 
-/// Has a part take what another one's records differ in from the last time; gives how many these are.
+/// Passes the records of one part that differ from the last time to another. Returns how many these are.
 ///
 /// # Panics
-/// When a record is refused.
+/// When a record is rejected.
 pub fn pass(from: &dyn Part, to: &dyn Part, sent: &mut Sent) -> usize {
     let mut count = 0;
     sent.round(from, &mut |key, value| {
@@ -15,10 +15,10 @@ pub fn pass(from: &dyn Part, to: &dyn Part, sent: &mut Sent) -> usize {
     count
 }
 
-/// The same, after which that part has everything.
+/// Does the same, and completes the other part.
 ///
 /// # Panics
-/// When a record is refused, or all of them together are.
+/// When a record is rejected, or all of them together are.
 pub fn pass_all(from: &dyn Part, to: &dyn Part, sent: &mut Sent) -> usize {
     let count = pass(from, to, sent);
     to.complete().unwrap();

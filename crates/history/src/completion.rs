@@ -1,27 +1,27 @@
-//! Replies that come later, and whether their requesters still wait for them.
+//! Replies that come later, and requesters that may stop waiting for them.
 
 use std::sync::{Arc, Weak};
 
 use crate::HistoryError;
 
-/// Waits for a reply. When its last clone is dropped, the reply is no longer wanted.
+/// Waits for a reply. Dropping its last clone cancels the request.
 #[derive(Clone, Debug, Default)]
 pub struct Requester(Arc<()>);
 
 /// Takes a reply that comes later. It must not block.
 pub struct Completion<T> {
     reply: Box<dyn FnOnce(Result<T, HistoryError>) + Send>,
-    /// `None` where the reply is always wanted.
+    /// `None` if the reply is always wanted.
     requester: Option<Weak<()>>,
 }
 
 impl<T> Completion<T> {
-    /// A completion whose reply is always wanted.
+    /// Makes a completion whose reply is always wanted.
     pub fn new(reply: impl FnOnce(Result<T, HistoryError>) + Send + 'static) -> Self {
         Completion { reply: Box::new(reply), requester: None }
     }
 
-    /// A completion whose reply is wanted while a clone of its requester exists.
+    /// Makes a completion whose reply is wanted while a clone of its requester exists.
     pub fn of(
         requester: &Requester,
         reply: impl FnOnce(Result<T, HistoryError>) + Send + 'static,
@@ -35,7 +35,7 @@ impl<T> Completion<T> {
         self.requester.as_ref().is_none_or(|requester| requester.strong_count() > 0)
     }
 
-    /// Passes the reply on.
+    /// Calls the callback with the reply.
     pub fn complete(self, reply: Result<T, HistoryError>) {
         (self.reply)(reply);
     }

@@ -15,29 +15,30 @@ use crate::{AcknowledgeError, Completion, Cursor, HistoryError};
 pub enum HistoryReply<T> {
     /// The reply. The completion is dropped uncalled.
     Now(T),
-    /// The history calls the completion with the reply, exactly once, from any thread, maybe before the call returns. If
-    /// the caller no longer waits ([`Completion::is_wanted`]), it may never call it.
+    /// The history calls the completion with the reply, exactly once, from any thread, maybe before the call returns.
+    /// If the caller no longer waits ([`Completion::is_wanted`]), it may never call it.
     Later,
 }
 
 /// The topics with history: their messages, and the cursors of their users.
 ///
-/// **No call blocks.** A call that needs the disk takes a [`Completion`] and returns a [`HistoryReply`]. If it returns an
-/// error, that is the reply, and the completion is dropped uncalled. All other calls are lookups in memory, or changes
-/// that are written later.
+/// **No call blocks.** A call that needs the disk takes a [`Completion`] and returns a [`HistoryReply`]. If it
+/// returns an error, that is the reply, and the completion is dropped uncalled. All other calls are lookups in
+/// memory, or changes that are written later.
 ///
-/// **Live messages and history meet at one position.** Messages go to the inboxes in the order of their offsets. No reply
-/// has a message that was not delivered to the inboxes before: no position in a [`Start`] or a [`Piece`] is above
-/// [`History::top`] at the moment of the reply. So a client that becomes a member of a topic first, and requests its
-/// history then, finds each message up to that position in the history and gets each later one from its inbox.
+/// **Live messages and history meet at one position.** Messages go to the inboxes in the order of their offsets. No
+/// reply has a message that was not delivered to the inboxes before: no position in a [`Start`] or a [`Piece`] is
+/// above [`History::top`] at the moment of the reply. So a client that becomes a member of a topic first, and
+/// requests its history then, finds each message up to that position in the history and gets each later one from its
+/// inbox.
 pub trait History: HistoryLog {
-    /// The epoch of the log.
+    /// Returns the epoch of the log.
     fn epoch(&self) -> Epoch;
 
-    /// The position of the last message that was delivered to the inboxes.
+    /// Returns the position of the last message that was delivered to the inboxes.
     fn top(&self) -> Position;
 
-    /// Whether any topic has history. Cheap enough for each publish.
+    /// Returns true if any topic has history. Cheap enough for each publish.
     fn retains_any(&self) -> bool;
 
     /// Replaces the rules, and sets how long idempotency keys are known, in seconds.
@@ -52,12 +53,12 @@ pub trait History: HistoryLog {
     /// Drops messages and keys that are too old. Called about once a second.
     fn sweep(&self);
 
-    /// The time by which the history counts ages before it drops messages, in milliseconds since 1970. Unlike the time of
-    /// day it does not jump forwards.
+    /// Returns the time by which the history counts ages before it drops messages, in milliseconds since 1970. Unlike
+    /// the time of day it does not jump forwards.
     fn age_ms(&self) -> u64;
 
-    /// Finds the offsets from which a client reads topics (hash and name). The client must be a member of these topics in
-    /// the inboxes already.
+    /// Finds the offsets from which a client reads topics (hash and name). The client must be a member of these
+    /// topics in the inboxes already.
     fn start(
         &self,
         topics: &[(u64, &str)],
@@ -72,7 +73,8 @@ pub trait History: HistoryLog {
         completion: Completion<Piece>,
     ) -> Result<HistoryReply<Piece>, HistoryError>;
 
-    /// Finds the topics that have messages after an offset and that one of these filters matches (MQTT 5.0, section 4.7).
+    /// Finds the topics that have messages after an offset and that one of these filters matches (MQTT 5.0, section
+    /// 4.7).
     fn matching(
         &self,
         filters: &[Name],
@@ -88,8 +90,8 @@ pub trait History: HistoryLog {
         completion: Completion<Page>,
     ) -> Result<HistoryReply<Page>, HistoryError>;
 
-    /// Deletes the messages of a topic (hash and name). A client that comes back from an earlier position is told of a gap.
-    /// Replies when no message is on disk any more.
+    /// Deletes the messages of a topic (hash and name). A client that comes back from an earlier position gets a gap
+    /// notice. Replies when the disk has none of the messages any more.
     fn delete(
         &self,
         hash: u64,
@@ -97,28 +99,29 @@ pub trait History: HistoryLog {
         completion: Completion<()>,
     ) -> Result<HistoryReply<()>, HistoryError>;
 
-    /// Whether messages of the topic after this offset are gone. `None` if memory can't tell: then a [`Piece`] does.
+    /// Returns whether messages of the topic after this offset are gone. `None` if memory can't tell: then a
+    /// [`Piece`] does.
     fn gone(&self, hash: u64, topic: &str, after: u64) -> Option<Gone>;
 
-    /// Those of these offsets, in order, whose messages may still be there. `None` if memory can't tell: then
+    /// Returns those of these offsets, in order, whose messages may still exist. `None` if memory can't tell: then
     /// [`Piece::first`] is the first of them.
     fn retained(&self, hash: u64, topic: &str, offsets: &[u64]) -> Option<Vec<u64>>;
 
-    /// The user's cursor in a topic: the offset of the last message that was acknowledged or given up. A new user's cursor
-    /// is before the first message in the personal topic, and behind the last one in others.
+    /// Returns the user's cursor in a topic: the offset of the last message that was acknowledged or given up. A new
+    /// user's cursor is before the first message in the personal topic, and behind the last one in others.
     fn cursor(&self, user: &str, topic: &str) -> u64;
 
-    /// The user's cursor as it is stored, which is empty for a new user. Unlike [`History::cursor`] this makes none.
+    /// Returns the user's stored cursor, which is empty for a new user. Unlike [`History::cursor`] this makes none.
     fn progress(&self, user: &str, topic: &str) -> Cursor;
 
     /// Acknowledges all of the topic's messages up to this one. Returns the cursor's offset.
     fn acknowledge(&self, user: &str, topic: &str, id: Position) -> Result<u64, AcknowledgeError>;
 
-    /// Counts a delivery of a message that the user has not acknowledged. Returns the deliveries so far, or 0 if the message
-    /// was acknowledged or given up.
+    /// Counts a delivery of a message that the user has not acknowledged. Returns the deliveries so far, or 0 if the
+    /// message was acknowledged or given up.
     ///
-    /// Deliveries to several connections of the user count once within [`AcknowledgeRule::redelivery_seconds`], or within 30
-    /// seconds if that is 0. `now_s` is in seconds of the node's clock.
+    /// Deliveries to several connections of the user count once within [`AcknowledgeRule::redelivery_seconds`], or
+    /// within 30 seconds if that is 0. `now_s` is in seconds of the node's clock.
     fn delivered(
         &self,
         user: &str,
@@ -145,13 +148,13 @@ pub struct TopicCursor {
     pub topic: Name,
     /// The client reads the messages after this offset.
     pub after: u64,
-    /// Whether the client begins with all messages that are there, or the newest of them. Messages that are gone when it
-    /// first reads are no gap. [`Piece::begin`] resets this.
+    /// True if the client begins with all messages in the history, or the newest of them. Messages that are gone when
+    /// it first reads are no gap. [`Piece::begin`] resets this.
     pub whole: bool,
 }
 
 impl TopicCursor {
-    /// The offset up to which a client with this token has a topic. `None` if the token is of another log.
+    /// Returns the offset up to which a client with this token has a topic. `None` if the token is of another log.
     pub fn offset_of(epoch: Epoch, topic: &str, token: &ResumeToken) -> Option<u64> {
         let position = token.frontier(epoch)?;
         let mark = model::resume::mark(topic);
@@ -177,9 +180,9 @@ pub struct Start {
 pub struct Implicit {
     /// The limits, for each topic.
     pub rule: Arc<HistoryRule>,
-    /// Whether any topic is retained so. Cheap enough for each publish.
+    /// Returns true if any topic is retained so. Cheap enough for each publish.
     pub any: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// Whether this topic is retained so.
+    /// Returns true if this topic is retained so.
     pub wants: Arc<dyn Fn(&str) -> bool + Send + Sync>,
 }
 
@@ -189,10 +192,11 @@ pub type TopicHash = Arc<dyn Fn(&str) -> u64 + Send + Sync>;
 /// The topics that filters match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Matching {
-    /// The topics that had messages after the requested offset and up to `top`, to be read from that offset on, each with
-    /// the offset of its last message, or a later one.
+    /// The topics that had messages after the requested offset and up to `top`, to be read from that offset on, each
+    /// with the offset of its last message, or a later one.
     pub topics: Vec<(TopicCursor, u64)>,
-    /// The offset of [`History::top`] when the topics were scanned. A topic may be missing whose messages are all later.
+    /// The offset of [`History::top`] when the topics were scanned. A topic may be missing whose messages are all
+    /// later.
     pub top: u64,
 }
 
@@ -214,41 +218,41 @@ pub struct Piece {
     pub messages: Vec<Arc<Envelope>>,
     /// With this piece the client has all topics up to this offset.
     pub through: u64,
-    /// Whether there was no later message at the moment of the reply. If live messages have come from the inbox since, and
-    /// one is after `through`, the client reads on.
+    /// True if the history had no later message at the moment of the reply. If live messages have come from the inbox
+    /// since, and one is after `through`, the client reads on.
     pub caught_up: bool,
-    /// For each topic, whether messages that the client requested are gone. Always [`Gone::Nothing`] for a topic that is
+    /// For each topic, whether requested messages are gone. Always [`Gone::Nothing`] for a topic that is
     /// [`TopicCursor::whole`].
     pub gone: Vec<Gone>,
-    /// For each topic, the offset of the first message to read, if there is one. The piece may end before it.
+    /// For each topic, the offset of its first message to read, if it has one. The piece may end before it.
     pub first: Vec<Option<u64>>,
 }
 
-/// Whether messages that a client requested are gone.
+/// Says whether messages that a client requested are gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Gone {
-    /// All messages are there.
+    /// The history has all messages.
     #[default]
     Nothing,
-    /// Some messages may be gone: too little is known of the topic.
+    /// Some messages may be gone: the history knows too little of the topic.
     Maybe,
     /// Some messages were dropped or deleted.
     Some,
 }
 
 impl Piece {
-    /// Whether requested messages of the topic at this index are gone, or may be.
+    /// Returns true if requested messages of the topic at this index are gone, or may be.
     pub fn is_gone(&self, at: usize) -> bool {
         self.gone_at(at) > Gone::Nothing
     }
 
-    /// Whether requested messages of the topic at this index are gone.
+    /// Returns whether requested messages of the topic at this index are gone.
     pub fn gone_at(&self, at: usize) -> Gone {
         self.gone.get(at).copied().unwrap_or_default()
     }
 
     /// Moves the cursor of the topic at this index before its first message, if messages are gone or the cursor is
-    /// [`TopicCursor::whole`]: only messages that are gone from there on are a new gap. Returns whether it was whole.
+    /// [`TopicCursor::whole`]: only messages that are gone from there on are a new gap. Returns true if it was whole.
     pub fn begin(&self, at: usize, cursor: &mut TopicCursor) -> bool {
         let whole = std::mem::take(&mut cursor.whole);
         if whole || self.is_gone(at) {
@@ -269,7 +273,7 @@ pub struct PageQuery {
     pub topic: Name,
     /// The message with which the page begins.
     pub from: PageFrom,
-    /// Whether the newest message comes first.
+    /// True if the newest message comes first.
     pub backwards: bool,
     /// The limit on messages.
     pub limit: usize,
@@ -289,7 +293,7 @@ pub enum PageFrom {
 }
 
 impl PageFrom {
-    /// The offset of [`PageFrom::Offset`].
+    /// Returns the offset of [`PageFrom::Offset`].
     pub fn offset(self) -> Option<u64> {
         match self {
             PageFrom::Offset(offset) => Some(offset),
@@ -303,9 +307,9 @@ impl PageFrom {
 pub struct Page {
     /// The messages: forwards the oldest first, backwards the newest first.
     pub messages: Vec<Arc<Envelope>>,
-    /// Whether there are further messages in this direction.
+    /// True if the topic has further messages in this direction.
     pub more: bool,
-    /// Whether requested messages are gone: the position is older than all that is retained, or they are in the gap.
+    /// True if requested messages are gone: the position is older than all retained messages, or they are in the gap.
     pub gone: bool,
     /// Messages after the first offset and up to the second may be missing, because the store's file lacked its last
     /// commit. `None` if the request does not include them.
@@ -369,8 +373,8 @@ pub struct HistoryStats {
     pub dropped_by: DroppedBy,
     /// Clients that came back and recovered all messages.
     pub recovered: u64,
-    /// Clients that came back and were told of a gap.
+    /// Clients that came back and got a gap notice.
     pub unrecovered: u64,
-    /// Reads that memory could not answer.
+    /// Reads that needed the disk.
     pub disk_reads: u64,
 }

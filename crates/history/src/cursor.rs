@@ -1,16 +1,16 @@
 //! How far a user has acknowledged a topic's messages.
 
-/// How far a user is in a topic.
+/// The position of a user in a topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// Everything up to this offset was acknowledged, but for what was given up.
+    /// The user has acknowledged all messages up to this offset, except those that were given up.
     pub acknowledged: Option<u64>,
-    /// The last message that was given up: nobody acknowledged it in all its tries.
+    /// The last message that was given up: the user acknowledged none of its deliveries.
     pub given_up: Option<u64>,
 }
 
 impl Cursor {
-    /// Everything up to this offset is done, in one way or the other.
+    /// Returns the offset up to which each message is acknowledged or given up.
     pub fn done(self) -> Option<u64> {
         self.acknowledged.max(self.given_up)
     }

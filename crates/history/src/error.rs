@@ -1,30 +1,29 @@
-//! Why the history can't do what it is asked for.
+//! Why the history rejects a request.
 
 use std::sync::Arc;
 
 use broker::PublishError;
 use model::{CodedError, ErrorCode};
 
-/// Why the history does not answer.
+/// Why the history can't reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryError {
-    /// Too many wait already: try again in a moment.
+    /// Too many requests wait already: try again in a moment.
     #[error("too many read or write already: try again after a second")]
     Busy,
-    /// What stands behind the history can't be read or written; this says why, and what the operator
-    /// must do.
+    /// The storage behind the history can't be read or written; the text says why, and what the operator must do.
     #[error("{0}")]
     Unavailable(Arc<str>),
-    /// What is stored of the topic is damaged; this says what, and what the operator must do.
+    /// The stored data of the topic is damaged; the text says which, and what the operator must do.
     #[error("{0}")]
     Damaged(Arc<str>),
-    /// Nothing is retained of the topic's messages.
+    /// The topic has no retained messages.
     #[error("nothing is retained of the topic's messages")]
     NoHistory,
 }
 
 impl HistoryError {
-    /// Its name for programs.
+    /// Returns its name for programs.
     pub fn code(&self) -> ErrorCode {
         match self {
             HistoryError::Busy => ErrorCode::StoreBusy,
@@ -34,7 +33,7 @@ impl HistoryError {
         }
     }
 
-    /// True when a later read fails as well: the topic is no longer retained, or is damaged on disk.
+    /// Returns true if a later read fails as well: the topic is no longer retained, or is damaged on disk.
     pub fn is_lasting(&self) -> bool {
         match self {
             HistoryError::NoHistory | HistoryError::Damaged(_) => true,
@@ -60,16 +59,16 @@ impl From<HistoryError> for PublishError {
     }
 }
 
-/// Why an acknowledgement says nothing.
+/// Why an acknowledgement has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AcknowledgeError {
-    /// Nobody acknowledges messages of this topic.
+    /// Messages of this topic need no acknowledgement.
     #[error(
         "messages of this topic are not acknowledged: the server's configuration has no \
          acknowledge = true for it (for a user's own topic: inbox.enabled)"
     )]
     NotAcknowledged,
-    /// The id is of another log: of a topic without history, or from before a restart.
+    /// The id is of another log: the topic has no history, or the id is from before a restart.
     #[error(
         "the id is of another numbering, from before the server's restart or of a topic without \
          history: acknowledge the id of a message as it came"
@@ -78,19 +77,19 @@ pub enum AcknowledgeError {
     /// No message has this id yet.
     #[error("no message has this id yet")]
     Ahead,
-    /// The user is not the connection's, or there is none.
+    /// The user is not one of the connection's, or the connection has no user.
     #[error(
         "say whose messages are acknowledged: connect with user=…, and name one of the \
          connection's users"
     )]
     NoUser,
-    /// Neither may the user enter the topic, nor is it in it.
+    /// The user is not in the topic, and may not enter it.
     #[error("this is not granted: it takes a token that lets its bearer enter the topic")]
     NotGranted,
 }
 
 impl AcknowledgeError {
-    /// Its name for programs.
+    /// Returns its name for programs.
     pub fn code(self) -> ErrorCode {
         match self {
             AcknowledgeError::NotAcknowledged => ErrorCode::NotAcknowledged,

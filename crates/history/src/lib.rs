@@ -1,8 +1,7 @@
-//! The history of topics: their messages stay for members that come back.
+//! The history of topics: it retains their messages for members that come back.
 //!
-//! [`History`] is what the rest of Throng knows of it; an implementation in this process stands in a
-//! crate of its own. What an implementation would have to wait for is answered by completion
-//! ([`HistoryReply`]); no call waits for a disk or a network.
+//! [`History`] is the interface that the rest of Throng uses; the implementation in this process has a crate of its
+//! own. No call waits for a disk or a network: a call that needs one replies by completion ([`HistoryReply`]).
 
 #![forbid(unsafe_code)]
 

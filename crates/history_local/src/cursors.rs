@@ -1,4 +1,4 @@
-//! How far each user has acknowledged a topic's messages.
+//! Users' positions in topics, up to which they have acknowledged messages.
 
 mod handover;
 
@@ -13,15 +13,14 @@ use crate::delivery_counts::DeliveryCounts;
 use crate::slab::{List, NONE, Slab};
 pub use handover::{CursorRecord, Whose};
 
-/// The cursors that were last used. One for a user's own topic takes about 70 bytes, and its name if
-/// that has over 24.
+/// The last used cursors. One for a user's own topic takes about 70 bytes, plus its name if that has over 24.
 pub struct Cursors {
     cursors_max: usize,
     delivery_counts: DeliveryCounts,
     hasher: RandomState,
     entries: Slab<Entry>,
     index: HashIndex<Hashed, 256>,
-    /// From the one that was not used for the longest.
+    /// The cursors, from the least recently used one on.
     used: List,
     /// How often any cursor was used.
     uses: u64,
@@ -30,22 +29,22 @@ pub struct Cursors {
 struct Entry {
     /// The user's name, and then the topic's if that is not the user's own.
     text: Name,
-    /// 0 where `is_known` is false.
+    /// 0 if `is_known` is false.
     acknowledged: u64,
-    /// 0 is nothing: offsets begin with 1.
+    /// 0 is none: offsets begin with 1.
     given_up: u64,
     /// When it was last used, in steps of [`USES`] uses of any cursor.
     used: u32,
     /// The length of the user's name, or [`OWN`].
     user_bytes: u16,
-    /// The user has acknowledged something, or the server assumes so.
+    /// True if the user has acknowledged a message, or the server assumes so.
     is_known: bool,
 }
 
-/// The topic is the user's own.
+/// The mark of a user's own topic.
 const OWN: u16 = u16::MAX;
 
-/// Uses that are told apart only by the order of the list.
+/// The number of uses that only the order of the list distinguishes.
 const USES: u64 = if cfg!(test) { 1 } else { 256 };
 
 impl Entry {
@@ -84,13 +83,13 @@ impl Entry {
     }
 }
 
-/// Whether the topic is the user's personal one.
+/// Returns true if the topic is the user's personal one.
 fn is_own(user: &str, topic: &str) -> bool {
     topic.strip_prefix(PERSONAL) == Some(user)
 }
 
 impl Cursors {
-    /// Knows at most so many cursors: those last used.
+    /// Makes a table of at most `cursors_max` cursors: those last used.
     pub fn new(cursors_max: usize) -> Self {
         Cursors {
             cursors_max: cursors_max.min(u32::MAX as usize / 2),
@@ -103,13 +102,13 @@ impl Cursors {
         }
     }
 
-    /// The user's offset in the topic; `None` when this table does not know it.
+    /// Returns the user's cursor in the topic; `None` if this table does not know it.
     pub fn get(&self, user: &str, topic: &str) -> Option<Cursor> {
         Some(self.entries[self.find(self.hash(user, topic), user, topic)?].cursor())
     }
 
-    /// Moves the user's cursor to this offset: the user has all messages up to it. False when the cursor
-    /// was there already; it never goes back.
+    /// Moves the user's cursor to this offset: the user has all messages up to it. Returns false if the cursor was
+    /// there already; it never goes back.
     pub fn acknowledge(&mut self, user: &str, topic: &str, offset: u64) -> bool {
         let Some(at) = self.enter(user, topic) else { return true };
         let entry = &mut self.entries[at];
@@ -122,8 +121,8 @@ impl Cursors {
         true
     }
 
-    /// Moves past a message that nobody acknowledged, when all before it is done. False when the cursor
-    /// was past it already.
+    /// Moves the cursor past a message without an acknowledgement, when all before it is done. Returns false if the
+    /// cursor was past it already.
     pub fn give_up(&mut self, user: &str, topic: &str, offset: u64) -> bool {
         let Some(at) = self.enter(user, topic) else { return true };
         let entry = &mut self.entries[at];
@@ -135,7 +134,7 @@ impl Cursors {
         true
     }
 
-    /// Counts a delivery of a message, and gives how often it was delivered; 0 when it is done.
+    /// Counts a delivery of a message, and returns how often it was delivered; 0 if it is done.
     ///
     /// Deliveries of one message within `apart_s` seconds count once.
     pub fn delivered(
@@ -153,17 +152,17 @@ impl Cursors {
         self.delivery_counts.count(at, offset, now_s, apart_s)
     }
 
-    /// True when the next new cursor replaces another.
+    /// Returns true if the next new cursor replaces another.
     pub fn is_full(&self) -> bool {
         self.entries.len() >= self.cursors_max
     }
 
-    /// Cursors that are known.
+    /// Returns the number of known cursors.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// The cursor, used just now. `None` when none may be known.
+    /// Returns the cursor, and marks it as used now. `None` if the table may have none.
     fn enter(&mut self, user: &str, topic: &str) -> Option<u32> {
         let hash = self.hash(user, topic);
         self.uses += 1;

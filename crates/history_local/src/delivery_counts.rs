@@ -1,12 +1,12 @@
-//! How often messages were delivered, where giving them up depends on it.
+//! Counts of deliveries, after which messages are given up.
 
 use std::collections::HashMap;
 
 use minicbor::{Decode, Encode};
 
-/// Deliveries of messages that are not acknowledged yet, by cursor and message. It knows at most so
-/// many messages: those of the cursors with the latest deliveries. It counts a forgotten message from
-/// zero, so the server delivers it more often, never less.
+/// Deliveries of messages that are not acknowledged yet, by cursor and message. It has at most `messages_max`
+/// messages: those of the cursors with the latest deliveries. It counts a forgotten message from zero, so the server
+/// delivers it more often, never less.
 pub struct DeliveryCounts {
     messages_max: usize,
     young: HashMap<u32, Vec<Tried>>,
@@ -24,19 +24,19 @@ pub struct Tried {
     offset: u64,
     #[n(1)]
     count: u32,
-    /// When the last of them was counted, in seconds of the node's clock.
+    /// When the last one was counted, in seconds of the node's clock.
     #[n(2)]
     tried_s: u32,
 }
 
-/// What is known of a cursor's messages, as it goes to another process.
+/// The record of a cursor's messages in a handover.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct DeliveryCountsRecord {
-    /// In the order of their offsets.
+    /// The messages, in the order of their offsets.
     #[n(0)]
     messages: Vec<Tried>,
-    /// They are among the older ones.
+    /// True if they are among the older ones.
     #[cbor(n(1), default)]
     is_old: bool,
 }
@@ -46,8 +46,8 @@ impl DeliveryCounts {
         DeliveryCounts { messages_max, young: HashMap::new(), old: HashMap::new(), messages: 0 }
     }
 
-    /// Counts a delivery of a message, and gives how many there were. Those within `apart_s` seconds
-    /// count once.
+    /// Counts a delivery of a message, and returns how many there were. Deliveries within `apart_s` seconds count
+    /// once.
     pub fn count(&mut self, cursor: u32, offset: u64, now_s: u32, apart_s: u32) -> u32 {
         if self.messages >= self.messages_max.div_ceil(2) {
             self.old = std::mem::take(&mut self.young);
@@ -72,19 +72,19 @@ impl DeliveryCounts {
         it.count
     }
 
-    /// Whether nothing is known of any message.
+    /// Returns true if it counts no message.
     pub fn is_empty(&self) -> bool {
         self.young.is_empty() && self.old.is_empty()
     }
 
-    /// What is known of a cursor's messages.
+    /// Returns the record of a cursor's messages.
     pub fn record(&self, cursor: u32) -> Option<DeliveryCountsRecord> {
         let young = self.young.get(&cursor);
         let messages = young.or_else(|| self.old.get(&cursor))?.clone();
         Some(DeliveryCountsRecord { messages, is_old: young.is_none() })
     }
 
-    /// Takes in what another process knew of a cursor's messages, in place of what is known.
+    /// Replaces the counts of a cursor's messages by those of another process.
     pub fn put(&mut self, cursor: u32, record: DeliveryCountsRecord) {
         self.done(cursor, u64::MAX);
         let DeliveryCountsRecord { mut messages, is_old } = record;
@@ -100,7 +100,7 @@ impl DeliveryCounts {
         all.insert(cursor, messages);
     }
 
-    /// Everything up to this offset is done, and need not be counted any more.
+    /// Removes the counts up to this offset, where all messages are done.
     pub fn done(&mut self, cursor: u32, through: u64) {
         for (all, is_young) in [(&mut self.young, true), (&mut self.old, false)] {
             let Some(tried) = all.get_mut(&cursor) else { continue };
@@ -128,7 +128,7 @@ mod tests {
             assert_eq!(delivery_counts.count(7, 10, round * 30, 30), round);
             assert_eq!(delivery_counts.count(7, 10, round * 30 + 29, 30), round, "too soon after");
         }
-        // It was behind the first, and came with it the last time only.
+        // The second message was behind the first, and was delivered with it only the last time.
         assert_eq!(delivery_counts.count(7, 12, 90, 30), 1);
         assert_eq!(delivery_counts.count(8, 10, 90, 30), 1, "another user's");
         delivery_counts.done(7, 11);

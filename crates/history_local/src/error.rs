@@ -1,9 +1,9 @@
-//! The store's errors as the history's callers get them.
+//! Converts the store's errors for the history's callers.
 
 use history::HistoryError;
 use store::{QueueError, StoreError};
 
-/// The store can't read or write.
+/// Converts an error of the store, which can't read or write.
 pub(crate) fn store_error(error: StoreError) -> HistoryError {
     let message = error.to_string().into();
     match error {
@@ -12,7 +12,7 @@ pub(crate) fn store_error(error: StoreError) -> HistoryError {
     }
 }
 
-/// The store's queue takes nothing more.
+/// Converts an error of the store's queue, which accepts nothing more.
 pub(crate) fn queue_error(error: QueueError) -> HistoryError {
     match error {
         QueueError::Full | QueueError::Away => HistoryError::Busy,

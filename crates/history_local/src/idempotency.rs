@@ -1,4 +1,4 @@
-//! Idempotency keys: the message that a key was used for, so that a repeat is answered with it.
+//! Idempotency keys: the message for which a key was used, so that a repeat gets the same reply.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -9,18 +9,18 @@ use tables::{HashIndex, Hashed, fold};
 pub struct Idempotency {
     keys_max: usize,
     hasher: RandomState,
-    /// In the order in which they were used; the first has the serial `first`.
+    /// The keys in the order of their use; the first has the serial `first`.
     entries: VecDeque<Entry>,
     first: u64,
-    /// From this serial on offsets grow. Those before were loaded.
+    /// From this serial on offsets grow. Earlier entries were loaded.
     ordered: u64,
     /// The time by which ages are counted, in milliseconds since 1970.
     age_ms: u64,
-    /// By how much that is behind the time of day while this is doubted; 0 where it is not.
+    /// How far that is behind the time of day while this is doubted; otherwise 0.
     doubted_ms: u64,
-    /// The keys that were used meanwhile, by serial.
+    /// The keys that were used while the time of day is doubted, by serial.
     doubted: BTreeSet<u64>,
-    /// Serials, of which 32 bits do: there are fewer entries.
+    /// Serials, of which 32 bits are enough: there are fewer entries.
     index: HashIndex<Hashed, 256>,
 }
 
@@ -34,7 +34,7 @@ struct Entry {
     at_ms: u64,
 }
 
-/// How far the time of day and the time of ages may be apart without a doubt, in milliseconds.
+/// The largest difference of the time of day and the time of ages without a doubt, in milliseconds.
 const APART_MAX_MS: u64 = 30_000;
 
 impl Entry {
@@ -51,7 +51,7 @@ impl Entry {
 }
 
 impl Idempotency {
-    /// Knows at most so many keys: the last ones.
+    /// Makes a table of at most `keys_max` keys: the last ones.
     pub fn new(keys_max: usize) -> Self {
         Idempotency {
             keys_max: keys_max.min(u32::MAX as usize / 2),
@@ -66,8 +66,8 @@ impl Idempotency {
         }
     }
 
-    /// Sets the time by which ages are counted and the time of day, in milliseconds since 1970. When the time of day is
-    /// doubted no longer, keys that were used meanwhile keep the age that they have.
+    /// Sets the time by which ages are counted and the time of day, in milliseconds since 1970. When the time of day
+    /// is doubted no longer, keys that were used meanwhile retain their age.
     pub fn set_time(&mut self, age_ms: u64, unix_ms: u64) {
         let behind_ms = unix_ms.saturating_sub(age_ms);
         let doubted_ms = if behind_ms > APART_MAX_MS { behind_ms } else { 0 };
@@ -76,7 +76,7 @@ impl Idempotency {
         if doubted_ms > 0 || self.doubted.is_empty() {
             return;
         }
-        // Ages are counted by the new time from now on, or the time of day has returned.
+        // Either ages are counted by the new time from now on, or the time of day has returned.
         let is_believed = age_ms.saturating_sub(before_ms) > jump_ms / 2;
         for serial in std::mem::take(&mut self.doubted) {
             let at = serial.wrapping_sub(self.first) as usize;
@@ -86,16 +86,16 @@ impl Idempotency {
         }
     }
 
-    /// The offset of the message that this key was used for in the topic, less than `seconds_max`
-    /// seconds ago.
+    /// Returns the offset of the message for which this key was used in the topic, less than `seconds_max` seconds
+    /// ago.
     pub fn seen(&self, topic_hash: u64, topic: &str, key: &str, seconds_max: u64) -> Option<u64> {
         let serial = self.find(self.hash(topic_hash, key), topic, key)?;
         let entry = self.entry(serial)?;
         (!entry.is_over(self.age_ms, seconds_max)).then_some(entry.offset)
     }
 
-    /// Notes the message that a key is used for now, in place of an earlier one. Forgets expired keys, used
-    /// `seconds_max` seconds ago, and the first ones of too many.
+    /// Records the message for which a key is used now, and replaces an earlier one. Forgets expired keys, used
+    /// `seconds_max` seconds ago, and the first ones beyond the limit.
     pub fn remember(
         &mut self,
         topic_hash: u64,
@@ -108,7 +108,7 @@ impl Idempotency {
         self.remember_at(topic_hash, topic, key, offset, at_ms, seconds_max);
     }
 
-    /// The same for a key that was used at this time of day, in milliseconds since 1970.
+    /// Records a key that was used at this time of day, in milliseconds since 1970.
     pub fn remember_at(
         &mut self,
         topic_hash: u64,
@@ -147,8 +147,8 @@ impl Idempotency {
         self.index.insert(hash, serial as u32);
     }
 
-    /// Forgets the message with this offset, which was not published after all, so that a repeat
-    /// publishes it. Only for one of the last offsets, because offsets grow.
+    /// Forgets the message with this offset, which was not published after all, so that a repeat publishes it. Works
+    /// only for one of the last offsets, because offsets grow.
     pub fn forget(&mut self, offset: u64) {
         let from = self.ordered.saturating_sub(self.first) as usize;
         let (mut low, mut high) = (from.min(self.entries.len()), self.entries.len());
@@ -164,9 +164,8 @@ impl Idempotency {
         }
     }
 
-    /// Visits the keys from a serial on that are known, `count` at most with those that are not: serial, topic,
-    /// key, offset, and time of day in milliseconds since 1970. Gives the serial where the next range begins; nothing
-    /// at the end.
+    /// Visits at most `count` keys from a serial on, which include forgotten ones: serial, topic, key, offset, and
+    /// time of day in milliseconds since 1970. Returns the serial where the next range begins; `None` at the end.
     pub fn each_from(
         &self,
         from: u64,
@@ -189,7 +188,7 @@ impl Idempotency {
         (serial > first).then_some(serial)
     }
 
-    /// Keys that take memory; some may have expired.
+    /// Returns the number of keys in memory; some may have expired.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -212,7 +211,7 @@ impl Idempotency {
 
     fn drop_first(&mut self) {
         if let Some(entry) = self.entries.pop_front() {
-            // Not there when the key was used again.
+            // The index has another serial if the key was used again.
             self.index.remove(entry.hash, self.first as u32);
             if !self.doubted.is_empty() {
                 self.doubted.remove(&self.first);
@@ -262,7 +261,7 @@ mod tests {
             keys.remember(HASH, "a", "before", 4, 60);
             keys.set_time(1_000, 1_000 + DECADE_MS);
             keys.remember(HASH, "a", "k", 5, 60);
-            // Another jump says nothing of how long ago it was.
+            // Another jump tells nothing about how long ago it was.
             keys.set_time(20_000, 20_000 + 2 * DECADE_MS);
             assert_eq!(keys.seen(HASH, "a", "k", 60), Some(5));
             if is_passed_on {
@@ -298,7 +297,7 @@ mod tests {
         assert_eq!(keys.seen(HASH, "a", "l", 60), Some(12));
         keys.remember(HASH, "a", "k", 13, 60);
         assert_eq!(keys.seen(HASH, "a", "k", 60), Some(13));
-        // A former use of the key does not take the new one with it.
+        // Forgetting a former use of the key must not remove the new one.
         keys.forget(11);
         assert_eq!(keys.seen(HASH, "a", "k", 60), Some(13));
     }
@@ -319,7 +318,7 @@ mod tests {
                 if kind == 0 {
                     let unwritten = offset - u64::from(offset > 3) * 3;
                     keys.forget(unwritten);
-                    // Its place stays taken.
+                    // The forgotten key still takes an entry.
                     for entry in model.iter_mut().filter(|entry| entry.2 == unwritten) {
                         entry.0 = "forgotten".into();
                     }

@@ -1,4 +1,4 @@
-//! The history of one node: windows in memory, and behind them nothing or a store.
+//! The history of one node: windows in memory, with or without a store behind them.
 
 #![forbid(unsafe_code)]
 

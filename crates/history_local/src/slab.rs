@@ -3,7 +3,7 @@
 /// No value has this number.
 pub const NONE: u32 = u32::MAX;
 
-/// Values under numbers that stay theirs until they are removed.
+/// Values with numbers, which they retain until they are removed.
 pub struct Slab<T>(tables::Slab<Slot<T>>);
 
 struct Slot<T> {
@@ -22,42 +22,42 @@ pub struct List {
 }
 
 impl List {
-    /// A list of nothing.
+    /// An empty list.
     pub const EMPTY: List = List { oldest: NONE, newest: NONE };
 }
 
 impl<T> Slab<T> {
-    /// Holds nothing, and no memory.
+    /// Makes an empty slab without memory.
     pub fn new() -> Self {
         Slab(tables::Slab::default())
     }
 
-    /// Values that are held.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.0.count()
     }
 
-    /// All numbers are below this one.
+    /// Returns a bound: all numbers are below it.
     pub fn slots(&self) -> u32 {
         self.0.end()
     }
 
-    /// Gives the value a number. It is in no list yet.
+    /// Gives the value a number, and returns it. It is in no list yet.
     pub fn insert(&mut self, value: T) -> u32 {
         self.0.insert(Slot { value, older: NONE, newer: NONE })
     }
 
-    /// Takes out a value that is in no list any more.
+    /// Removes a value that is in no list any more.
     pub fn remove(&mut self, at: u32) -> T {
         self.0.remove(at).value
     }
 
-    /// The value, if this number has one.
+    /// Returns the value, if this number has one.
     pub fn get(&self, at: u32) -> Option<&T> {
         self.0.get(at).map(|slot| &slot.value)
     }
 
-    /// Puts a value at the end of a list.
+    /// Appends a value to a list.
     pub fn link(&mut self, list: &mut List, at: u32) {
         let older = std::mem::replace(&mut list.newest, at);
         let slot = self.slot_mut(at);
@@ -68,7 +68,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Takes a value out of the list that it is in.
+    /// Removes a value from its list.
     pub fn unlink(&mut self, list: &mut List, at: u32) {
         let slot = self.slot_mut(at);
         let (older, newer) = (slot.older, slot.newer);
@@ -83,7 +83,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The next one in a list, or [`NONE`].
+    /// Returns the next one in a list, or [`NONE`].
     pub fn newer(&self, at: u32) -> u32 {
         self.0[at].newer
     }

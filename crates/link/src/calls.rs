@@ -11,16 +11,17 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::lock::lock;
 
-/// Calls of other nodes that wait to be done. Those beyond are dropped, so that the callers' deadlines end them.
+/// Calls of other nodes that wait to be performed. Further calls are dropped, so that the callers' deadlines end
+/// them.
 const WAITING_MAX: usize = 256;
 
-/// Calls of this node that wait for a reply. Those beyond get none.
+/// Calls of this node that wait for a reply. Further calls get none.
 const PENDING_MAX: usize = 1_024;
 
 /// Calls from and to other nodes.
 pub(crate) struct Calls {
     id: AtomicU64,
-    /// Calls of this node, by id: who is to reply, and where the reply goes.
+    /// Calls of this node, by id: the node that replies, and the receiver of the reply.
     pending: Mutex<HashMap<u64, (NodeId, oneshot::Sender<CallReply>)>>,
     sender: mpsc::Sender<Call>,
     receiver: Mutex<Option<mpsc::Receiver<Call>>>,
@@ -37,7 +38,8 @@ impl Calls {
         }
     }
 
-    /// A call to a node begins: its id, and where its reply comes. None where too many are pending.
+    /// Begins a call to a node. Returns its id, and the receiver of its reply. The id is `None` if too many are
+    /// pending.
     pub fn begin(&self, node: NodeId) -> (Option<u64>, oneshot::Receiver<CallReply>) {
         let (sender, receiver) = oneshot::channel();
         let mut pending = lock(&self.pending);
@@ -47,43 +49,43 @@ impl Calls {
         (id, receiver)
     }
 
-    /// The id of the next call.
+    /// Returns the id of the next call.
     pub fn next_id(&self) -> u64 {
         self.id.load(Relaxed)
     }
 
-    /// The next call has this id.
+    /// Sets the id of the next call.
     pub fn go_on_from(&self, id: u64) {
         self.id.store(id, Relaxed);
     }
 
-    /// A call was not sent: it gets no reply.
+    /// Forgets a call that was not sent: it gets no reply.
     pub fn forget(&self, id: u64) {
         lock(&self.pending).remove(&id);
     }
 
-    /// The calls of other nodes, once.
+    /// Returns the receiver of other nodes' calls, once.
     pub fn take_receiver(&self) -> Option<mpsc::Receiver<Call>> {
         lock(&self.receiver).take()
     }
 
-    /// Another node has called.
+    /// Takes a call of another node.
     pub fn on_call(&self, call: Call) {
-        // Too many wait, or nothing does them: the caller has a deadline.
+        // If too many calls wait, or no thread performs them, the caller's deadline ends the call.
         let _ = self.sender.try_send(call);
     }
 
-    /// A reply has come.
+    /// Takes a reply.
     pub fn on_reply(&self, reply: CallReply) {
         let pending = lock(&self.pending).remove(&reply.id);
         // The caller may have given up.
         let _ = pending.map(|(_, sender)| sender.send(reply));
     }
 
-    /// A node is gone: calls to it get no reply.
+    /// Ends calls to a node that is gone: they get no reply.
     pub fn on_down(&self, node: NodeId) {
         let gone: Vec<_> = lock(&self.pending).extract_if(|_, (of, _)| *of == node).collect();
-        // Without the lock: it wakes those who wait.
+        // Without the lock, because it wakes the callers.
         drop(gone);
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nkeys::{KeyPair, KeyPairType};
 
-/// The credentials of a user of NATS, as a `.creds` file has them. `Debug` shows no secret.
+/// The credentials of a user of NATS, in the form of a `.creds` file. `Debug` shows no secret.
 ///
 /// Source: <https://docs.nats.io/using-nats/developer/connecting/creds>.
 #[derive(Clone)]
@@ -14,7 +14,7 @@ pub struct Credentials {
     key: Arc<KeyPair>,
 }
 
-/// What is wrong with the text of a `.creds` file. No message has a part of it.
+/// An error in the text of a `.creds` file. No message contains a part of it.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
     /// A block is missing.
@@ -25,7 +25,7 @@ pub enum CredentialsError {
         "the key of the user (the line that begins with SU) can't be read: was the file copied whole?"
     )]
     BadKey,
-    /// It is the key of an account, an operator or a server.
+    /// The key is that of an account, an operator or a server.
     #[error(
         "the key is not that of a user (it begins with SU): use the file that nsc generate creds writes"
     )]
@@ -39,8 +39,8 @@ impl Credentials {
     /// Parses the text of a `.creds` file.
     ///
     /// # Errors
-    /// If the JWT or the key is missing, or the key is not that of a user. Whether the servers accept them shows when
-    /// the node connects.
+    /// If the JWT or the key is missing, or the key is not that of a user. The servers accept or reject them when the
+    /// node connects.
     pub fn parse(text: &str) -> Result<Self, CredentialsError> {
         let jwt = block(text, JWT).ok_or(CredentialsError::NoBlock(JWT))?.to_owned();
         let seed = block(text, SEED).ok_or(CredentialsError::NoBlock(SEED))?;
@@ -51,7 +51,7 @@ impl Credentials {
         Ok(Credentials { jwt, key: Arc::new(key) })
     }
 
-    /// The JWT.
+    /// Returns the JWT.
     pub(crate) fn jwt(&self) -> &str {
         &self.jwt
     }
@@ -62,8 +62,8 @@ impl Credentials {
     }
 }
 
-/// The line between the two lines that frame a block: dashes, `BEGIN` or `END`, a name, dashes. NATS writes five dashes
-/// before BEGIN and six before END.
+/// Returns the line between the two lines that frame a block: dashes, `BEGIN` or `END`, a name, dashes. NATS writes
+/// five dashes before BEGIN and six before END.
 fn block<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let begin = format!("BEGIN {name}");

@@ -1,4 +1,4 @@
-//! What other nodes have published, on its way to the broker.
+//! Messages of other nodes on their way to the broker.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use throttle::Throttle;
 
 use crate::Link;
 
-/// Lines in the log about the same, in a second.
+/// The interval between log lines about the same problem, in microseconds.
 const LINES_US: u64 = 1_000_000;
 
-/// The time between two notices of gaps to members, in microseconds: for each, every shard scans the names of all its
+/// The interval between two gap notices to members, in microseconds: for each, every shard scans the names of all its
 /// topics.
 const NOTICE_US: u64 = 1_000_000;
 
-/// What is to be done, in its order.
+/// A delivery to the broker; they are made in order.
 pub(crate) enum Delivery {
     /// A message of another node.
     Message(NodeId, Bytes),
-    /// A message for a member of a group, which another node has passed on.
+    /// A message that another node has passed to a member of a group here.
     ToGroup(NodeId, GroupMessage),
     /// Messages of a stream are lost.
     Gap(NodeId, Stream, Option<u64>),
 }
 
-/// Deliveries that wait for shards that are behind.
+/// Deliveries that wait for slow shards.
 pub(crate) struct Deliveries {
     link: Arc<Link>,
     broker: Arc<Local>,
     waiting: VecDeque<Delivery>,
-    /// Streams with gaps of which members have no notice yet.
+    /// Streams with gaps whose members have no notice yet.
     lost: BTreeSet<Stream>,
-    /// When they get the next one, at the earliest.
+    /// The earliest time of the next notice.
     notice_due_us: u64,
     damaged: Throttle,
     rejected: Throttle,
@@ -66,7 +66,7 @@ impl Deliveries {
         self.waiting.push_back(delivery);
     }
 
-    /// Delivers until a shard is behind. True when nothing waits any more.
+    /// Delivers until a shard is behind. Returns true if no delivery waits any more.
     pub fn deliver(&mut self) -> bool {
         self.notify_gaps();
         while let Some(delivery) = self.waiting.front() {
@@ -92,14 +92,14 @@ impl Deliveries {
         true
     }
 
-    /// Has members get notices of all gaps that are known: another process may know of none.
+    /// Sends members notices of all known gaps now, because the next process does not know these gaps.
     pub fn notify_gaps_now(&mut self) {
         self.notice_due_us = 0;
         self.notify_gaps();
     }
 
-    /// Has members get notices of gaps: of the first one before the messages behind it, of those that follow within a
-    /// second at its end.
+    /// Sends members notices of gaps: of the first gap before the messages behind it, of later gaps within a second
+    /// at its end.
     fn notify_gaps(&mut self) {
         let now_us = self.link.now_us();
         if self.lost.is_empty() || now_us < self.notice_due_us {
@@ -111,7 +111,7 @@ impl Deliveries {
         self.broker.notify_gap(is_everyone, move |topic| lost.contains(&Stream::of(topic)));
     }
 
-    /// Gives the broker a message. False where it must wait.
+    /// Passes a message to the broker. Returns false if the message must wait.
     fn publish(&self, node: NodeId, bytes: &Bytes) -> bool {
         let (publication, choices) = match decode_shared(bytes) {
             Ok(message) => message,
@@ -121,7 +121,7 @@ impl Deliveries {
         self.is_done(node, result)
     }
 
-    /// Gives a message to a member of a group. False where it must wait.
+    /// Passes a message to a member of a group. Returns false if the message must wait.
     fn publish_to_group(&self, node: NodeId, message: &GroupMessage) -> bool {
         let publication = match decode_publication(&message.publication) {
             Ok(publication) => publication,
@@ -138,7 +138,7 @@ impl Deliveries {
         self.is_done(node, result.map(drop))
     }
 
-    /// Whether a delivery has come to its end. A shard or the store may be behind.
+    /// Returns true if a delivery is finished. Otherwise a shard or the store is behind.
     fn is_done(&self, node: NodeId, result: Result<(), PublishError>) -> bool {
         match result {
             Ok(()) => true,
@@ -159,7 +159,7 @@ impl Deliveries {
         true
     }
 
-    /// A poll that comes back to a topic of the stream gets a gap, and other members a notice.
+    /// Records a gap. A poll that returns to a topic of the stream gets a gap, and other members a notice.
     fn report_gap(&mut self, node: NodeId, stream: Stream, lost: Option<u64>) {
         self.link.set_complete_after(stream, self.broker.skip_offset());
         self.lost.insert(stream);

@@ -1,4 +1,4 @@
-//! The driver of the thread `cluster`: inputs go to the node, its outputs to NATS and to the broker.
+//! The driver of the thread `cluster`: it passes inputs to the node, and the node's outputs to NATS and the broker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,10 +27,10 @@ use crate::orders::Order;
 use crate::status::Status;
 use crate::writer::{Command, Writer, continue_panic, own_targets};
 
-/// Gives what the hellos of this node say.
+/// Returns the contents of this node's hellos.
 pub(crate) type Describe = Box<dyn Fn() -> Description + Send>;
 
-/// What the driver does besides messages, presence and groups.
+/// Services of the process that the driver calls besides messages, presence and groups.
 pub(crate) struct Shell {
     pub describe: Describe,
     pub clients: Box<dyn MqttClients>,
@@ -42,20 +42,20 @@ const PACKETS_MAX: usize = 1_024;
 /// Packets of one turn.
 const TURN_PACKETS_MAX: usize = 256;
 
-/// How long the driver waits for a shard that is behind, before it offers a message again, and between two turns that
-/// change entries of other nodes. Shards get the lock of the registry meanwhile, and packets leave.
+/// How long the driver waits for a slow shard before it offers a message again, and between two turns that change
+/// entries of other nodes. Shards get the lock of the registry meanwhile, and packets leave.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// How often the driver updates the status, and ends interest, in microseconds.
 const STATUS_US: u64 = 200_000;
 
-/// How long the goodbye may take, or the last packets before another process takes this one's place.
+/// The longest time for the goodbye, or for the last packets before another process takes over.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The most bytes of a packet beside the payload: names, tags, a key, properties of MQTT.
+/// Bytes of a packet beside the payload, at most: names, tags, a key, properties of MQTT.
 const PACKET_OVERHEAD_BYTES: usize = 16 << 10;
 
-/// What the driver does, while another process may be about to take its place.
+/// What the driver does while another process may take over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Serving,
@@ -82,7 +82,7 @@ pub(crate) struct Driver {
     when_delivered: Option<std::sync::mpsc::Sender<()>>,
     shell: Shell,
     status_due_us: u64,
-    /// The largest packet that NATS takes and the one that this node needs, as they were compared last, in bytes.
+    /// The largest packet that NATS takes and the one that this node needs, as last compared, in bytes.
     compared_bytes: Option<(usize, usize)>,
     damaged: Throttle,
     errors: Throttle,
@@ -107,7 +107,7 @@ impl Driver {
         }
         let node = lock(&link.node).take();
         let new = || Node::new(link.node_settings(), link.now_us());
-        // A second driver of one link has none.
+        // A second driver of one link gets no orders.
         let orders = link.orders.take_receiver().unwrap_or_else(|| mpsc::unbounded_channel().1);
         Driver {
             node: node.unwrap_or_else(new),
@@ -131,14 +131,14 @@ impl Driver {
         }
     }
 
-    /// The same, with another writer.
+    /// Replaces the writer.
     #[cfg(test)]
     pub fn with_writer(self, writer: JoinHandle<()>) -> Self {
         Driver { writer, ..self }
     }
 
-    /// Runs until it is stopped, or another process has taken its place. False where the client of NATS has ended before.
-    /// Panics where the writer does.
+    /// Runs until the thread is stopped, or another process has taken over. Returns false if the client of NATS ends
+    /// before. Panics if the writer does.
     pub async fn run(
         mut self,
         mut events: UnboundedReceiver<Event>,
@@ -172,7 +172,7 @@ impl Driver {
                     continue_panic(ended);
                     return false;
                 }
-                // While a shard is behind, or the registry, NATS and its client hold what comes.
+                // While a shard or the registry is behind, NATS and its client buffer incoming packets.
                 Some(packet) = self.packets.recv(), if is_reading => self.on_packets(&packet),
                 Some(order) = self.orders.recv() => {
                     if !self.on_order(order).await {
@@ -252,13 +252,13 @@ impl Driver {
         }
         self.perform();
         self.observe_clock();
-        // Notices of what others have changed would never end while this process comes to rest.
+        // While this process comes to rest, notices of changes by other nodes would never end.
         if self.mode == Mode::Serving {
             self.entries.advance(&mut self.node, now_us);
         }
     }
 
-    /// Does what it is ordered. False where it is to end.
+    /// Performs an order. Returns false if the driver is to end.
     async fn on_order(&mut self, order: Order) -> bool {
         match order {
             Order::Inspect(read) => read(&self.node),
@@ -277,7 +277,7 @@ impl Driver {
         true
     }
 
-    /// Sends all that other nodes are to have of this process, and comes to rest.
+    /// Sends all pending packets to other nodes, and comes to rest.
     async fn rest(&mut self) {
         self.mode = Mode::Paused;
         self.turn();
@@ -348,9 +348,10 @@ impl Driver {
         }
     }
 
-    /// Warns where NATS refuses what this node may have to send: after each connect, and when a setting has changed.
+    /// Warns if NATS rejects packets that this node may have to send: after each connect, and when a setting has
+    /// changed.
     fn verify_payload(&mut self) {
-        // What a user shows in a topic with presence is as large as a packet of presence at the most.
+        // A user's payload in presence is at most as large as a packet of presence.
         let largest = self.link.message_bytes_max().max(PRESENCE_PACKET_BYTES);
         let (needed, limit) = (largest + PACKET_OVERHEAD_BYTES, self.client.max_payload());
         let compared = Some((limit, needed));
@@ -405,7 +406,7 @@ impl Driver {
     }
 
     fn perform(&mut self) {
-        // A page of presence that was read is an output of its own.
+        // Reading a page of presence causes a further output.
         loop {
             let outputs = self.node.poll_outputs(self.link.now_us());
             if outputs.is_empty() {
@@ -460,7 +461,7 @@ impl Driver {
     }
 
     fn on_connects(&self, node: NodeId, connects: Vec<ClientConnect>) {
-        // What connects here from now on is later.
+        // Later connects at this node get a later time.
         self.observe_clock();
         for ClientConnect { key, number, is_clean } in connects {
             let time = LogicalTime { number, node };
@@ -468,7 +469,7 @@ impl Driver {
         }
     }
 
-    /// Connects here are later than those of which the node knows.
+    /// Gives connects at this node later times than those that the node knows.
     fn observe_clock(&self) {
         lock(&self.link.state).clock.observe(self.node.clock_newest());
     }
@@ -479,7 +480,7 @@ impl Driver {
     }
 
     fn send(&self, target: Target, bytes: Bytes) {
-        // What does not fit is not sent: nodes that miss it request it.
+        // A packet beyond the limit is dropped: nodes that miss it request it.
         if self.link.queued_bytes() <= self.link.settings.queue_bytes_max {
             self.link.queue_bytes(bytes.len());
             self.command(Command::Publish(target, bytes));
@@ -520,7 +521,7 @@ impl Driver {
         self.flush().await;
     }
 
-    /// Waits until NATS has all that was sent.
+    /// Waits until NATS has all sent packets.
     async fn flush(&self) {
         if self.client.connection_state() != State::Connected {
             return;

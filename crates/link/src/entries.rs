@@ -1,4 +1,4 @@
-//! Entries in presence, between the registry of this process and the node.
+//! Presence entries, between the registry of this process and the node.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,38 +11,38 @@ use throttle::Throttle;
 /// Entries of other nodes that change in one turn of the driver: about 3 ms.
 const TURN_ENTRIES_MAX: usize = 2_048;
 
-/// Bytes of changes of this node's entries that it publishes in one turn.
+/// Bytes of changes of this node's entries that the driver publishes in one turn.
 const TURN_BYTES_MAX: usize = 512 << 10;
 
-/// How long the rest of them waits, in microseconds. Packets leave meanwhile.
+/// How long further changes wait, in microseconds. Packets leave meanwhile.
 const REST_US: u64 = 1_000;
 
-/// Bytes of changes of other nodes' entries that may wait for the next turns. Beyond, the driver reads no packets.
+/// Bytes of changes of other nodes' entries that may wait for the next turns. Beyond it the driver reads no packets.
 const WAITING_BYTES_MAX: usize = 8 << 20;
 
 /// The registry, which all nodes share.
 #[derive(Clone)]
 pub struct Registry {
-    /// Who is present, with entries of other nodes ([`presence::Local::with_nodes`]).
+    /// The present users, with entries of other nodes ([`presence::Local::with_nodes`]).
     pub presence: Arc<presence::Local>,
-    /// When the clock began that the registry goes by.
+    /// The start of the registry's clock.
     pub started: Instant,
 }
 
 impl Registry {
-    /// The time of the clock that the registry goes by, in microseconds.
+    /// Returns the time of the registry's clock, in microseconds.
     pub(crate) fn now_us(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 }
 
-/// Takes changes from the registry and to it.
+/// Passes changes from the registry to the node and back.
 pub(crate) struct Entries {
     registry: Registry,
-    /// What waits to be made of other nodes' entries.
+    /// Changes of other nodes' entries that wait for a turn.
     updates: Updates,
     other_bytes_max: usize,
-    /// When changes of this node's entries are taken next, by the link's clock.
+    /// When the driver next takes changes of this node's entries, by the link's clock.
     pub due_us: u64,
     full: Throttle,
 }
@@ -58,12 +58,12 @@ impl Entries {
         }
     }
 
-    /// Figures of the registry.
+    /// Returns counts of the registry.
     pub fn stats(&self) -> presence::Stats {
         self.registry.presence.stats()
     }
 
-    /// Publishes what has changed of this node's entries, as much as goes into one turn. True where there is more.
+    /// Publishes changes of this node's entries, as many as fit into one turn. Returns true if there are more.
     pub fn publish(&mut self, node: &mut Node, now_us: u64) -> bool {
         let changes = self.registry.presence.take_changes(TURN_BYTES_MAX);
         self.due_us = now_us + if changes.has_more { REST_US } else { PRESENCE_US };
@@ -77,37 +77,37 @@ impl Entries {
         self.registry.presence.read_page(request.from, PRESENCE_PACKET_BYTES)
     }
 
-    /// Another node's entries change, in one of the next turns.
+    /// Queues changes of another node's entries for one of the next turns.
     pub fn push_changes(&mut self, of: NodeId, changes: Vec<Change>) {
         self.updates.push_changes(of, changes);
     }
 
-    /// Another node's entries become those of a page.
+    /// Queues a page, which replaces another node's entries.
     pub fn push_page(&mut self, of: NodeId, page: Page) {
         self.updates.push_page(of, page);
     }
 
-    /// All entries of another node go.
+    /// Queues the removal of all entries of another node.
     pub fn push_expire(&mut self, of: NodeId) {
         self.updates.push_expire(of);
     }
 
-    /// Whether changes of other nodes' entries wait for the next turn.
+    /// Returns true if changes of other nodes' entries wait for the next turn.
     pub fn has_pending(&self) -> bool {
         !self.updates.is_empty()
     }
 
-    /// Whether changes of a node's entries wait for the next turn.
+    /// Returns true if changes of this node's entries wait for the next turn.
     pub fn has_pending_of(&self, of: NodeId) -> bool {
         self.updates.has(of)
     }
 
-    /// Whether too many changes wait.
+    /// Returns true if too many changes wait.
     pub fn is_behind(&self) -> bool {
         self.updates.bytes() > WAITING_BYTES_MAX
     }
 
-    /// Makes changes of other nodes' entries, as many as go into one turn.
+    /// Applies changes of other nodes' entries, as many as fit into one turn.
     pub fn advance(&mut self, node: &mut Node, now_us: u64) {
         let registry_us = self.registry.now_us();
         let presence = &self.registry.presence;
@@ -138,7 +138,7 @@ mod tests {
 
     const OTHER: NodeId = NodeId(2);
 
-    /// The entries of a second node in the registry of a first one.
+    /// Makes the entries of a second node in the registry of a first one.
     fn entries() -> (Entries, Node) {
         let limits =
             Limits { users_max: 9, list_bytes_max: 1_000, interval_us: 1, members_per_ms: 0 };

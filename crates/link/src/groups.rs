@@ -7,7 +7,7 @@ use cluster::{GroupMembers, Node};
 use handover::message::encode_publication;
 use model::NodeId;
 
-/// Takes changes from the broker and to it.
+/// Passes changes from the broker to the node and back.
 pub(crate) struct Groups {
     broker: Arc<Local>,
 }
@@ -18,7 +18,7 @@ impl Groups {
         Groups { broker }
     }
 
-    /// Tells other nodes which groups have another number of members here.
+    /// Sends other nodes the new numbers of members here of groups that have changed.
     pub fn publish(&self, node: &mut Node, now_us: u64) {
         let GroupChanges { is_whole, groups } = self.broker.take_group_changes();
         if !is_whole && groups.is_empty() {
@@ -41,21 +41,21 @@ impl Groups {
         node.pass_to_group(passed, now_us);
     }
 
-    /// Groups have another number of members at another node.
+    /// Takes another node's new numbers of members of groups.
     pub fn on_changed(&self, node: NodeId, changes: &[GroupMembers]) {
         for (group, members) in changes {
             self.broker.set_group(node, group, usize::try_from(*members).unwrap_or(usize::MAX));
         }
     }
 
-    /// Other nodes can be reached, or can't: then members here get all messages of their groups.
+    /// Sets whether other nodes can be reached. While they can't, members here get all messages of their groups.
     pub fn set_connected(&self, is_connected: bool) {
         self.broker.set_alone(!is_connected);
     }
 }
 
 impl Drop for Groups {
-    /// The thread has ended: members of other nodes get nothing any more.
+    /// When the thread ends, members at other nodes get nothing any more.
     fn drop(&mut self) {
         self.broker.set_alone(true);
     }

@@ -1,8 +1,8 @@
-//! The link on its way to another process, which goes on as the same node.
+//! Passes the link to another process, which goes on as the same node.
 //!
-//! The process that passes it on has the thread [pause](Link::pause) while shards still serve, and [rest](Link::rest) once
-//! they stand still. Then it exports [`ClusterPart`] for the last time. When the other process has everything, the
-//! thread [ends](Link::abandon) without a goodbye; until then it can [go on](Link::resume).
+//! The old process [pauses](Link::pause) the thread while shards still serve, and [rests](Link::rest) it once they
+//! have stopped. Then it exports [`ClusterPart`] for the last time. When the new process has everything, the thread
+//! [ends](Link::abandon) without a goodbye; until then it can [go on](Link::resume).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,29 +23,30 @@ use crate::orders::{Order, PendingOrder};
 /// The part's name.
 const NAME: &str = "cluster";
 
-/// Kinds of keys, besides those of the node. They stay for good.
+/// Kinds of keys, besides those of the node. They never change.
 const LINK: u8 = b'l';
 const INTEREST: u8 = b'i';
 
-/// Retained messages that the thread gives at a time: it takes about 100 microseconds.
+/// Retained messages that the thread exports at a time: it takes about 100 microseconds.
 const PAGE_MESSAGES_MAX: usize = 2_048;
 
-/// How long the thread may take to say what it has.
+/// How long the thread may take to export its state.
 const INSPECT_WAIT: Duration = Duration::from_secs(10);
 
 impl Link {
-    /// Has the thread read no more packets, and give what has come to the broker. It goes on to send.
+    /// Makes the thread read no more packets, and deliver those that have come to the broker. It goes on to send.
     pub fn pause(&self) -> PendingOrder {
         self.orders.send_with_reply(Order::Pause)
     }
 
-    /// Has the thread send what the shards have published, and afterwards nothing more, once it has [paused](Link::pause)
-    /// and no shard publishes. It waits a second at the most until NATS has all; other nodes request the rest later.
+    /// Makes the thread send what the shards have published, and afterwards nothing more, once it has
+    /// [paused](Link::pause) and no shard publishes. It waits at most a second until NATS has all; other nodes
+    /// request the rest later.
     pub fn rest(&self) -> PendingOrder {
         self.orders.send_with_reply(Order::Rest)
     }
 
-    /// Has the thread go on: no other process takes its place.
+    /// Makes the thread go on: no other process takes over.
     pub fn resume(&self) {
         self.orders.send(Order::Resume);
     }
@@ -55,12 +56,12 @@ impl Link {
         self.orders.send(Order::Abandon);
     }
 
-    /// Whether the thread has ended, so that the node has no other nodes any more.
+    /// Returns true if the thread has ended, so that this node has lost all other nodes.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Relaxed)
     }
 
-    /// Reads the node, in its thread where that has started. `None` where the thread has ended.
+    /// Reads the node, by its thread if that has started. Returns `None` if the thread has ended.
     pub(crate) fn inspect<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Node) -> T + Send + 'static,
@@ -76,7 +77,7 @@ impl Link {
         receiver.recv_timeout(INSPECT_WAIT).ok()
     }
 
-    /// What it has of each stream, besides the node.
+    /// Returns what the link knows of each stream, besides the node.
     fn export_interest(&self) -> Vec<(Stream, InterestRecord)> {
         let state = lock(&self.state);
         let records = Stream::all().map(|stream| {
@@ -87,7 +88,7 @@ impl Link {
         records.filter(|(_, record)| *record != InterestRecord::default()).collect()
     }
 
-    /// Takes what another process had, in place of what connections that came from there have begun.
+    /// Restores the state of the old process, and replaces what imported connections have begun.
     fn restore(&self, coming: Coming) -> Result<(), PartError> {
         let Coming { handover, numbers, interest } = coming;
         let Some(LinkRecord { next_call }) = numbers else { return Ok(()) };
@@ -102,7 +103,7 @@ impl Link {
                 (true, _) => {
                     self.set_complete_after(stream, record.complete_after.unwrap_or(NEVER));
                 }
-                // A member has come that the other process did not know.
+                // A new member has come that the old process did not know.
                 (false, true) => {}
                 (false, false) => self.set_complete_after(stream, NEVER),
             }
@@ -129,24 +130,24 @@ impl Link {
 #[derive(Clone, Copy, Debug, Encode, Decode)]
 #[cbor(map)]
 struct LinkRecord {
-    /// The id of the next call to another node: a late reply is none to a call of the other process.
+    /// The id of the next call to another node. A late reply to a call of the old process must not match a new call.
     #[n(0)]
     next_call: u64,
 }
 
-/// What the link has of a stream.
+/// The link's state of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Encode, Decode)]
 #[cbor(map)]
 struct InterestRecord {
     /// When a topic of it lost its last member, in microseconds of the link's clock.
     #[n(0)]
     left_us: u64,
-    /// The offset of the broker after which it is complete.
+    /// The broker's offset after which the stream is complete.
     #[n(1)]
     complete_after: Option<u64>,
 }
 
-/// What has come of another process.
+/// State received from another process.
 #[derive(Default)]
 struct Coming {
     handover: Handover,
@@ -154,14 +155,14 @@ struct Coming {
     interest: BTreeMap<Stream, InterestRecord>,
 }
 
-/// The link as a part of what a process passes on; nothing of a node that is alone.
+/// The link as a part of a handover; empty for a node without a cluster.
 pub struct ClusterPart {
     link: Option<Arc<Link>>,
     coming: Mutex<Coming>,
 }
 
 impl ClusterPart {
-    /// The part of this link; `None` for a node that is alone.
+    /// Makes the part of this link; `None` for a node without a cluster.
     pub fn new(link: Option<Arc<Link>>) -> Self {
         ClusterPart { link, coming: Mutex::default() }
     }
@@ -187,7 +188,7 @@ impl Part for ClusterPart {
 
     fn export_again(&self, each: &mut Again<'_>) {
         let Some(link) = &self.link else { return };
-        // Without the others the other process refuses it.
+        // The other process rejects this record without the others.
         each(&[LINK], Some(&encode(LinkRecord { next_call: link.calls.next_id() })));
         for (key, value) in link.inspect(Node::export).unwrap_or_default() {
             each(&key, Some(&value));
@@ -272,7 +273,7 @@ mod tests {
         old.leave("b");
         node(&old, |_, _| {});
         let (mut sent, taker) = (Sent::new(), part(&new));
-        // Members come while it serves, and one goes again.
+        // Members come while the old process serves, and one leaves again.
         new.enter("a", &|| 70);
         new.enter("gone", &|| 71);
         pass(&part(&old), &taker, &mut sent);
@@ -284,7 +285,7 @@ mod tests {
         assert_eq!(streams(&new), streams(&old));
         node(&new, |_, _| {});
         assert_eq!(streams(&new), streams(&old), "no interest begins once more");
-        // What has no members lingers.
+        // A stream without members lingers.
         new.enter("b", &|| 80);
         assert_eq!(new.complete_after("b"), 6);
         assert!(new.take_inputs().is_empty());
@@ -304,7 +305,7 @@ mod tests {
         let first = pass(&part(&old), &taker, &mut sent);
         assert!(first > 3 * PAGE_MESSAGES_MAX);
         publish(2);
-        // The two, and the stream's record.
+        // The two messages, and the stream's record.
         assert_eq!(pass_all(&part(&old), &taker, &mut sent), 3);
         let bytes = |link: &Link| link.inspect(Node::replay_bytes).unwrap();
         assert_eq!(bytes(&new), bytes(&old));
@@ -328,7 +329,7 @@ mod tests {
         let taker = part(&new);
         pass(&part(&old), &taker, &mut Sent::new());
         assert!(taker.complete().is_err());
-        // One that is alone passes nothing on, and takes nothing.
+        // A node without a cluster exports nothing, and takes nothing.
         assert_eq!(pass_all(&ClusterPart::new(None), &part(&new), &mut Sent::new()), 0);
         assert!(pass_all(&part(&link()), &ClusterPart::new(None), &mut Sent::new()) > 0);
     }

@@ -1,8 +1,8 @@
 //! A node's connection to the others of its cluster, by NATS.
 //!
-//! [`Link`] is what the rest of the node calls: the broker gives it messages and reports which topics have members
-//! ([`broker::Relay`]). One thread ([`spawn`]) drives a [`cluster::Node`], which decides everything, and the client of
-//! NATS (async-nats), and gives the broker what other nodes publish. It carries the entries in presence as well, from
+//! The rest of the node calls [`Link`]: the broker gives it messages and reports which topics have members
+//! ([`broker::Relay`]). One thread ([`spawn`]) drives a [`cluster::Node`], which decides everything, and the client
+//! of NATS (async-nats), and passes the messages of other nodes to the broker. It also passes presence entries from
 //! and to the registry of this process ([`Registry`]).
 
 #![forbid(unsafe_code)]

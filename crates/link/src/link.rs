@@ -1,4 +1,4 @@
-//! The link as other threads call it: they publish messages, and report which topics have members.
+//! The link for other threads: they publish messages, and report which topics have members.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -17,39 +17,39 @@ use crate::lock::lock;
 use crate::orders::Orders;
 use crate::status::Status;
 
-/// The memory of a queued message beside its payload, in bytes, roughly.
+/// The approximate memory of a queued message beside its payload, in bytes.
 const OVERHEAD_BYTES: usize = 512;
 
-/// The status of HTTP for what is too large.
+/// The HTTP status for a body that is too large.
 const PAYLOAD_TOO_LARGE: u16 = 413;
 
-/// The offset of a stream whose messages don't come.
+/// The offset of a stream whose messages do not arrive.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// How a node takes part in a cluster.
+/// The settings of a node in a cluster.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The cluster's name, with which all subjects begin.
     pub cluster: String,
     /// The node's id.
     pub node: NodeId,
-    /// What its operator calls it.
+    /// The name that its operator chose.
     pub name: String,
     /// The version of the program.
     pub version: String,
     /// Bytes that may wait to be sent to NATS.
     pub queue_bytes_max: usize,
-    /// Bytes of its newest messages that it retains for nodes that have missed some.
+    /// Bytes of its newest messages that the node retains for nodes that have missed some.
     pub replay_bytes_max: usize,
-    /// What the entries of other nodes in presence may take in memory, in bytes.
+    /// Bytes of memory that other nodes' entries in presence may take.
     pub presence_bytes_max: usize,
-    /// The largest payload of a message, in bytes: at the start.
+    /// Bytes of a message's payload, at most, at the start.
     pub message_bytes_max: usize,
     /// How long interest in a topic outlives its last member, in microseconds.
     pub linger_us: u64,
 }
 
-/// A node's way to the others of its cluster, for all threads.
+/// A node's connection to the others of its cluster, for all threads.
 pub struct Link {
     pub(crate) settings: Settings,
     pub(crate) subjects: Subjects,
@@ -67,7 +67,7 @@ pub struct Link {
     status: Mutex<Status>,
     pub(crate) calls: Calls,
     pub(crate) login: Mutex<Login>,
-    /// The thread has ended.
+    /// True if the thread has ended.
     pub(crate) is_closed: AtomicBool,
     pub(crate) orders: Orders,
     started: Instant,
@@ -76,17 +76,18 @@ pub struct Link {
 pub(crate) struct LinkState {
     pub interest: Interest,
     pub inputs: Vec<Input>,
-    /// Gives connects of MQTT clients their numbers.
+    /// Numbers the connects of MQTT clients.
     pub clock: LogicalClock,
 }
 
-/// What other threads give to the link's thread.
+/// An input of other threads to the link's thread.
 pub(crate) enum Input {
-    /// A message for other nodes, and those that give it to members of groups.
+    /// A message for other nodes, and the nodes that pass it to members of groups.
     Publish(Arc<Envelope>, Vec<GroupChoice>),
     /// A message for a member of a group at another node.
     PassToGroup(GroupMessage),
-    /// An MQTT client has connected: the key of its session, the number of the connect, and whether the session begins anew.
+    /// An MQTT client has connected: the key of its session, the number of the connect, and whether the session
+    /// begins anew.
     ClientConnected(Name, u64, bool),
     /// Interest in a stream began at this time.
     InterestBegun(Stream, u64),
@@ -95,8 +96,8 @@ pub(crate) enum Input {
 }
 
 impl Link {
-    /// A link, which [`crate::spawn`] starts. Its clock began at this time: that of a process which takes another one's
-    /// place is the same.
+    /// Makes a link, which [`crate::spawn`] starts. Its clock began at `started`; a process that takes over from
+    /// another one continues that one's clock.
     pub fn new(settings: Settings, login: Login, started: Instant) -> Arc<Self> {
         let complete_after = |stream: Stream| match stream {
             Stream::EVERYONE => AtomicU64::new(0),
@@ -136,17 +137,17 @@ impl Link {
         }
     }
 
-    /// Its settings.
+    /// Returns its settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Who the node is from the next connect on.
+    /// Sets the login from the next connect on.
     pub fn set_login(&self, login: Login) {
         *lock(&self.login) = login;
     }
 
-    /// The largest payload of a message has changed, in bytes.
+    /// Changes the largest payload of a message, in bytes.
     pub fn set_message_bytes_max(&self, bytes: usize) {
         self.message_bytes_max.store(bytes, Relaxed);
     }
@@ -155,7 +156,7 @@ impl Link {
         self.message_bytes_max.load(Relaxed)
     }
 
-    /// The largest packet that NATS takes, in bytes: its `max_payload`. `None` before the first connect.
+    /// Returns the largest packet that NATS takes, in bytes: its `max_payload`. `None` before the first connect.
     pub fn packet_bytes_max(&self) -> Option<usize> {
         Some(self.packet_bytes_max.load(Relaxed)).filter(|bytes| *bytes < usize::MAX)
     }
@@ -164,12 +165,12 @@ impl Link {
         self.packet_bytes_max.store(bytes, Relaxed);
     }
 
-    /// How it stands with the cluster.
+    /// Returns the status of the cluster.
     pub fn status(&self) -> Status {
         Status { now_us: self.now_us(), ..lock(&self.status).clone() }
     }
 
-    /// Bytes that wait to be sent.
+    /// Returns the bytes that wait to be sent.
     pub fn queued_bytes(&self) -> usize {
         self.queued_bytes.load(Relaxed)
     }
@@ -187,21 +188,21 @@ impl Link {
         std::mem::take(&mut lock(&self.state).inputs)
     }
 
-    /// The streams whose interest ends now.
+    /// Ends the interest that has lingered long enough, and returns its streams.
     pub(crate) fn expire_interest(&self) -> Vec<Stream> {
         let mut state = lock(&self.state);
         let ended = state.interest.expire(self.now_us());
-        // Under the lock: an interest that begins again comes after it.
+        // Under the lock, so that an interest that begins again comes after it.
         ended.iter().for_each(|stream| self.set_complete_after(*stream, NEVER));
         ended
     }
 
-    /// Messages of a stream are complete after this offset of the broker.
+    /// Sets the broker's offset after which messages of a stream are complete.
     pub(crate) fn set_complete_after(&self, stream: Stream, offset: u64) {
         self.complete_after[stream.index()].store(offset, Relaxed);
     }
 
-    /// The node has taken a queued message: its bytes wait no longer.
+    /// Releases the bytes of a queued message that the node has taken.
     pub(crate) fn release(&self, message: &Envelope) {
         self.queued_bytes.fetch_sub(queued_bytes(message), Relaxed);
     }
@@ -211,13 +212,13 @@ impl Link {
         self.queued_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// The packet was given to NATS, or dropped.
+    /// Releases the bytes of a packet that was given to NATS, or dropped.
     pub(crate) fn release_bytes(&self, bytes: usize) {
         self.queued_bytes.fetch_sub(bytes, Relaxed);
     }
 
-    /// Has another node do a call of the API by itself. The reply comes later, or never: the caller has a deadline, and
-    /// gets an error at once where the node turns out to be gone, or NATS takes no packet of this length.
+    /// Calls the API of another node. The reply comes later, or never: the caller has a deadline, and gets an error
+    /// at once if the node turns out to be gone, or NATS takes no packet of this length.
     pub fn call(
         &self,
         node: NodeId,
@@ -238,12 +239,12 @@ impl Link {
         receiver
     }
 
-    /// The calls of other nodes, once: the caller does them, and replies to each.
+    /// Returns the calls of other nodes, once: the caller performs them, and replies to each.
     pub fn take_calls(&self) -> Option<mpsc::Receiver<Call>> {
         self.calls.take_receiver()
     }
 
-    /// Replies to a call of another node, with a status of HTTP and JSON; with 413 alone where NATS takes no packet of
+    /// Replies to a call of another node, with an HTTP status and JSON; with 413 alone if NATS takes no packet of
     /// this length.
     pub fn reply(&self, call: &Call, status: u16, body: Vec<u8>) {
         let reply = |status, body| {
@@ -261,7 +262,7 @@ impl Link {
         packet.len() > self.packet_bytes_max.load(Relaxed)
     }
 
-    /// Has the thread send a packet to a node.
+    /// Makes the thread send a packet to a node.
     fn push_packet(&self, node: NodeId, packet: Bytes) {
         if !self.is_closed.load(Relaxed) {
             self.push(&mut lock(&self.state), Input::Packet(node, packet));
@@ -275,7 +276,7 @@ impl Link {
         }
     }
 
-    /// Interest in these streams has begun. They are complete after an offset of the broker that no message has.
+    /// Begins interest in these streams. They are complete after an offset of the broker that no message has.
     fn complete_from_now(&self, streams: &[Stream], skip_offset: &dyn Fn() -> u64) {
         if !streams.is_empty() {
             // Takes the broker's lock, so no caller may have `state` locked.
@@ -284,7 +285,8 @@ impl Link {
         }
     }
 
-    /// The thread has ended, in order or not: nothing is sent any more, and nothing waits for it.
+    /// Closes the link after the thread has ended, in order or not: it sends nothing any more, and no call waits for
+    /// it.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Relaxed);
         for input in self.take_inputs() {
@@ -369,7 +371,7 @@ impl Relay for Link {
 
     fn complete_after(&self, topic: &str) -> u64 {
         let of = |stream: Stream| self.complete_after[stream.index()].load(Relaxed);
-        // Messages of the topic that nodes retain go to everyone.
+        // Messages of the topic that nodes retain go to all nodes.
         of(Stream::of(topic)).max(of(Stream::EVERYONE))
     }
 }
@@ -378,7 +380,7 @@ fn queued_bytes(message: &Envelope) -> usize {
     OVERHEAD_BYTES + message.publication.bytes()
 }
 
-/// The stream by which a message goes: messages that nodes retain go to all of them.
+/// Returns the stream of a message: messages that nodes retain go to all of them.
 pub(crate) fn stream_of(message: &Envelope) -> Stream {
     match message.publication.retain {
         true => Stream::EVERYONE,

@@ -1,8 +1,8 @@
-//! Taking a lock.
+//! Locks that ignore poisoning.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A panic while the lock was taken leaves tables that are still good enough to go on with.
+/// Ignores a panic of another thread with the lock: its tables are still good enough.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Who a node is for the servers of NATS.
+//! How a node logs in to the servers of NATS.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use async_nats::{Auth, AuthError};
 
 use crate::credentials::Credentials;
 
-/// Who a node is for the servers of NATS. `Debug` shows no secret.
+/// How a node logs in to the servers of NATS. `Debug` shows no secret.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum Login {
-    /// Nothing is said: the servers let everyone in, or go by certificates.
+    /// No credentials: the servers accept every client, or identify it by its certificate.
     #[default]
     Anonymous,
     /// A user with a password.
@@ -21,7 +21,7 @@ pub enum Login {
 }
 
 impl Login {
-    /// What the node sends to a server that has sent this nonce.
+    /// Returns what the node sends to a server that has sent this nonce.
     pub(crate) fn auth(&self, nonce: &[u8]) -> Result<Auth, AuthError> {
         let mut auth = Auth::new();
         match self {

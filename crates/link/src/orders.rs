@@ -1,4 +1,4 @@
-//! What the thread `cluster` is ordered while another process may be about to take its place.
+//! Orders to the thread `cluster` while another process may take over.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -8,13 +8,13 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::lock::lock;
 
-/// What the thread is ordered.
+/// An order to the thread.
 pub(crate) enum Order {
-    /// Show the node.
+    /// Let the closure read the node.
     Inspect(Box<dyn FnOnce(&Node) + Send>),
-    /// Read no more packets, and say when the broker has all messages that have come.
+    /// Read no more packets, and reply when the broker has all messages that have come.
     Pause(Sender<()>),
-    /// Give all to NATS, send nothing afterwards, and say when that is so.
+    /// Send everything to NATS, then send nothing more, and reply.
     Rest(Sender<()>),
     /// Go on.
     Resume,
@@ -22,7 +22,7 @@ pub(crate) enum Order {
     Abandon,
 }
 
-/// The way of orders to the thread.
+/// The queue of orders to the thread.
 pub(crate) struct Orders {
     sender: UnboundedSender<Order>,
     receiver: Mutex<Option<UnboundedReceiver<Order>>>,
@@ -34,12 +34,12 @@ impl Orders {
         Orders { sender, receiver: Mutex::new(Some(receiver)) }
     }
 
-    /// The orders, for the thread.
+    /// Returns the orders, for the thread.
     pub fn take_receiver(&self) -> Option<UnboundedReceiver<Order>> {
         lock(&self.receiver).take()
     }
 
-    /// A thread that has ended does nothing.
+    /// Sends an order. A thread that has ended ignores it.
     pub fn send(&self, order: Order) {
         let _ = self.sender.send(order);
     }
@@ -56,7 +56,7 @@ impl Orders {
 pub struct PendingOrder(Receiver<()>);
 
 impl PendingOrder {
-    /// Whether it is done, or the thread has ended.
+    /// Returns true if the order is done, or the thread has ended.
     pub fn is_done(&self) -> bool {
         self.0.try_recv() != Err(TryRecvError::Empty)
     }

@@ -1,4 +1,4 @@
-//! How it stands with the cluster, for operators.
+//! The status of the cluster, for operators.
 
 use cluster::{Counts, PeerState};
 use model::NodeId;
@@ -6,37 +6,37 @@ use model::NodeId;
 /// The connection to NATS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Connection {
-    /// It is there.
+    /// True while NATS is connected.
     pub is_connected: bool,
-    /// Why it is not, as far as that is known.
+    /// Why NATS is not connected, if the link knows it.
     pub error: Option<String>,
-    /// Since when it is there or gone, in microseconds of the link's clock.
+    /// When NATS was connected or lost, in microseconds of the link's clock.
     pub since_us: u64,
     /// How often it was lost.
     pub losses: u64,
 }
 
-/// How it stands with the cluster.
+/// The status of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// The connection to NATS.
     pub connection: Connection,
-    /// Other nodes, in the order of their ids; also those that are gone for less than ten minutes.
+    /// Other nodes, in the order of their ids; also those that have been gone for less than ten minutes.
     pub peers: Vec<PeerState>,
-    /// What the node has counted.
+    /// Counters of the node.
     pub counts: Counts,
     /// Streams that the node subscribes to.
     pub streams: usize,
     /// Bytes of its messages that the node retains for others.
     pub replay_bytes: usize,
-    /// Nodes that are there, but not all of whose entries in presence are here.
+    /// Nodes that are up, but whose entries in presence are incomplete here.
     pub incomplete: Vec<NodeId>,
-    /// How many groups that share messages have members at each node of `peers`.
+    /// For each node of `peers`, the number of groups that share messages and have members there.
     pub groups: Vec<usize>,
-    /// Of how many streams of each node of `peers` this node awaits messages, or a reply that says whether some are
-    /// missing.
+    /// For each node of `peers`, the number of its streams whose messages, or whose reply about missing messages,
+    /// this node awaits.
     pub pending_streams: Vec<usize>,
-    /// Figures of presence.
+    /// Counts of presence.
     pub presence: presence::Stats,
     /// The time of the link's clock, in microseconds.
     pub now_us: u64,

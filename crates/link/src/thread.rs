@@ -18,19 +18,20 @@ use crate::driver::{Driver, Shell};
 use crate::entries::Registry;
 use crate::lock::lock;
 
-/// How often NATS is asked for a sign of life, when it says nothing. It is given up when it owes two.
+/// The interval of pings to a silent NATS server. The client gives the connection up when two replies are missing.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long a connect may take.
+/// The longest time for a connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The most time between two attempts to connect.
+/// The longest delay between two attempts to connect.
 const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(2);
 
-/// Messages of one subject that may wait for the thread; what comes beyond is dropped, and requested again.
+/// Messages of one subject that may wait for the thread; further ones are dropped, and requested again.
 const SUBSCRIPTION_MESSAGES_MAX: usize = 512;
 
-/// Messages that may wait in the client of NATS. Those before it count for `cluster.queue_bytes_max`.
+/// Messages that may wait in the client of NATS. Messages queued before the client count for
+/// `cluster.queue_bytes_max`.
 const CLIENT_MESSAGES_MAX: usize = 64;
 
 /// The servers of NATS.
@@ -38,13 +39,13 @@ const CLIENT_MESSAGES_MAX: usize = 64;
 pub struct Servers {
     /// Their URLs.
     urls: Vec<ServerAddr>,
-    /// Certificates of the authorities that sign theirs, in PEM; without one those of the system.
+    /// Certificates of the authorities that sign theirs, in PEM; without one the client trusts those of the system.
     ca_file: Option<PathBuf>,
-    /// All connections have TLS, also those to servers that others name without a scheme.
+    /// True if all connections use TLS, also those to servers that others name without a scheme.
     has_tls: bool,
 }
 
-/// Why URLs are none of NATS servers.
+/// Why URLs do not name NATS servers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{url:?} is no URL of a NATS server ({why}): write nats://host:port, or tls://host:port")]
 pub struct ServersError {
@@ -53,10 +54,10 @@ pub struct ServersError {
 }
 
 impl Servers {
-    /// The servers at these URLs.
+    /// Parses the servers at these URLs.
     ///
     /// # Errors
-    /// When one of them is no URL of a NATS server.
+    /// If one of them is no URL of a NATS server.
     pub fn new(urls: &[String]) -> Result<Self, ServersError> {
         let parse = |url: &String| {
             let error =
@@ -68,7 +69,7 @@ impl Servers {
         Ok(Servers { urls, ca_file: None, has_tls })
     }
 
-    /// The same, with certificates that one of these authorities has signed.
+    /// Accepts only certificates that one of these authorities has signed.
     #[must_use]
     pub fn with_authorities(self, ca_file: Option<PathBuf>) -> Self {
         let has_tls = self.has_tls || ca_file.is_some();
@@ -76,34 +77,34 @@ impl Servers {
     }
 }
 
-/// A thread that runs.
+/// A running thread.
 pub struct Running {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread runs on.
+/// The runtime of the thread.
 ///
 /// Shards wake it through one of its descriptors when they publish, so make it before they take descriptor tables of
-/// their own: a later one would mean something else to them.
+/// their own: in those, the number of a later descriptor would mean another one.
 pub struct Runtime(tokio::runtime::Runtime);
 
 impl Runtime {
     /// Makes a runtime.
     ///
     /// # Errors
-    /// When the system has no descriptors left.
+    /// If the system has no descriptors left.
     pub fn new() -> io::Result<Self> {
         Ok(Runtime(tokio::runtime::Builder::new_current_thread().enable_all().build()?))
     }
 }
 
-/// Starts the thread of a link. It connects to one of the servers, and again when it loses the connection. What others
-/// publish goes to the broker, who is present at other nodes to the registry, and which MQTT clients connect there to
-/// `clients`.
+/// Starts the thread of a link. It connects to one of the servers, and again when it loses the connection. It passes
+/// messages of other nodes to the broker, their entries in presence to the registry, and connects of MQTT clients
+/// there to `clients`.
 ///
 /// # Errors
-/// When the thread can't be started.
+/// If the thread can't be started.
 pub fn spawn(
     Runtime(runtime): Runtime,
     link: Arc<Link>,
@@ -129,18 +130,19 @@ pub fn spawn(
                 }
             }
         });
-        // A name that is being resolved does not keep the process from ending.
+        // A pending name resolution must not delay the end of the process.
         runtime.shutdown_background();
     })?;
     Ok(Running { stop: Some(stop), thread: Some(thread) })
 }
 
-/// Closes the link when the thread ends. Where it ends by a panic of one of its tasks, or because the client of NATS has
-/// ended, the process goes on, and the entries of other nodes go: no other thread would notice when they are gone.
+/// Closes the link when the thread ends. If it ends by a panic of one of its tasks, or because the client of NATS has
+/// ended, the process goes on, and this removes the entries of other nodes: no other thread would notice when they
+/// are gone.
 struct CloseOnDrop {
     link: Arc<Link>,
     registry: Registry,
-    /// The thread was stopped.
+    /// True if the thread was stopped.
     is_in_order: bool,
 }
 
@@ -163,7 +165,7 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// Makes a client, which goes on trying until it has a connection.
+/// Makes a client, which retries until it has a connection.
 async fn connect(
     link: Arc<Link>,
     servers: Servers,
@@ -195,7 +197,7 @@ async fn connect(
     Ok((options.connect(servers.urls).await?, receiver))
 }
 
-/// The time before an attempt to connect: none, 50 ms, 100 ms, 200 ms and so on, up to two seconds.
+/// Returns the delay before an attempt to connect: none, 50 ms, 100 ms, 200 ms and so on, up to two seconds.
 fn reconnect_delay(attempts: usize) -> Duration {
     let doublings = u32::try_from(attempts.saturating_sub(2)).unwrap_or(u32::MAX).min(16);
     match attempts {
@@ -205,7 +207,7 @@ fn reconnect_delay(attempts: usize) -> Duration {
 }
 
 impl Running {
-    /// Has the node say goodbye, and ends the thread.
+    /// Makes the node say goodbye, and ends the thread.
     pub fn stop(mut self) {
         self.end();
     }
@@ -214,7 +216,7 @@ impl Running {
         // The thread may have ended.
         let _ = self.stop.take().map(|stop| stop.send(()));
         if let Some(thread) = self.thread.take() {
-            // It has panicked, and logged it.
+            // After a panic the thread has logged it already.
             let _ = thread.join();
         }
     }
@@ -237,7 +239,7 @@ mod tests {
     use super::*;
     use crate::{Login, Settings};
 
-    /// A registry with an entry of its own and some of two other nodes.
+    /// Makes a registry with an entry of its own and some of two other nodes.
     fn registry() -> Registry {
         let limits =
             Limits { users_max: 9, list_bytes_max: 1_000, interval_us: 1, members_per_ms: 0 };
@@ -313,7 +315,7 @@ mod tests {
             until("the rest", || rests.is_done());
             assert_eq!((link.queued_bytes(), published()), (0, Some(3 * round + 2)));
             publish();
-            // It goes on to show what it has.
+            // It still exports its state.
             assert_eq!(published(), Some(3 * round + 2));
             assert!(link.queued_bytes() > 0);
             if round < 2 {
@@ -338,7 +340,7 @@ mod tests {
         Shell { describe: Box::new(Description::default), clients: Box::new(NoClients) }
     }
 
-    /// Runs a driver with this writer and without NATS. Returns what [`Driver::run`] does.
+    /// Runs a driver with this writer and without NATS. Returns the result of [`Driver::run`].
     fn run_with_writer(
         writer: impl Future<Output = ()> + Send + 'static,
         link: &Arc<Link>,
@@ -360,7 +362,7 @@ mod tests {
             run_with_writer(async { panic!("on purpose") }, &link());
         });
         assert!(thread.join().is_err());
-        // It does not end before the driver, in order.
+        // A writer that ends in order before the driver is an error, too.
         assert!(!run_with_writer(async {}, &link()));
     }
 

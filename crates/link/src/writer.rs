@@ -1,4 +1,4 @@
-//! The task that gives NATS what a node sends, in its order.
+//! The task that passes a node's packets to NATS, in their order.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -17,12 +17,12 @@ use tokio::task::{AbortHandle, JoinError, JoinSet};
 
 use crate::Link;
 
-/// What the task has to do.
+/// A command to the task.
 pub(crate) enum Command {
     Subscribe(Target),
     Unsubscribe(Stream),
     Publish(Target, Bytes),
-    /// Everything before has been given to the server.
+    /// Reply when the server has got everything before.
     Flush(oneshot::Sender<()>),
 }
 
@@ -30,12 +30,12 @@ pub(crate) enum Command {
 pub(crate) struct Writer {
     link: Arc<Link>,
     client: Client,
-    /// Where packets go that come.
+    /// The queue for incoming packets.
     packets: Sender<(Target, Bytes)>,
     subjects: Vec<Subject>,
-    /// The tasks that pass on what comes.
+    /// The tasks that forward incoming packets.
     readers: JoinSet<()>,
-    /// Those of streams.
+    /// The tasks of streams.
     by_stream: HashMap<Stream, AbortHandle>,
     failed: Throttle,
 }
@@ -54,8 +54,8 @@ impl Writer {
         }
     }
 
-    /// Does commands until no sender is left. Panics where one of its readers does: the node would go on without a
-    /// part of what others send.
+    /// Performs commands until no sender is left. Panics if one of its readers does: the node would go on without
+    /// some packets of other nodes.
     pub async fn run(mut self, mut commands: UnboundedReceiver<Command>) {
         loop {
             tokio::select! {
@@ -72,7 +72,7 @@ impl Writer {
         match command {
             Command::Subscribe(target) => self.subscribe(target).await,
             Command::Unsubscribe(stream) => {
-                // Its subscriber ends the subscription when it is dropped.
+                // Dropping its subscriber ends the subscription.
                 self.by_stream.remove(&stream).inspect(AbortHandle::abort);
             }
             Command::Publish(target, bytes) => {
@@ -111,7 +111,7 @@ impl Writer {
         }
     }
 
-    /// Without NATS, nothing is sent: other nodes request later what they miss.
+    /// Publishes a packet. Without NATS it drops the packet: other nodes request later what they miss.
     async fn publish(&self, target: Target, bytes: Bytes) {
         if !self.is_connected() {
             return;
@@ -134,7 +134,7 @@ impl Writer {
     }
 }
 
-/// Panics where a task has. Its panic is in the log.
+/// Panics if a task has. Its panic is in the log.
 pub(crate) fn continue_panic(ended: Result<(), JoinError>) {
     if let Err(error) = ended
         && let Ok(panic) = error.try_into_panic()
@@ -143,7 +143,7 @@ pub(crate) fn continue_panic(ended: Result<(), JoinError>) {
     }
 }
 
-/// Passes on what comes by a subscription, until it ends.
+/// Forwards the packets of a subscription until it ends.
 async fn read(mut subscriber: Subscriber, target: Target, packets: Sender<(Target, Bytes)>) {
     while let Some(message) =
         std::future::poll_fn(|context| Pin::new(&mut subscriber).poll_next(context)).await
@@ -154,7 +154,7 @@ async fn read(mut subscriber: Subscriber, target: Target, packets: Sender<(Targe
     }
 }
 
-/// The subscriptions that every node has, besides those of streams.
+/// Returns the subscriptions that every node has, besides those of streams.
 pub(crate) fn own_targets(node: NodeId) -> [Target; 2] {
     [Target::Nodes, Target::Node(node)]
 }
@@ -171,7 +171,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_of_a_reader_is_one_of_the_writer() {
         let options = async_nats::ConnectOptions::new().retry_on_initial_connect();
-        // No server of NATS is there.
+        // No NATS server listens at this address.
         let client = options.connect("nats://127.0.0.1:1").await.unwrap();
         let link = Link::new(Settings::for_tests(), Login::Anonymous, Instant::now());
         let (packets, _receiver) = mpsc::channel(1);

@@ -1,12 +1,12 @@
-//! Which topics have members on a shard, as one bit for each hash: the broker asks before it
-//! wakes a shard for a message.
+//! The interest set of a shard: which topics have members on it, as one bit for each hash. The broker reads it
+//! before it wakes the shard for a message.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// A set of hashes that may say yes to a stranger but never no to a member.
+/// A set of hashes. A lookup may find a hash that was not inserted, but never misses one that was.
 ///
-/// With 8 bits for each connection and one topic of its own for each, about one stranger in nine
-/// is let through, and costs that shard a look into its index. Only the shard writes.
+/// With 8 bits for each connection and one topic of its own for each, a lookup finds about one in nine hashes that
+/// are not in the set, which costs the shard a lookup in its index. Only the shard writes.
 pub struct Filter {
     words: Box<[AtomicU64]>,
 }
@@ -34,7 +34,7 @@ impl Filter {
         word.load(Ordering::Acquire) & mask != 0
     }
 
-    /// Enters a hash; the owning shard only. Everything published after this returns is seen.
+    /// Inserts a hash; the owning shard only. The broker finds it for every message published after the return.
     pub fn insert(&self, hash: u64) {
         let (word, mask) = self.place(hash);
         let bits = word.load(Ordering::Relaxed);
@@ -45,8 +45,8 @@ impl Filter {
         }
     }
 
-    /// Forgets everything but these hashes; the owning shard only. A reader meanwhile sees each
-    /// word before or after, and both hold every hash that stays.
+    /// Removes all hashes but these; the owning shard only. A reader meanwhile sees each word before or after, and
+    /// both have every hash that stays.
     pub fn rebuild(&self, hashes: impl Iterator<Item = u64>) {
         let mut fresh = vec![0u64; self.words.len()];
         for hash in hashes {
@@ -58,7 +58,7 @@ impl Filter {
         }
     }
 
-    /// How many topics may leave before a rebuild is worth its while.
+    /// How many topics may leave before a rebuild is worth its cost.
     pub fn slack(&self) -> usize {
         self.words.len() * 4
     }

@@ -1,4 +1,4 @@
-//! The way into a shard from other threads: a queue under a short lock and one wake-up.
+//! The queue into a shard from other threads, under a short lock and with one wake-up.
 
 use std::mem;
 
@@ -12,9 +12,9 @@ pub trait Wake {
 
 /// A queue with many senders and one owner.
 ///
-/// The owner must clear its wake-up (read the event descriptor) *before* it takes: a push that
-/// finds the queue empty wakes, so whatever is pushed after the take wakes again. Holding fewer
-/// than `items_max` is the senders' promise to keep by asking [`Mailbox::has_capacity`].
+/// The owner must clear its wake-up (read the event descriptor) *before* it takes: a push that finds the queue
+/// empty wakes, so a push after the take wakes again. Senders call [`Mailbox::has_capacity`] first, so that the
+/// queue stays below `items_max`.
 pub struct Mailbox<T, W> {
     queue: Mutex<Vec<T>>,
     items_max: usize,
@@ -43,24 +43,24 @@ impl<T, W: Wake> Mailbox<T, W> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).len() < self.items_max
     }
 
-    /// True when nothing waits.
+    /// True when the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Items that wait.
+    /// The number of items in the queue.
     pub fn len(&self) -> usize {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Exchanges the queue for `empty`, an empty vector whose room is used again.
+    /// Exchanges the queue for `empty`, an empty vector whose capacity is used again.
     pub fn take(&self, empty: Vec<T>) -> Vec<T> {
         debug_assert!(empty.is_empty());
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         mem::replace(&mut *queue, empty)
     }
 
-    /// What wakes the owner.
+    /// Returns the owner's waker.
     pub fn waker(&self) -> &W {
         &self.wake
     }

@@ -23,7 +23,7 @@ use queue::{Mailbox, Wake};
 /// its reads and writes, as the lock does here.
 struct Event(Arc<Mutex<bool>>);
 
-/// Reads the event: whether it was set, and it is no longer.
+/// Clears the event, and returns whether it was set.
 fn clear(event: &Mutex<bool>) -> bool {
     std::mem::take(&mut *event.lock().unwrap())
 }
@@ -54,7 +54,7 @@ fn no_wake_up_is_lost_and_each_sender_keeps_its_order() {
             got.extend(mailbox.take(Vec::new()));
         }
         senders.into_iter().for_each(|sender| sender.join().unwrap());
-        // Whatever is left must have set the event: an owner that waits for it gets everything.
+        // Items that are left must have set the event: an owner that waits for it gets everything.
         if clear(&event) {
             got.extend(mailbox.take(Vec::new()));
         }

@@ -3,8 +3,8 @@
 
 use crate::ErrorCode;
 
-/// Why a connection was closed. The discriminant indexes metrics arrays, and stays for good: connections
-/// that are handed over name it. New ones come last.
+/// Why a connection was closed. The discriminant indexes metrics arrays, and never changes: the records of
+/// connections that pass to another process have it. New ones come last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum CloseReason {
@@ -12,13 +12,13 @@ pub enum CloseReason {
     ByClient,
     /// The peer vanished: a reset, a keep-alive or a user time-out of TCP.
     Lost,
-    /// The peer requested (or HTTP implied) the end after a short answer.
+    /// The peer requested (or HTTP implied) the end after a short response.
     Replied,
     /// The application closed it through the API.
     ByApplication,
     /// The server is draining for a stop or a restart.
     Drain,
-    /// The outbox was full: the peer reads more slowly than it is sent to.
+    /// The outbox reached its limit: the peer reads too slowly.
     SlowConsumer,
     /// The request head or body did not arrive in time.
     RequestTimeout,
@@ -26,7 +26,7 @@ pub enum CloseReason {
     Idle,
     /// A WebSocket sent nothing for too long.
     Silent,
-    /// The request was not HTTP that the server can answer, or the server rejected it.
+    /// The request was not HTTP that the server can serve, or the server rejected it.
     BadRequest,
     /// A WebSocket peer broke the protocol (RFC 6455 code 1002).
     ProtocolError,
@@ -34,21 +34,21 @@ pub enum CloseReason {
     InvalidPayload,
     /// A frame or message over the limit (code 1009).
     TooBig,
-    /// The server had no descriptor, memory or slot left, and answered 503.
+    /// The server had no descriptor, memory or slot left, and replied with 503.
     Overloaded,
     /// An error in the server itself.
     Internal,
-    /// It had no token that counts, or did not bring one in time.
+    /// The client had no valid token, or sent none in time.
     Unauthorized,
     /// Its token has expired.
     TokenExpired,
     /// Its token was revoked.
     TokenRevoked,
-    /// It asked on and on for more than its user or its address may.
+    /// The client went on with requests over the limit of its user or its address.
     RateLimited,
     /// Another connection of the same MQTT client has its session now.
     TakenOver,
-    /// The node is emptied, or has more connections than others, and serves on: the client is to come back at another
+    /// The node drains, or has more connections than others, and serves on: the client should reconnect to another
     /// one.
     UseAnotherServer,
 }
@@ -58,7 +58,7 @@ pub enum CloseReason {
 pub enum Advice {
     /// Reconnect, after a back-off.
     Reconnect,
-    /// Don't: the same would happen again, or the application wants it gone.
+    /// Don't reconnect: the same would happen again, or the application has closed the connection.
     Stay,
 }
 

@@ -5,15 +5,15 @@ use std::str::FromStr;
 
 use crate::NodeId;
 
-/// A connection's name in the API: `node-shard-slot-serial`, for example `5f3a91c2-0-12-345`. The
-/// serial makes it unique for the life of the process, where slots are used again.
+/// A connection's id in the API: `node-shard-slot-serial`, for example `5f3a91c2-0-12-345`. The serial makes it
+/// unique for the lifetime of the process, which uses slots again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectionId {
-    /// Which node.
+    /// The node.
     pub node: NodeId,
-    /// Which shard.
+    /// The shard on the node.
     pub shard: u16,
-    /// Its place there.
+    /// The slot on the shard.
     pub slot: u32,
     /// How many connections the shard had before it.
     pub serial: u32,
@@ -25,7 +25,7 @@ impl fmt::Display for ConnectionId {
     }
 }
 
-/// The text is no connection's name.
+/// The text is no connection's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a connection's id has the form node-shard-slot-serial")]
 pub struct ConnectionIdError;

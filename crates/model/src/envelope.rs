@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::{Attributes, Message, Name};
 
-/// A way of writing messages to connections: connections with one encoding get the same bytes.
+/// An encoding of messages for connections: connections with the same one get the same bytes.
 ///
 /// A small number, below [`Encoding::MAX`]. This crate does not know what it means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,12 +33,12 @@ type Cells = [OnceLock<Arc<[u8]>>; Encoding::MAX];
 /// A message's encodings, each made on first use. All shards share them.
 #[derive(Debug, Default)]
 pub struct Encodings(
-    /// Most messages of a history wait for absent members, and nobody encodes them.
+    /// No shard encodes most messages of a history, which wait for absent members.
     OnceLock<Box<Cells>>,
 );
 
 impl Encodings {
-    /// The bytes of an encoding; the first caller makes them with `encode`.
+    /// Returns the bytes of an encoding; the first caller makes them with `encode`.
     ///
     /// No thread waits: two threads that call at the same moment both encode, and one result stays.
     pub fn get_or_encode(&self, encoding: Encoding, encode: impl FnOnce() -> Vec<u8>) -> Arc<[u8]> {
@@ -66,7 +66,7 @@ pub struct FilterKey {
     pub name: Name,
 }
 
-/// A message and, beside it, its encodings: what the broker hands to the shards.
+/// A message and, beside it, its encodings: what the broker passes to the shards.
 #[derive(Debug)]
 pub struct Envelope {
     /// The message.
@@ -83,7 +83,7 @@ impl Envelope {
         let publication = &self.message.publication;
         let attributes = publication.attributes.as_ref().map_or(0, |attributes| {
             let properties = attributes.properties.as_ref();
-            // They stand in an encoding, too.
+            // An encoding contains them, too.
             let properties = properties.map_or(0, |it| 2 * it.bytes());
             size_of::<Attributes>() + attributes.tags.len() * size_of::<Name>() + properties
         });
@@ -97,14 +97,14 @@ impl Envelope {
             + 128
     }
 
-    /// The same message, which these filters match.
+    /// Returns the same message with the filters that match it.
     #[must_use]
     pub fn matched_by(self, mut filters: Option<Box<[Arc<FilterKey>]>>) -> Self {
         filters.iter_mut().for_each(|keys| keys.sort_unstable_by(|a, b| a.name.cmp(&b.name)));
         Envelope { filters, ..self }
     }
 
-    /// Whether the filter of this name matched its topic.
+    /// True if the filter of this name matched its topic.
     pub fn is_matched_by(&self, name: &Name) -> bool {
         let keys = self.filters.as_deref().unwrap_or_default();
         keys.binary_search_by(|key| key.name.cmp(name)).is_ok()

@@ -1,5 +1,5 @@
-//! All errors that clients and applications see: one table with the code, the status of HTTP, what the other
-//! protocols say, who is to blame, what to do, and what is wrong. `docs/errors.md` is generated from it.
+//! All errors that clients and applications see: one table with the code, the status of HTTP, the codes of the
+//! other protocols, who is to blame, what to do, and what is wrong. `docs/errors.md` is generated from it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -26,7 +26,7 @@ macro_rules! error_codes {
                 }
             }
 
-            /// The code with this text; nothing if it is none of Throng's own.
+            /// The code with this text; `None` if it is none of Throng's own.
             pub fn parse(text: &str) -> Option<Self> {
                 match text {
                     $($($($text => Some(ErrorCode::$name),)+)+)+
@@ -34,7 +34,7 @@ macro_rules! error_codes {
                 }
             }
 
-            /// What the table says of the code.
+            /// The row of the code.
             pub const fn row(self) -> &'static ErrorRow {
                 match self {
                     $($($(ErrorCode::$name)|+ => const { &ErrorRow {
@@ -48,9 +48,9 @@ macro_rules! error_codes {
                 }
             }
 
-            /// The reason code of MQTT 5 for what is refused with this error in PUBACK, SUBACK or CONNACK; nothing
-            /// where MQTT clients don't get it. MQTT 3.1.1 has 0x80 in SUBACK, a return code in CONNACK, and no
-            /// word for it elsewhere. A connection that ends has the reason of its [`CloseReason`](crate::CloseReason).
+            /// The reason code of MQTT 5 for a rejection with this error in PUBACK, SUBACK or CONNACK; `None` if
+            /// MQTT clients don't get it. MQTT 3.1.1 has 0x80 in SUBACK, a return code in CONNACK, and nothing
+            /// elsewhere. A connection that ends has the reason of its [`CloseReason`](crate::CloseReason).
             pub const fn mqtt_reason(self) -> Option<u8> {
                 match self {
                     $($($(ErrorCode::$name => ($(Some($mqtt),)? None::<u8>,).0,)+)+)+
@@ -58,7 +58,7 @@ macro_rules! error_codes {
             }
 
             /// The close code of a WebSocket whose handshake has this error, since a page of a browser doesn't see
-            /// the status; nothing where the handshake fails with the status.
+            /// the status; `None` if the handshake fails with the status.
             pub const fn handshake_close(self) -> Option<u16> {
                 match self {
                     $($($(ErrorCode::$name => ($(Some($close),)? None::<u16>,).0,)+)+)+
@@ -283,7 +283,7 @@ error_codes! {
     }
 }
 
-/// What the table says of one code, or of several that mean the same.
+/// The row of one code, or of several that mean the same.
 #[derive(Debug)]
 pub struct ErrorRow {
     /// The codes.
@@ -292,7 +292,7 @@ pub struct ErrorRow {
     pub statuses: &'static [u16],
     /// What the documentation shows in place of the statuses.
     pub shown: Option<&'static str>,
-    /// Who has to change something.
+    /// The party that has to change something.
     pub blame: Blame,
     /// What to do.
     pub remedy: Remedy,
@@ -300,16 +300,16 @@ pub struct ErrorRow {
     pub what: &'static str,
 }
 
-/// Who is to blame for an error.
+/// The party to blame for an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// The sender of the request: a client, or on the admin port whatever calls the API.
+    /// The sender of the request: a client, or on the admin port a caller of the API.
     Caller,
     /// The application, which decides by webhook or closes connections.
     Application,
     /// The operator, whose configuration or machine is in the way.
     Operator,
-    /// The server, which is busy or full.
+    /// The server, which is busy or at a limit.
     Server,
 }
 
@@ -328,7 +328,7 @@ impl ErrorCode {
         self.row().statuses[0]
     }
 
-    /// What a Phoenix client gets as the reason. It is the message, but where applications compare texts.
+    /// Returns the reason for a Phoenix client. It is the message, except where applications compare texts.
     pub fn phoenix_reason(self, message: &str) -> Cow<'_, str> {
         if self == ErrorCode::NotGranted {
             ErrorCode::Unauthorized.text().into()
@@ -363,12 +363,12 @@ impl PartialEq<&str> for ErrorCode {
 pub enum ReplyCode {
     /// Throng's own.
     Own(ErrorCode),
-    /// One that the application has refused something with by webhook.
+    /// One with which the application has rejected something by webhook.
     Application(Box<str>),
 }
 
 impl ReplyCode {
-    /// The code with this text: Throng's own if it has one of this text, whoever gave it.
+    /// Returns the code with this text: Throng's own if it has one, even if the application gave the text.
     pub fn parse(text: &str) -> Self {
         match ErrorCode::parse(text) {
             Some(code) => ReplyCode::Own(code),
@@ -425,7 +425,7 @@ impl CodedError {
         CodedError { code, message: message.into() }
     }
 
-    /// What a Phoenix client gets as the reason.
+    /// Returns the reason for a Phoenix client.
     pub fn phoenix_reason(&self) -> Cow<'_, str> {
         self.code.phoenix_reason(&self.message)
     }

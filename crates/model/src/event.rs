@@ -8,20 +8,20 @@
 use crate::name::check_name;
 use crate::{CodedError, ErrorCode};
 
-/// The name of the event by which Server-Sent Events tell what was recovered.
+/// The name of the event that reports to clients of Server-Sent Events what was recovered.
 pub const RECOVERY: &str = "recovery";
 
-/// The name of the event that says that the state of a compacted topic is complete.
+/// The name of the event that reports that the state of a compacted topic is complete.
 pub const STATE_COMPLETE: &str = "state_complete";
 
-/// How a reserved name is known.
+/// A reserved name, or the beginning of reserved names.
 #[derive(Clone, Copy)]
 enum Own {
     Name(&'static str),
     Prefix(&'static str),
 }
 
-/// The reserved names, and who would take a message for another thing.
+/// The reserved names, and why each is reserved.
 const OWN: [(Own, &str); 7] = [
     (Own::Name(RECOVERY), "by it the server tells a page whether all that it missed has come"),
     (Own::Name(STATE_COMPLETE), "by it the server tells that the state of a topic has come"),
@@ -32,11 +32,11 @@ const OWN: [(Own, &str); 7] = [
     (Own::Prefix("presence_"), "by it the server tells who is there"),
 ];
 
-/// Checks the name of an event that somebody wants to publish: a name as [`check_name`] has it that
-/// is not reserved. Nobody checks the server's own messages here.
+/// Checks the name of an event to be published: [`check_name`] accepts it, and it is not reserved. The server's own
+/// messages don't pass here.
 ///
 /// # Errors
-/// `bad_event` where it is no name, `reserved_event` where it is reserved.
+/// `bad_event` if it is no name, `reserved_event` if it is reserved.
 pub fn check_event(event: &str) -> Result<(), CodedError> {
     check_name(event).map_err(|error| CodedError::new(ErrorCode::BadEvent, error))?;
     let message = match own(event) {
@@ -51,7 +51,7 @@ pub fn check_event(event: &str) -> Result<(), CodedError> {
     Err(CodedError::new(ErrorCode::ReservedEvent, message))
 }
 
-/// Whether an event's name is reserved: only the server's own messages have such.
+/// Returns true if an event's name is reserved: only the server's own messages have such names.
 pub fn is_reserved(event: &str) -> bool {
     own(event).is_some()
 }

@@ -53,8 +53,8 @@ pub enum FilterError {
     Nested,
 }
 
-/// Checks a topic's name: 1 to [`BYTES_MAX`] bytes, no wildcard and no U+0000. What else Throng asks of
-/// names is in [`crate::name::check_topic`].
+/// Checks a topic's name: 1 to [`BYTES_MAX`] bytes, no wildcard and no U+0000. Throng's further rules for names are
+/// in [`crate::name::check_topic`].
 ///
 /// # Errors
 /// What is wrong with it.
@@ -73,7 +73,7 @@ pub fn check_name(name: &str) -> Result<(), FilterError> {
     }
 }
 
-/// What names and filters must be.
+/// Checks the rules that names and filters share.
 fn check_text(text: &str) -> Result<(), FilterError> {
     if text.is_empty() {
         return Err(FilterError::Empty);
@@ -90,14 +90,14 @@ fn check_text(text: &str) -> Result<(), FilterError> {
 /// A topic filter that is valid, as a client subscribes to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Filter<'a> {
-    /// Who share the messages, of `$share/GROUP/FILTER`.
+    /// The group whose members share the messages, of `$share/GROUP/FILTER`.
     pub group: Option<&'a str>,
-    /// Which topics' messages, without `$share` and the group.
+    /// The filter of topics, without `$share` and the group.
     pub filter: &'a str,
 }
 
 impl<'a> Filter<'a> {
-    /// Reads what a client subscribes to.
+    /// Parses what a client subscribes to.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -131,7 +131,7 @@ impl<'a> Filter<'a> {
         Ok(Filter { group: Some(group), filter })
     }
 
-    /// Whether it is for more than the one topic that it names.
+    /// True if it is for more than the one topic that it names.
     pub fn has_wildcard(&self) -> bool {
         has_wildcard(self.filter)
     }
@@ -151,12 +151,12 @@ fn check_levels(filter: &str) -> Result<(), FilterError> {
     Ok(())
 }
 
-/// Whether a valid filter (without `$share`) is for more than the one topic that it names.
+/// Returns true if a valid filter (without `$share`) is for more than the one topic that it names.
 pub fn has_wildcard(filter: &str) -> bool {
     filter.contains(WILDCARDS)
 }
 
-/// How many levels a filter (without `$share`) or a topic's name has.
+/// Returns how many levels a filter (without `$share`) or a topic's name has.
 ///
 /// ```
 /// assert_eq!(model::filter::levels("site/+/temp"), 3);
@@ -166,7 +166,7 @@ pub fn levels(filter: &str) -> usize {
     filter.split('/').count()
 }
 
-/// Whether wildcards may match this topic at all, and whether they may at its first level.
+/// Returns whether wildcards may match this topic at all, and whether they may at its first level.
 ///
 /// ```
 /// use model::filter::wildcards_reach;
@@ -180,7 +180,7 @@ pub fn wildcards_reach(topic: &str) -> (bool, bool) {
     (ordinary, ordinary && !topic.starts_with('$'))
 }
 
-/// Whether a valid filter (without `$share`) matches a topic.
+/// Returns true if a valid filter (without `$share`) matches a topic.
 ///
 /// ```
 /// use model::filter::matches;
@@ -211,19 +211,19 @@ pub fn matches(filter: &str, topic: &str) -> bool {
     names.next().is_none()
 }
 
-/// How much of what a filter matches a pattern takes in. Of several patterns the greatest holds.
+/// How much of what a filter matches a pattern covers. Of several patterns the greatest coverage counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Coverage {
-    /// Some topic of the filter may be none of the pattern, or all may.
+    /// The pattern may miss some topics of the filter, or all.
     Nothing,
-    /// All but the parent of a trailing `/#`: the filter is `site/#`, and `site` is none of the pattern.
+    /// All but the parent of a trailing `/#`: the filter is `site/#`, and the pattern misses `site`.
     Children,
     /// Every topic that the filter matches.
     All,
 }
 
-/// Whether one of Throng's patterns ([`rules::matches`]: `*` is any run of characters) matches all topics
-/// that a valid filter (without `$share`) matches.
+/// Compares one of Throng's patterns ([`rules::matches`]: `*` is any run of characters) with a valid filter
+/// (without `$share`). Returns how many of the filter's topics the pattern matches.
 ///
 /// ```
 /// use model::filter::{Coverage, covers};
@@ -234,8 +234,8 @@ pub enum Coverage {
 /// assert_eq!(covers("site/*/temp", "site/#"), Coverage::Nothing);
 /// ```
 pub fn covers(pattern: &str, filter: &str) -> Coverage {
-    // A wildcard stands for texts that the pattern doesn't name, so only a `*` takes it in: then it takes in
-    // whatever stands in the wildcard's place. What is `+` or `#` in the pattern is that character alone.
+    // A wildcard stands for texts that the pattern doesn't name, so only a `*` covers it, and then covers any text
+    // in the wildcard's place. A `+` or `#` in the pattern is only that character.
     if pattern.contains(WILDCARDS) || !rules::matches(pattern, filter) {
         return Coverage::Nothing;
     }
@@ -422,7 +422,8 @@ mod tests {
         })
     }
 
-    /// A topic that has texts in place of a filter's wildcards: for `#` also nothing, with its slash.
+    /// Returns a topic with texts in place of a filter's wildcards. With `parent` it has no level for a `/#` at the
+    /// end.
     fn fill(filter: &str, texts: &[String], parent: bool) -> String {
         let mut texts = texts.iter().cycle();
         let filter = if parent { filter.strip_suffix("/#").unwrap_or(filter) } else { filter };
@@ -494,7 +495,7 @@ mod tests {
                 {
                     prop_assert!(rules::matches(&pattern, &topic), "{pattern} {filter} {topic}");
                 }
-                // And what is said to escape does: a text that no pattern names.
+                // A topic that the pattern may miss is missed: its text is one that no pattern names.
                 let unnamed = ["é".to_string()];
                 if coverage != Coverage::All && (coverage == Coverage::Nothing || filter != "/#") {
                     let topic = fill(&filter, &unnamed, coverage == Coverage::Children);

@@ -2,7 +2,8 @@
 
 use crate::{Name, NodeId};
 
-/// The node that gives a message to one of its members of a group. The node where the message was published chooses it.
+/// The node that delivers a message to one of its members of a group. The node where the message was published
+/// chooses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupChoice {
     /// The node.

@@ -1,4 +1,4 @@
-//! What Throng talks about: names, positions, messages, rules, errors and close reasons. No codec, no I/O.
+//! The data of Throng: names, positions, messages, rules, errors and close reasons. No codec, no I/O.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]

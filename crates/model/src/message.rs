@@ -1,10 +1,10 @@
-//! A message: what is published, and its position in the order. [`crate::Envelope`] holds its encodings.
+//! A message: its publication, and its position in the order. [`crate::Envelope`] has its encodings.
 
 use crate::event::RECOVERY;
 use crate::name::BROADCAST;
 use crate::{ConnectionId, Name, Position, Properties, Qos};
 
-/// What a message carries.
+/// The payload of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {
     /// A JSON value that is not a string, as compact JSON text (no newline in it).
@@ -25,7 +25,7 @@ impl Data {
     }
 }
 
-/// What is published: a message without a position.
+/// A publication: a message without a position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publication {
     /// The topic; [`crate::name::BROADCAST`] for every connection, [`crate::name::personal`] for a user.
@@ -34,13 +34,13 @@ pub struct Publication {
     pub event: Option<Name>,
     /// The payload.
     pub data: Data,
-    /// A member that does not get it: the sender, where a message goes to the others only.
+    /// A member that does not get it: the sender, if a message goes only to the others.
     pub except: Option<ConnectionId>,
     /// Attributes that few messages have.
     pub attributes: Option<Box<Attributes>>,
-    /// How surely it is delivered at the most.
+    /// The highest quality of service with which it is delivered.
     pub qos: Qos,
-    /// It is to be the topic's retained message, which MQTT clients are given when they subscribe.
+    /// True if it becomes the topic's retained message, which MQTT clients get when they subscribe.
     pub retain: bool,
 }
 
@@ -58,7 +58,7 @@ impl Publication {
         }
     }
 
-    /// The size of the payload, and of what an MQTT publisher says of it, in bytes.
+    /// The size of the payload, and of an MQTT publisher's properties, in bytes.
     pub fn bytes(&self) -> usize {
         self.data.bytes() + self.properties().map_or(0, Properties::bytes)
     }
@@ -78,32 +78,32 @@ impl Publication {
         self.attributes.as_ref()?.expires_ms
     }
 
-    /// What an MQTT publisher says of it.
+    /// The properties from an MQTT publisher.
     pub fn properties(&self) -> Option<&Properties> {
         self.attributes.as_ref()?.properties.as_deref()
     }
 
-    /// The mark of the MQTT session that does not get it, on whichever connection.
+    /// The mark of the MQTT session that does not get it, on any connection.
     pub fn except_session(&self) -> Option<u64> {
         self.attributes.as_ref()?.except_session
     }
 
-    /// The mark of the MQTT session that has published it, where it is to be retained.
+    /// The mark of the MQTT session that has published it, for a retained message.
     pub fn by_session(&self) -> Option<u64> {
         self.attributes.as_ref()?.by_session
     }
 
-    /// Whether the node says it of itself.
+    /// True if the node publishes it about itself.
     pub fn is_own(&self) -> bool {
         self.attributes.as_ref().is_some_and(|attributes| attributes.is_own)
     }
 
-    /// The user who published the message, where one is known.
+    /// The user that published the message, if known.
     pub fn sender(&self) -> Option<&Name> {
         self.attributes.as_ref()?.sender.as_ref()
     }
 
-    /// The same, published by this user.
+    /// Returns the same publication by this user.
     #[must_use]
     pub fn sent_by(mut self, sender: Option<Name>) -> Self {
         if sender.is_some() || self.sender().is_some() {
@@ -114,7 +114,7 @@ impl Publication {
 }
 
 impl Publication {
-    /// Puts other tags and another key in place of what it has, where some are given.
+    /// Replaces the tags and the key, if others are given.
     pub fn change(&mut self, tags: Option<Vec<Name>>, key: Option<Name>) {
         if let Some(tags) = tags
             && (!tags.is_empty() || self.attributes.is_some())
@@ -134,19 +134,19 @@ pub struct Attributes {
     pub tags: Vec<Name>,
     /// The key whose newest state the message is.
     pub key: Option<Name>,
-    /// The user who published it. Without one the application did, or a client that named no user.
+    /// The user that published it. `None` for the application, or a client that named no user.
     pub sender: Option<Name>,
     /// When the message expires, in milliseconds since 1970.
     pub expires_ms: Option<u64>,
-    /// What an MQTT publisher says of it.
+    /// The properties from an MQTT publisher.
     pub properties: Option<Box<Properties>>,
-    /// The mark of the MQTT session that does not get it, on whichever connection: it has published it, and
-    /// wants nothing of its own.
+    /// The mark of the MQTT session that does not get it, on any connection: it has published the message, and does
+    /// not request its own.
     pub except_session: Option<u64>,
-    /// The mark of the MQTT session that has published it, where it is to be retained: who subscribes later may
-    /// want nothing of its own.
+    /// The mark of the MQTT session that has published it, for a retained message: that session may subscribe
+    /// later, and not request its own messages.
     pub by_session: Option<u64>,
-    /// The node says it of itself: it is not stored, and no limit counts it.
+    /// True if the node publishes it about itself: it is not stored, and no limit counts it.
     pub is_own: bool,
 }
 
@@ -156,8 +156,8 @@ pub enum Retention {
     /// The topic has no history: absent members miss the message.
     #[default]
     None,
-    /// The topic has history, which does not retain this message: it passes by. Nobody can come back
-    /// to its place, so that it is delivered without an id.
+    /// The topic has history, which does not retain this message. No client can come back to its position, so that
+    /// it is delivered without an id.
     Passing,
     /// History retains it for members that come back.
     History,
@@ -178,7 +178,7 @@ pub struct Message {
     pub at_ms: u64,
     /// How history retains it.
     pub retention: Retention,
-    /// What was published, and where.
+    /// The publication.
     pub publication: Publication,
 }
 
@@ -198,17 +198,18 @@ impl Message {
         Message::new(publication, id, topic_hash, published_us).passing()
     }
 
-    /// Whether it is the notice that messages of its topic are lost ([`Message::gap`]). Nothing else has this event.
+    /// True if it is the notice that messages of its topic are lost ([`Message::gap`]). Nothing else has this
+    /// event.
     pub fn is_gap(&self) -> bool {
         self.publication.event.as_deref() == Some(RECOVERY)
     }
 
-    /// The same message in a topic whose history it passes by.
+    /// Returns the same message for a topic whose history does not retain it.
     pub fn passing(self) -> Self {
         Message { retention: Retention::Passing, ..self }
     }
 
-    /// The same message as history has it: published at this time, in milliseconds since 1970.
+    /// Returns the same message as history has it: published at this time, in milliseconds since 1970.
     pub fn retained(self, retention: Retention, at_ms: u64) -> Self {
         Message { retention, at_ms, ..self }
     }
@@ -233,7 +234,7 @@ impl Message {
         matches!(self.retention, Retention::History | Retention::Acknowledged)
     }
 
-    /// True when a client can say with the id up to where it has what was published.
+    /// True when a client can name the message's position by its id.
     pub fn has_place(&self) -> bool {
         self.retention != Retention::Passing
     }

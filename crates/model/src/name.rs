@@ -1,11 +1,11 @@
-//! Names of topics, users, events and keys, and what they may be.
+//! Names of topics, users, events and keys, and their limits.
 
 use compact_str::CompactString;
 
-/// A topic's, user's or event's name. Up to 24 bytes are held without an allocation.
+/// A topic's, user's or event's name. Up to 24 bytes need no allocation.
 pub type Name = CompactString;
 
-/// [`NAME_BYTES_MAX`], for texts that are put together when this is compiled.
+/// [`NAME_BYTES_MAX`], for texts that are joined at compile time.
 macro_rules! name_bytes_max {
     () => {
         254
@@ -18,17 +18,17 @@ pub const NAME_BYTES_MAX: usize = name_bytes_max!();
 /// The longest personal topic in bytes: a user's name behind [`PERSONAL`].
 pub const PERSONAL_BYTES_MAX: usize = NAME_BYTES_MAX + PERSONAL.len_utf8();
 
-/// The message for a user's name that [`check_name`] rejects, where it must be said whose it is.
+/// The message for a user's name that [`check_name`] rejects, if it must say that a user's name is meant.
 pub const BAD_USER: &str = concat!(
     "the user's name must have 1 to ",
     name_bytes_max!(),
     " bytes and no control characters"
 );
 
-/// The topics in which the server speaks of itself: this one, and all below it.
+/// The topics in which the server reports about itself: this one, and all below it.
 pub const SYSTEM: &str = "$SYS";
 
-/// Whether the server speaks of itself in the topic, so that nobody else publishes there.
+/// Returns true if the server reports about itself in the topic, so that no other publisher may publish there.
 ///
 /// ```
 /// use model::name::is_system;
@@ -47,12 +47,11 @@ pub const BROADCAST: &str = "*";
 /// The first character of a personal topic: user `alice` is the topic `@alice`.
 pub const PERSONAL: char = '@';
 
-/// The first character of the name under which a filter stands beside topics. No topic's name may hold
-/// it.
+/// The first character of a filter's name beside those of topics. No topic's name may have it.
 pub const FILTER: char = '\0';
 
-/// The name under which a filter of topics (see [`crate::filter`]) stands beside topics: its connections are
-/// the members. `group` are those that share it.
+/// Returns the name of a filter of topics (see [`crate::filter`]) beside those of topics: its connections are the
+/// members. `group` is the group that shares it.
 ///
 /// ```
 /// use model::TopicKind;
@@ -75,17 +74,17 @@ pub fn filter(group: Option<&str>, filter: &str) -> Name {
     name
 }
 
-/// How a filter begins that a group shares (MQTT 5.0, section 4.8.2).
+/// The beginning of a filter that a group shares (MQTT 5.0, section 4.8.2).
 pub const SHARED: &str = "$share/";
 
-/// The group and the filter that a name of [`filter`] has; nothing for a topic's.
+/// Returns the group and the filter of a name that [`filter`] made; `None` for a topic's.
 pub fn of_filter(name: &str) -> Option<(Option<&str>, &str)> {
     let text = name.strip_prefix(FILTER)?;
     let shared = text.strip_prefix(SHARED).and_then(|shared| shared.split_once('/'));
     Some(shared.map_or((None, text), |(group, filter)| (Some(group), filter)))
 }
 
-/// A topic's name, or a filter as its client wrote it: what people and programs are shown of a name.
+/// Returns a topic's name, or a filter as its client wrote it: the form of a name for people and programs.
 ///
 /// ```
 /// use model::name::{filter, shown};
@@ -96,7 +95,7 @@ pub fn shown(name: &str) -> &str {
     name.strip_prefix(FILTER).unwrap_or(name)
 }
 
-/// The personal topic of a user.
+/// Returns the personal topic of a user.
 ///
 /// ```
 /// use model::TopicKind;
@@ -136,8 +135,8 @@ pub fn check_topic(name: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Checks a user's name or a key: 1 to [`NAME_BYTES_MAX`] bytes and no control characters. (An
-/// event's has more to it: [`crate::event::check_event`].)
+/// Checks a user's name or a key: 1 to [`NAME_BYTES_MAX`] bytes and no control characters. (Events have more rules:
+/// [`crate::event::check_event`].)
 pub fn check_name(name: &str) -> Result<(), &'static str> {
     if name.is_empty() {
         return Err("a name may not be empty");
@@ -151,8 +150,8 @@ pub fn check_name(name: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Whether a text holds control characters, which no name, tag or key may: they end lines and
-/// commands of terminals, logs and protocols.
+/// Returns true if a text has control characters, which no name, tag or key may have: they end lines and commands
+/// of terminals, logs and protocols.
 pub fn has_control(text: &str) -> bool {
     text.chars().any(char::is_control)
 }
@@ -171,8 +170,7 @@ mod tests {
         assert_eq!(personal("alice"), "@alice");
     }
 
-    /// A topic, a user and an event have one longest name, and whatever says how long that is says
-    /// the same.
+    /// Topics, users and events have one limit, and all texts that state it state the same.
     #[test]
     fn the_longest_name_is_one_number_everywhere() {
         let (fits, over) = ("x".repeat(NAME_BYTES_MAX), "x".repeat(NAME_BYTES_MAX + 1));

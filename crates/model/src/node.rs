@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-/// A node: one process that holds connections, from its start to its end. Written as 8 hexadecimal
-/// digits.
+/// A node: one process that serves connections, from its start to its end. Written as 8 hexadecimal digits.
 ///
 /// The process draws it at random at each start: ids and refs of two nodes, or of one before and after
 /// a restart, must not be the same.

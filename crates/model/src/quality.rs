@@ -1,23 +1,23 @@
-//! How surely a message is delivered, and what MQTT publishers say of a message.
+//! The quality of service of messages, and the properties from MQTT publishers.
 
 use crate::Name;
 
-/// How surely a message is delivered (MQTT 5.0, section 4.3). A member gets the lesser of what the
-/// message has and what the member asked for.
+/// The quality of service of a message (MQTT 5.0, section 4.3). A member gets the lesser of the message's and the
+/// one that it requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Qos {
-    /// At most once: nobody confirms it.
+    /// At most once: no acknowledgement.
     AtMostOnce = 0,
-    /// At least once: it comes again until it is confirmed.
+    /// At least once: the message comes again until it is acknowledged.
     AtLeastOnce = 1,
-    /// Exactly once. All that is not published by MQTT may be delivered so.
+    /// Exactly once. It is also the limit for messages that were not published by MQTT.
     #[default]
     ExactlyOnce = 2,
 }
 
 impl Qos {
-    /// The quality with this number; nothing from 3 on.
+    /// Returns the quality with this number; `None` from 3 on.
     pub fn from_number(number: u8) -> Option<Self> {
         match number {
             0 => Some(Qos::AtMostOnce),
@@ -27,37 +27,37 @@ impl Qos {
         }
     }
 
-    /// Its number, 0 to 2.
+    /// Returns the number, 0 to 2.
     pub fn number(self) -> u8 {
         self as u8
     }
 
-    /// Whether it is confirmed.
+    /// True if the receiver acknowledges the message.
     pub fn is_confirmed(self) -> bool {
         self != Qos::AtMostOnce
     }
 }
 
-/// What the properties of a message may take, in bytes.
+/// Bytes of memory that the properties of a message may take.
 pub const PROPERTIES_BYTES_MAX: usize = 16 << 10;
 
-/// How many properties of its own the publisher of a message may give it.
+/// User properties that a message may have.
 pub const USER_PROPERTIES_MAX: usize = 64;
 
-/// What an allocator takes beside the texts of a name and a value, in bytes.
+/// Bytes that an allocator takes beside the texts of a name and a value.
 const PAIR_ALLOCATED_BYTES: usize = 32;
 
-/// What an MQTT publisher says of a message beside its topic and its payload (MQTT 5.0, section
-/// 3.3.2.3). It is passed on as it came.
+/// The properties that an MQTT publisher gives to a message (MQTT 5.0, section 3.3.2.3). The server passes them on
+/// unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Properties {
     /// The publisher says that the payload is text in UTF-8.
     pub is_text: bool,
-    /// What the payload is, in the application's words.
+    /// The kind of payload, as the application defines it.
     pub content_type: Option<Box<str>>,
-    /// The topic to which an answer is to be published.
+    /// The topic to which a response is to be published.
     pub response_topic: Option<Name>,
-    /// By which the publisher knows the answer.
+    /// Data by which the publisher recognizes the response.
     pub correlation_data: Option<Box<[u8]>>,
     /// Names and values, in order; names may repeat.
     pub user: Vec<(Box<str>, Box<str>)>,
@@ -91,10 +91,10 @@ impl Properties {
         size_of::<Properties>() + texts_bytes + user * pair
     }
 
-    /// Checks that a message may have so many.
+    /// Checks the limits.
     ///
     /// # Errors
-    /// What there is too much of.
+    /// With the limit that they exceed.
     pub fn check(&self) -> Result<(), PropertiesError> {
         if self.user.len() > USER_PROPERTIES_MAX {
             return Err(PropertiesError::User(self.user.len()));

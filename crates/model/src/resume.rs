@@ -1,5 +1,5 @@
-//! Resume tokens: the id of the last message that a client saw, and where one id can't say it, how far
-//! the client has everything.
+//! Resume tokens: the id of the last message that a client saw, and if one id is not enough, how far the client has
+//! everything.
 //!
 //! ```text
 //! 5f3a91c2:1042                   this message, and all before it
@@ -8,10 +8,10 @@
 //! 77aa0001:9/5f3a91c2:1050        this message, of another log; everything through 1050
 //! ```
 //!
-//! **Partitions.** A log is one sequence today. The text has room for a log in several partitions, each
-//! with offsets of its own, so that such a log needs no new format: a position may name its partition, a
-//! decimal number, between the epoch and the offset, and each further slash says how far another
-//! partition is there. A topic is in one partition, so that what names a topic names none.
+//! **Partitions.** A log is one sequence today. The format allows a log in several partitions, each with offsets of
+//! its own: a position may name its partition, a decimal number, between the epoch and the offset, and the text
+//! behind each further slash says how far the client has everything of another partition. A topic is in one
+//! partition, so its mark names none.
 //!
 //! ```text
 //! 5f3a91c2.7:1042                 this message of partition 7, and all before it there
@@ -20,8 +20,8 @@
 //!                                 but of one topic only through 1043; of partition 8 through 77
 //! ```
 //!
-//! No server writes such a text yet. A server that reads one knows none of these partitions, and
-//! answers as for any log that no longer exists, with `epoch_changed`: see [`ELSEWHERE`].
+//! No server writes such a text yet. A server that reads one knows none of these partitions, and replies as for any
+//! log that no longer exists, with `epoch_changed`: see [`ELSEWHERE`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,43 +31,43 @@ use crate::{Epoch, ErrorCode, Position};
 /// The most topics that a [`Frontier`] may name in a token.
 pub const BEHIND_MAX: usize = 256;
 
-/// The position that a token with a partition is parsed to, and that stands for an id of another server. No log gives
-/// it out: its offset is above all others, so that even a log of this epoch does not know it.
+/// The position to which a token with a partition is parsed, and which stands for an id of another server. No log
+/// assigns it: its offset is above all others, so that even a log of this epoch does not know it.
 pub const ELSEWHERE: Position = Position { epoch: Epoch(0), offset: u64::MAX };
 
 /// How far a connection has everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frontier {
-    /// Everything up to here, but for what some topics are behind.
+    /// The connection has everything up to here, except of the topics in `behind`.
     pub through: Position,
-    /// Topics of which it has less, in no order.
+    /// Topics of which the connection has less, in no order.
     pub behind: Vec<Behind>,
 }
 
 /// A topic of which a connection has less than of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Behind {
-    /// Which topic, by its [`mark`].
+    /// The topic, by its [`mark`].
     pub topic: u32,
-    /// Everything of it up to this offset.
+    /// The connection has everything of the topic up to this offset.
     pub through: u64,
 }
 
-/// What a topic's name is shortened to in a token: FNV-1a of 32 bits, the same on every node. The
-/// server delivers two topics of one connection that share it both from the lesser offset: a
-/// message may then come twice, and none is lost.
+/// Returns the short form of a topic's name in a token: FNV-1a of 32 bits, the same on every node. If two topics of
+/// one connection share it, the server delivers both from the lesser offset: a message may then come twice, and
+/// none is lost.
 pub fn mark(topic: &str) -> u32 {
     topic.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 impl Frontier {
-    /// Everything up to here.
+    /// Returns a frontier with everything up to here.
     pub fn at(through: Position) -> Self {
         Frontier { through, behind: Vec::new() }
     }
 }
 
-/// A client's token: what it saw last, as the wire's `since` and `Last-Event-ID` give it.
+/// A client's token: the last message that it saw, as `since` and `Last-Event-ID` give it.
 ///
 /// ```
 /// use model::{Epoch, ResumeToken};
@@ -86,20 +86,20 @@ impl Frontier {
 pub struct ResumeToken {
     /// The last message.
     pub id: Position,
-    /// How far it has everything, where that does not follow from the last message.
+    /// How far it has everything, if that does not follow from the last message.
     pub frontier: Option<Frontier>,
 }
 
 impl ResumeToken {
-    /// How far the client has everything of the log of this epoch; `None` if the token names another.
+    /// Returns how far the client has everything of the log of this epoch; `None` if the token names another.
     pub fn frontier(&self, epoch: Epoch) -> Option<Frontier> {
         let own = || Frontier::at(self.id);
         let frontier = self.frontier.clone().unwrap_or_else(own);
         Some(frontier).filter(|frontier| frontier.through.epoch == epoch)
     }
 
-    /// The offset up to which a client of one topic has everything of the log of this epoch; `None`
-    /// if the token names another.
+    /// Returns the offset up to which a client of one topic has everything of the log of this epoch; `None` if the
+    /// token names another.
     pub fn offset(&self, epoch: Epoch) -> Option<u64> {
         let ids = [Some(self.id), self.frontier.as_ref().map(|frontier| frontier.through)];
         ids.into_iter().flatten().find(|id| id.epoch == epoch).map(|id| id.offset)
@@ -111,7 +111,7 @@ impl ResumeToken {
 pub enum RecoveryGap {
     /// The token names another epoch: the server, or its store, began anew since then.
     Epoch,
-    /// History no longer holds the messages after the token's position.
+    /// History no longer has the messages after the token's position.
     TooOld,
     /// The topic has no history.
     NoHistory,
@@ -148,7 +148,7 @@ impl fmt::Display for ResumeToken {
     }
 }
 
-/// The text is no id that this server gives.
+/// The text is no id that a server assigns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "since is the id of a message as it came, like 5f3a91c2:1042: 8 hexadecimal digits, a colon \
@@ -178,7 +178,7 @@ impl FromStr for ResumeToken {
     }
 }
 
-/// A position, and whether it names a partition.
+/// Parses a position, and returns whether it names a partition.
 fn position(text: &str) -> Result<(Position, bool), ResumeTokenError> {
     let Some((epoch, rest)) = text.split_once('.') else {
         return Ok((text.parse().map_err(|_| ResumeTokenError)?, false));
@@ -189,7 +189,7 @@ fn position(text: &str) -> Result<(Position, bool), ResumeTokenError> {
     Ok((position, true))
 }
 
-/// How far it has everything in a log or a partition, and whether that names a partition.
+/// Parses how far a client has everything of a log or a partition. Returns whether that names a partition.
 fn frontier(epoch: Epoch, text: &str) -> Result<(Frontier, bool), ResumeTokenError> {
     let mut parts = text.split('-');
     let first = parts.next().ok_or(ResumeTokenError)?;

@@ -4,52 +4,52 @@ use std::sync::Arc;
 
 use crate::Name;
 
-/// Whether a client may enter a topic.
+/// The rule for clients that join a topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JoinRule {
-    /// Anyone may.
+    /// Any client may.
     #[default]
     Allow,
-    /// Nobody may.
+    /// No client may.
     Refuse,
     /// The application decides.
     Webhook,
 }
 
-/// What happens to what a client sends to a topic.
+/// The rule for what clients send to a topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PublishRule {
-    /// The server refuses it.
+    /// The server rejects it.
     #[default]
     Refuse,
     /// It is published to all members.
     Allow,
     /// It is published to all members but the sender.
     Others,
-    /// The application gets it, and its answer is the reply.
+    /// The application gets it, and its response is the reply.
     Webhook,
-    /// The application is asked first; what it allows is published to all members.
+    /// The application decides first; what it allows is published to all members.
     Ask,
 }
 
 /// One rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// The topics it is for: `*` matches any run of characters, all else itself.
+    /// The topics of the rule: `*` matches any run of characters, all else itself.
     pub pattern: String,
-    /// Who may enter, on any transport.
+    /// The join rule, on any transport.
     pub join: JoinRule,
-    /// What becomes of what clients send; `None` leaves it to [`Rules::publish_prefixes`].
+    /// The publish rule; `None` leaves it to [`Rules::publish_prefixes`].
     pub publish: Option<PublishRule>,
-    /// Whether members know of each other.
+    /// True if members see each other.
     pub presence: bool,
-    /// Whether the application hears who comes and goes.
+    /// True if the application gets events of joins and leaves.
     pub events: bool,
     /// The application's URL for this rule, if it is not the URL for all rules.
     pub webhook_url: Option<Arc<str>>,
     /// A member that doesn't keep up gets only the newest message of each key, and is not closed for it.
     pub conflate: bool,
-    /// How the topic's messages are retained; `None` is not at all.
+    /// How the topic's messages are retained; `None` retains none.
     pub history: Option<Arc<HistoryRule>>,
 }
 
@@ -63,7 +63,7 @@ pub struct HistoryRule {
     pub bytes_max: u64,
     /// Their age in seconds; [`u64::MAX`] is without end.
     pub seconds_max: u64,
-    /// A publisher is answered when the message is on disk, and not before.
+    /// True if a publisher gets its reply only when the message is on disk.
     pub durable: bool,
     /// Only the last message of each key is retained, and a client that joins gets those first.
     pub compact: bool,
@@ -71,7 +71,7 @@ pub struct HistoryRule {
     pub acknowledge: Option<AcknowledgeRule>,
 }
 
-/// How messages are delivered that users acknowledge.
+/// How the server delivers messages that users acknowledge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcknowledgeRule {
     /// Messages that a connection may have without having acknowledged them; at least 1.
@@ -82,14 +82,14 @@ pub struct AcknowledgeRule {
     /// How often the server delivers a message before it gives it up: the message then goes to the
     /// dead-letter topic, or nowhere. 0 is without end.
     pub delivery_count_max: u32,
-    /// Where messages go that nobody acknowledges.
+    /// The topic for messages that no client acknowledges.
     pub dead_letter: Option<Name>,
 }
 
 /// All rules. The first one whose pattern matches a topic is the topic's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// In order.
+    /// The rules, in order.
     pub rules: Vec<Rule>,
     /// Clients may publish to topics that begin with one of these where no rule says otherwise; the
     /// empty text is any topic.
@@ -105,7 +105,7 @@ impl Rules {
         self.rules.iter().find(|rule| matches(&rule.pattern, topic))
     }
 
-    /// True when members of some topic get the newest alone if they don't keep up.
+    /// True when members of some topic get only the newest messages if they don't keep up.
     pub fn conflates_any(&self) -> bool {
         self.rules.iter().any(|rule| rule.conflate)
     }
@@ -116,8 +116,7 @@ impl Rules {
     }
 }
 
-/// Whether a pattern matches all of a text: `*` is any run of characters, all else stands for
-/// itself.
+/// Returns true if a pattern matches all of a text: `*` is any run of characters, all else stands for itself.
 ///
 /// ```
 /// use model::rules::matches;
@@ -132,7 +131,7 @@ pub fn matches(pattern: &str, text: &str) -> bool {
     };
     let (middle, last) = rest.rsplit_once('*').unwrap_or(("", rest));
     let inner = text.strip_prefix(first).and_then(|text| text.strip_suffix(last));
-    // The first place for each part leaves the most room for the parts after it.
+    // The first match of each part leaves the most text for the parts after it.
     let mut left = inner;
     for part in middle.split('*') {
         left = left.and_then(|text| Some(text.split_once(part)?.1));

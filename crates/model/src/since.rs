@@ -1,4 +1,4 @@
-//! From where a client wants topics with history: behind a message that it saw, from the beginning, or
+//! The beginning from which a client reads topics with history: behind a message that it saw, from the start, or
 //! with the newest messages.
 //!
 //! ```text
@@ -21,20 +21,20 @@ const START: &str = "start";
 /// What the text of [`Since::Last`] begins with.
 const LAST: &str = "last:";
 
-/// From where a client wants a topic.
+/// The beginning from which a client reads a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// All that is still there; of a compacted topic its state.
+    /// All retained messages; of a compacted topic its state.
     Start,
-    /// The newest messages of what is still there: 1 to [`LAST_MESSAGES_MAX`]. The state of a compacted
-    /// topic is whole or it is none, so that it comes as with [`Since::Start`].
+    /// The newest retained messages: 1 to [`LAST_MESSAGES_MAX`]. A part of the state of a compacted topic is no
+    /// state, so that it comes as with [`Since::Start`].
     Last(u32),
-    /// What came after this.
+    /// The messages after this token.
     Token(ResumeToken),
 }
 
 impl Since {
-    /// What the client saw last, if that is what it says.
+    /// Returns the token of the last message that the client saw, if it gave one.
     pub fn token(&self) -> Option<&ResumeToken> {
         match self {
             Since::Token(token) => Some(token),
@@ -43,7 +43,7 @@ impl Since {
     }
 }
 
-/// What a client asks to recover when it connects.
+/// The messages that a client requests when it connects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResumeRequest {
     /// For every topic that is not named below.
@@ -53,29 +53,29 @@ pub struct ResumeRequest {
 }
 
 impl ResumeRequest {
-    /// What counts for this topic.
+    /// Returns what applies to this topic.
     pub fn of(&self, topic: &str) -> Option<&Since> {
         let named = self.topics.iter().find(|(name, _)| name == topic);
         named.map(|(_, since)| since).or(self.all.as_ref())
     }
 
-    /// The token that counts for this topic.
+    /// Returns the token that applies to this topic.
     pub fn token_of(&self, topic: &str) -> Option<&ResumeToken> {
         self.of(topic)?.token()
     }
 
-    /// True when it asks for messages of this topic without a message that the client has: it reads
-    /// history, where others return.
+    /// True when it requests messages of this topic without a token: the client reads history, and does not come
+    /// back.
     pub fn reads_history(&self, topic: &str) -> bool {
         self.of(topic).is_some_and(|since| since.token().is_none())
     }
 
-    /// True when it asks for nothing.
+    /// True when it requests nothing.
     pub fn is_empty(&self) -> bool {
         self.all.is_none() && self.topics.is_empty()
     }
 
-    /// True when it says what the client saw last: the client comes back.
+    /// True when it has a token: the client comes back.
     pub fn has_token(&self) -> bool {
         let named = self.topics.iter().map(|(_, since)| since);
         self.all.iter().chain(named).any(|since| since.token().is_some())
@@ -98,15 +98,15 @@ impl fmt::Display for Since {
     }
 }
 
-/// The text is nothing that a client can begin from.
+/// The text is no valid beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SinceError {
-    /// The number behind `last:`.
+    /// The number behind `last:` is not valid.
     #[error(
         "last:N takes the newest N messages of each topic: N is a number from 1 to {LAST_MESSAGES_MAX}"
     )]
     Last,
-    /// None of the forms.
+    /// The text has none of the forms.
     #[error("{ResumeTokenError}; or start for all that is there, or last:N for the newest N")]
     Token,
 }

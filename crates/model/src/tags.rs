@@ -35,7 +35,7 @@ pub fn list<T: AsRef<str>>(tags: impl IntoIterator<Item = T>) -> Result<Vec<Name
 }
 
 impl Attributes {
-    /// Attributes with no others than these; `None` when there are none.
+    /// Returns attributes with only these; `None` when there are none.
     pub fn of(tags: Vec<Name>, key: Option<Name>) -> Option<Box<Attributes>> {
         let some = !tags.is_empty() || key.is_some();
         some.then(|| Box::new(Attributes { tags, key, ..Attributes::default() }))

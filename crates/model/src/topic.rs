@@ -1,21 +1,21 @@
-//! Whose a topic is by its name, and what the rules say of it.
+//! The kind of a topic by its name, and its rule.
 
 use std::sync::Arc;
 
 use crate::name::{BROADCAST, FILTER, PERSONAL};
 use crate::{HistoryRule, JoinRule, PublishRule, Rule, Rules};
 
-/// Whose a topic is. Only its name says so, and only [`TopicKind::of`] reads that.
+/// The kind of a topic. Only its name decides it, and only [`TopicKind::of`] reads that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopicKind<'a> {
-    /// Clients enter it and leave it.
+    /// Clients join it and leave it.
     Ordinary,
-    /// The user's own: the user's connections are in it.
+    /// A user's own: the user's connections are in it.
     Personal(&'a str),
-    /// Everyone's: every connection is in it.
+    /// Broadcast: every connection is in it.
     Broadcast,
-    /// None at all: a filter with which connections listen to many topics, and what marks a group that
-    /// shares it. Nothing is published to it.
+    /// No topic: a filter by which connections subscribe to many topics, with the mark of a group that shares it.
+    /// No message is published to it.
     Filter(&'a str),
 }
 
@@ -32,7 +32,7 @@ impl<'a> TopicKind<'a> {
         }
     }
 
-    /// The user whose own the topic is.
+    /// Returns the user of a user's own topic.
     pub fn user(self) -> Option<&'a str> {
         match self {
             TopicKind::Personal(user) => Some(user),
@@ -40,12 +40,12 @@ impl<'a> TopicKind<'a> {
         }
     }
 
-    /// Whether it is a user's own.
+    /// True for a user's own topic.
     pub fn is_personal(self) -> bool {
         matches!(self, TopicKind::Personal(_))
     }
 
-    /// Whether it is neither a user's own nor everyone's, nor a filter.
+    /// True if it is neither a user's own, nor broadcast, nor a filter.
     pub fn is_ordinary(self) -> bool {
         self == TopicKind::Ordinary
     }
@@ -56,17 +56,17 @@ impl<'a> TopicKind<'a> {
 pub struct Topic<'n, 'r> {
     /// Its name.
     pub name: &'n str,
-    /// Whose it is.
+    /// Its kind.
     pub kind: TopicKind<'n>,
     /// The first rule whose pattern matches the name.
     pub rule: Option<&'r Rule>,
     rules: &'r Rules,
-    /// What becomes of what clients send where nothing says anything of it.
+    /// The publish rule if neither a rule nor a prefix decides.
     unsaid: PublishRule,
 }
 
 impl Rules {
-    /// The topic with its rule. The one place that goes through the rules.
+    /// Returns the topic with its rule. No other function searches the rules.
     pub fn topic<'n, 'r>(&'r self, name: &'n str) -> Topic<'n, 'r> {
         let kind = TopicKind::of(name);
         // A filter reaches topics of several rules, or of none.
@@ -74,40 +74,39 @@ impl Rules {
         Topic { name, kind, rule, rules: self, unsaid: PublishRule::Refuse }
     }
 
-    /// Who may join the topic.
+    /// Returns the topic's join rule.
     pub fn join(&self, topic: &str) -> JoinRule {
         self.topic(topic).join()
     }
 
-    /// Whether a filter with wildcards reaches the topic: anybody may enter it, so nobody decides about
-    /// each who does.
+    /// True if a filter with wildcards reaches the topic: any client may join it, without a decision for each.
     pub fn is_open_to_wildcards(&self, topic: &str) -> bool {
         self.join(topic) == JoinRule::Allow
     }
 
-    /// What becomes of what a client sends.
+    /// Returns the topic's publish rule.
     pub fn publish(&self, topic: &str) -> PublishRule {
         self.topic(topic).publish()
     }
 
-    /// How the topic's messages are retained. What goes to everyone is not.
+    /// Returns how the topic's messages are retained. Broadcast messages are not.
     pub fn history(&self, topic: &str) -> Option<&Arc<HistoryRule>> {
         self.topic(topic).history()
     }
 
-    /// Whether members of the topic know of each other.
+    /// True if members of the topic see each other.
     pub fn presence(&self, topic: &str) -> bool {
         self.topic(topic).presence()
     }
 }
 
 impl<'r> Topic<'_, 'r> {
-    /// Who may enter it.
+    /// Returns the join rule.
     pub fn join(&self) -> JoinRule {
         self.rule.map_or(JoinRule::Allow, |rule| rule.join)
     }
 
-    /// What becomes of what a client sends.
+    /// Returns the publish rule.
     pub fn publish(&self) -> PublishRule {
         self.rule.and_then(|rule| rule.publish).unwrap_or_else(|| {
             let open = |prefix: &String| self.name.starts_with(&**prefix);
@@ -118,12 +117,12 @@ impl<'r> Topic<'_, 'r> {
         })
     }
 
-    /// The same topic, to which clients may publish where nothing says anything of it.
+    /// Returns the same topic, to which clients may publish if neither a rule nor a prefix decides.
     pub fn open(self) -> Self {
         Topic { unsaid: PublishRule::Allow, ..self }
     }
 
-    /// How its messages are retained. What goes to everyone is not.
+    /// Returns how its messages are retained. Broadcast messages are not.
     pub fn history(&self) -> Option<&'r Arc<HistoryRule>> {
         let inbox = match self.kind {
             TopicKind::Broadcast | TopicKind::Filter(_) => return None,
@@ -133,8 +132,8 @@ impl<'r> Topic<'_, 'r> {
         self.rule.and_then(|rule| rule.history.as_ref()).or(inbox)
     }
 
-    /// Whether its members know of each other. Never in users' own topics and everyone's, also
-    /// where a pattern takes them in.
+    /// True if its members see each other. Never in users' own topics and broadcast, even if a pattern matches
+    /// them.
     pub fn presence(&self) -> bool {
         self.kind.is_ordinary() && self.rule.is_some_and(|rule| rule.presence)
     }

@@ -1,4 +1,4 @@
-//! A session with PostgreSQL that has the outbox: its lock, and its statements.
+//! A session with PostgreSQL for the outbox: its lock, and its statements.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::drain::Finished;
 use crate::outbox::Settings;
 use crate::row::Row;
 
-/// A session whose schema is there.
+/// A session whose schema exists.
 pub(crate) struct Database {
     session: Session,
     fetch: Statement,
@@ -21,19 +21,19 @@ pub(crate) struct Database {
     settings: Settings,
 }
 
-/// What a fetch has found.
+/// The result of a fetch.
 #[derive(Debug)]
 pub(crate) struct Fetched {
     /// No transaction below this number ran.
     pub oldest: i64,
-    /// In the order of their ids.
+    /// The rows, in the order of their ids.
     pub rows: Vec<Row>,
     /// The age of the first row, in seconds.
     pub age_seconds: f64,
 }
 
 impl Database {
-    /// Connects, and makes the tables and functions where they are not there yet.
+    /// Connects, and makes missing tables and functions.
     pub async fn open(settings: &Settings, password: &str) -> Result<Self, DatabaseError> {
         let session = connect(&settings.address, password, |_| ()).await?;
         let client = &session.client;
@@ -54,8 +54,8 @@ impl Database {
         Ok(database)
     }
 
-    /// Runs each statement on no rows: a right that is missing, or a database that can only be read, shows before rows
-    /// are published that could not be deleted.
+    /// Runs each statement on no rows, so that a missing right or a read-only database shows before rows are
+    /// published that could not be deleted.
     async fn check(&self) -> Result<(), DatabaseError> {
         self.fetch(i64::MAX).await?;
         self.finish(&Finished::default()).await?;
@@ -63,7 +63,8 @@ impl Database {
         Ok(())
     }
 
-    /// Whether this session drains the outbox from now on, until it ends or [`unlock`](Self::unlock).
+    /// Tries to get the lock. If it returns true, this session drains the outbox until it ends or
+    /// [`unlock`](Self::unlock).
     pub async fn try_lock(&self) -> Result<bool, DatabaseError> {
         let lock = "SELECT pg_try_advisory_lock($1, hashtext($2))";
         let row =
@@ -82,7 +83,7 @@ impl Database {
         format!("drain {}", self.settings.schema)
     }
 
-    /// The first rows above an id.
+    /// Returns the first rows above an id.
     pub async fn fetch(&self, above: i64) -> Result<Fetched, DatabaseError> {
         let Settings { batch_rows_max, batch_bytes_max, row_bytes_max, .. } = &self.settings;
         let limits = [*batch_rows_max, *row_bytes_max, *batch_bytes_max];
@@ -106,11 +107,11 @@ impl Database {
         Ok(fetched)
     }
 
-    /// Deletes rows that are done, and records those that were refused. Gives the number of the transaction.
+    /// Deletes rows that are done, and records refused rows. Returns the number of the transaction.
     pub async fn finish(&self, finished: &Finished) -> Result<i64, DatabaseError> {
         let ids: Vec<i64> = finished.refused.iter().map(|(id, _)| *id).collect();
         let codes: Vec<&str> = finished.refused.iter().map(|(_, it)| &*it.code).collect();
-        // PostgreSQL's texts have no NUL.
+        // Texts in PostgreSQL can't contain NUL.
         let reasons = finished.refused.iter().map(|(_, it)| it.text.replace('\0', "\u{fffd}"));
         let reasons: Vec<String> = reasons.collect();
         let all: Vec<i64> = finished.published.iter().chain(&ids).copied().collect();

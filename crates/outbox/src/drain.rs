@@ -1,8 +1,8 @@
-//! Drains the outbox: which rows are fetched, published and deleted, and when.
+//! Drains the outbox: decides which rows are fetched, published and deleted, and when.
 //!
-//! The caller performs what [`Drain::poll`] returns and reports the result by `on_*`. It has no socket, clock or
-//! thread. One `Drain` lives as long as its node has the lock: what it knows of rows is void without it, but for those
-//! that it has published and not deleted.
+//! The caller performs what [`Drain::poll`] returns and reports the result by `on_*`. A `Drain` has no socket, clock
+//! or thread. It lives as long as its node has the lock: what it knows of rows is void without the lock, except for
+//! those that it has published and not deleted.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
@@ -14,13 +14,13 @@ use crate::row::{Outcome, Reason, Row};
 /// The delay before a poll of an empty outbox, in milliseconds: the first one, and the longest.
 pub(crate) const IDLE_MS: (u64, u64) = (5, 50);
 
-/// The delay before rows that must wait are tried again, in milliseconds: the first one, and the longest.
+/// The delay before a retry of rows that must wait, in milliseconds: the first one, and the longest.
 const BLOCKED_MS: (u64, u64) = (20, 2_000);
 
 /// A node that has published no row for so long, though some wait, gives its turn to another, in milliseconds.
 const TURN_MS: u64 = 5_000;
 
-/// What the caller has to do.
+/// What the caller does next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Fetch rows above this id, and call [`Drain::on_rows`].
@@ -33,7 +33,7 @@ pub(crate) enum Action {
     Finish(Finished),
     /// Wait until this time, in milliseconds.
     Sleep(u64),
-    /// Give the lock back, so that another node may try: this one can't publish. Nothing is under way.
+    /// Give the lock back, so that another node may try: this one can't publish. No row is in flight.
     Release,
 }
 
@@ -55,7 +55,7 @@ impl Finished {
 /// Rows of earlier sessions that are published, but perhaps not deleted, by their uids.
 pub(crate) type Unfinished = HashSet<Box<str>>;
 
-/// Rows of earlier sessions that are remembered; beyond it they are published again.
+/// Rows of earlier sessions that a node remembers; it publishes further ones again.
 const UNFINISHED_MAX: usize = 100_000;
 
 /// Drains the outbox.
@@ -66,9 +66,9 @@ pub(crate) struct Drain {
     floor: Floor,
     idle: Backoff,
     blocked: Backoff,
-    /// Since when rows wait and none was published.
+    /// The time since which rows wait and none was published.
     stuck_since_ms: Option<u64>,
-    /// No more rows are published.
+    /// True if no more rows are published.
     is_ending: bool,
 }
 
@@ -77,7 +77,7 @@ enum State {
     /// The next fetch is due at this time.
     Idle(u64),
     Fetching,
-    /// They are published, then deleted.
+    /// The rows are published, then deleted.
     Publishing(Batch),
 }
 
@@ -88,16 +88,16 @@ struct Batch {
     /// The uids of rows that are being published.
     in_flight: BTreeMap<i64, Box<str>>,
     finished: Finished,
-    /// The uids of those that are published.
+    /// The uids of the published rows.
     published: Vec<Box<str>>,
     /// The highest id.
     last: i64,
-    /// Why rows must wait, if so.
+    /// Why rows must wait, if they must.
     blocked: Option<Box<str>>,
 }
 
 impl Batch {
-    /// This row is published.
+    /// Marks this row as published.
     fn finish(&mut self, id: i64, uid: Box<str>) {
         self.finished.published.push(id);
         self.published.push(uid);
@@ -118,7 +118,7 @@ impl Drain {
         }
     }
 
-    /// The session has ended: what the next one must not publish again.
+    /// Ends the session, and returns the rows that the next one must not publish again.
     pub fn into_unfinished(self) -> Unfinished {
         let mut unfinished = self.unfinished;
         if let State::Publishing(batch) = self.state {
@@ -130,17 +130,17 @@ impl Drain {
         unfinished
     }
 
-    /// Publishes nothing more: what is under way ends, and is deleted.
+    /// Publishes nothing more: rows in flight are finished and deleted.
     pub fn end(&mut self) {
         self.is_ending = true;
     }
 
-    /// Nothing is under way.
+    /// Returns true if no row is in flight.
     pub fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle(_))
     }
 
-    /// Why rows must wait, if so.
+    /// Returns why rows must wait, if they must.
     pub fn blocked(&self) -> Option<&str> {
         match &self.state {
             State::Publishing(batch) => batch.blocked.as_deref(),
@@ -148,8 +148,8 @@ impl Drain {
         }
     }
 
-    /// What to do at this time, in milliseconds of any clock that does not go back. After [`Action::Release`] it is of no use
-    /// any more.
+    /// Returns what to do at this time, in milliseconds of any clock that does not go back. After [`Action::Release`]
+    /// the `Drain` has no further use.
     pub fn poll(&mut self, now_ms: u64) -> Action {
         let is_stuck = self.stuck_since_ms.is_some_and(|since_ms| now_ms >= since_ms + TURN_MS);
         let batch = match &mut self.state {
@@ -184,7 +184,7 @@ impl Drain {
         Action::Finish(batch.finished.clone())
     }
 
-    /// The rows that a fetch has found, in the order of their ids. `oldest`: no transaction below it ran then.
+    /// Takes the rows that a fetch has found, in the order of their ids. No transaction below `oldest` ran then.
     pub fn on_rows(&mut self, now_ms: u64, oldest: i64, rows: Vec<Row>) {
         self.floor.on_rows(oldest, rows.first().map(|row| row.id));
         let Some(last) = rows.last().map(|row| row.id) else {
@@ -205,7 +205,7 @@ impl Drain {
         });
     }
 
-    /// What came of a row.
+    /// Takes the outcome of a row.
     pub fn on_outcome(&mut self, id: i64, outcome: Outcome) {
         let State::Publishing(batch) = &mut self.state else { return };
         let Some(uid) = batch.in_flight.remove(&id) else { return };
@@ -216,7 +216,7 @@ impl Drain {
         }
     }
 
-    /// The rows are deleted, by this transaction.
+    /// Records that this transaction has deleted the rows.
     pub fn on_finished(&mut self, now_ms: u64, transaction: i64) {
         let State::Publishing(batch) = &self.state else { return };
         for uid in &batch.published {
@@ -224,7 +224,7 @@ impl Drain {
         }
         self.floor.on_finished(batch.last, transaction);
         let is_blocked = batch.blocked.is_some();
-        // Some rows were published.
+        // The batch has published some rows.
         self.blocked.reset();
         self.stuck_since_ms = None;
         let delay_ms = if is_blocked { self.blocked.delay_ms() } else { 0 };

@@ -17,40 +17,40 @@ use crate::row::{Outcome, Publisher, Row};
 /// The delay before a connect, in milliseconds: the first one, and the longest.
 const CONNECT_MS: (u64, u64) = (50, 2_000);
 
-/// After a session that lasted so long, the next connect is not delayed for what was before.
+/// After a session that lasted so long, earlier failures do not delay the next connect.
 const STABLE: Duration = Duration::from_secs(5);
 
-/// Between two attempts to get the lock that another node has.
+/// The interval between attempts to get the lock that another node has.
 const LOCK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A node that has given the lock back leaves it to others for so long: all of them try it meanwhile.
+/// A node that has given the lock back waits so long: all others try it meanwhile.
 const RELEASE_WAIT: Duration = Duration::from_millis(1_000);
 
-/// What is under way at the end may take so long; then it is published once more by whoever drains next.
+/// The longest time for publishes in flight at the end; after it the next node that drains publishes them once more.
 const END_WAIT: Duration = Duration::from_secs(5);
 
-/// Refused rows that are logged in a second.
+/// Refused rows that are logged in a second, at most.
 const REFUSED_LINES: u32 = 10;
 
-/// Why a node drains no longer, with its session whole.
+/// Why a node stops draining while its session is intact.
 enum TurnEnd {
-    /// It is to end.
+    /// The server ends.
     Ending,
-    /// It can't publish: another one may try.
+    /// The node can't publish: another one may try.
     Released,
 }
 
-/// Drives the outbox until it is to end.
+/// Drives the outbox until the server ends.
 pub(crate) struct Driver {
     outbox: Arc<Outbox>,
     publisher: Arc<dyn Publisher>,
-    /// True when it is to end.
+    /// True when the server ends.
     ending: watch::Receiver<bool>,
     started: Instant,
     refused: Throttle,
-    /// The error that was logged last, while there is no connection.
+    /// The last logged error, while the database is disconnected.
     logged: Option<DatabaseError>,
-    /// What the last session has published, and perhaps not deleted.
+    /// Rows that the last session has published, and perhaps not deleted.
     unfinished: Unfinished,
 }
 
@@ -103,7 +103,7 @@ impl Driver {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Waits for so long, or until it is to end.
+    /// Waits for so long, or until the server ends.
     async fn wait(&mut self, delay: Duration) {
         tokio::select! {
             () = sleep(delay) => {}
@@ -111,7 +111,7 @@ impl Driver {
         }
     }
 
-    /// Opens a session; `None` when it is to end.
+    /// Opens a session; `None` if the server ends meanwhile.
     async fn connect(&mut self) -> Option<Result<Database, DatabaseError>> {
         let (outbox, password) = (self.outbox.clone(), self.outbox.password());
         tokio::select! {
@@ -120,7 +120,7 @@ impl Driver {
         }
     }
 
-    /// Waits for the lock and drains, until it is to end or the connection breaks.
+    /// Waits for the lock and drains, until the server ends or the connection breaks.
     async fn session(&mut self, database: &Database) -> Result<(), DatabaseError> {
         self.logged = None;
         self.outbox.set_status(|status| {
@@ -128,7 +128,7 @@ impl Driver {
             status.since = Some(Instant::now());
         });
         tracing::info!("the outbox is connected to PostgreSQL");
-        // Whether this node has drained the outbox, and no other one since.
+        // True if this node has drained the outbox, and no other one since.
         let mut has_turn = false;
         loop {
             if database.try_lock().await? {
@@ -277,7 +277,7 @@ impl Driver {
         });
     }
 
-    /// Logs an error once, until it is another one or the connection is back.
+    /// Logs an error once, until another error occurs or the connection is back.
     fn on_error(&mut self, error: DatabaseError) {
         self.outbox.set_status(|status| status.error = Some(error.to_string()));
         if self.logged.as_ref() == Some(&error) {
@@ -285,7 +285,7 @@ impl Driver {
         }
         match error.needs_operator() {
             true => tracing::error!(%error, "the outbox can't be drained; it is tried again"),
-            // Texts of errors of the network differ from one attempt to the next.
+            // Texts of network errors differ from one attempt to the next.
             false if self.logged.as_ref().is_some_and(|it| !it.needs_operator()) => {}
             false => {
                 tracing::warn!(%error, "the outbox has no connection to PostgreSQL: rows wait")
@@ -295,7 +295,7 @@ impl Driver {
     }
 }
 
-/// Reports what came of a row. Where the publisher drops it uncalled, the row waits, and is published again.
+/// Reports the outcome of a row. If the publisher drops it uncalled, the row waits, and is published again.
 struct Reply {
     row: i64,
     outcomes: Option<mpsc::UnboundedSender<(i64, Outcome)>>,
@@ -320,12 +320,12 @@ impl Drop for Reply {
     }
 }
 
-/// Waits until it is to end: also where the handle is gone.
+/// Waits until the server ends, or the handle is gone.
 async fn ended(ending: &mut watch::Receiver<bool>) {
     let _ = ending.wait_for(|is_ending| *is_ending).await;
 }
 
-/// Waits until what is under way at the end has had its time.
+/// Waits until the time of publishes in flight at the end is over.
 async fn overdue(mut ending: watch::Receiver<bool>) {
     ended(&mut ending).await;
     sleep(END_WAIT).await;

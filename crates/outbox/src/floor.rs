@@ -1,22 +1,21 @@
-//! Up to which id no row can appear any more.
+//! The id up to which no row can appear any more.
 //!
-//! A transaction that commits late makes rows visible whose ids are lower than those of rows that are gone already, so
-//! a poll must begin at the lowest id. But what was deleted stays in the index until the table is vacuumed, which
-//! waits for the oldest query in the whole database: each poll would step over all of it. So a poll begins behind the
-//! floor.
+//! A transaction that commits late makes rows visible whose ids are lower than those of deleted rows, so a poll would
+//! have to begin at the lowest id. But deleted rows stay in the index until the table is vacuumed, which waits for
+//! the oldest query in the whole database: each poll would step over all of them. So a poll begins behind the floor.
 //!
 //! Ids come from one sequence, and a transaction has its number before its rows have their ids. When the row with the
-//! id L is read, each lower id was drawn by a transaction that had a number. The transaction that then deletes L has a
-//! higher number. Once no transaction below that runs any more, all rows up to L that will ever be are there.
+//! id L is read, each lower id was drawn by a transaction that had a number. The transaction that then deletes L has
+//! a higher number. Once no transaction below that number runs any more, no further row up to L can appear.
 
-/// Up to which id no row can appear any more.
+/// The id up to which no row can appear any more.
 #[derive(Debug, Default)]
 pub(crate) struct Floor {
     id: i64,
     candidate: Option<Candidate>,
 }
 
-/// It becomes the floor as soon as no older transaction runs.
+/// An id that becomes the floor as soon as no older transaction runs.
 #[derive(Debug)]
 struct Candidate {
     id: i64,
@@ -24,12 +23,12 @@ struct Candidate {
 }
 
 impl Floor {
-    /// The id behind which a poll begins.
+    /// Returns the id behind which a poll begins.
     pub fn id(&self) -> i64 {
         self.id
     }
 
-    /// A poll has found rows from this id on, in a snapshot where no transaction below `oldest` runs.
+    /// Takes the first id that a poll has found, in a snapshot where no transaction below `oldest` runs.
     pub fn on_rows(&mut self, oldest: i64, first: Option<i64>) {
         let is_reached = |candidate: &mut Candidate| {
             oldest >= candidate.transaction && first.is_none_or(|first| first > candidate.id)
@@ -39,9 +38,9 @@ impl Floor {
         }
     }
 
-    /// This transaction has deleted rows after a poll had found them, up to this id.
+    /// Records that this transaction has deleted rows up to this id after a poll had found them.
     pub fn on_finished(&mut self, last: i64, transaction: i64) {
-        // A newer one would take longer: the first is good enough.
+        // A newer candidate would take longer: the first is good enough.
         if self.candidate.is_none() && last > self.id {
             self.candidate = Some(Candidate { id: last, transaction });
         }

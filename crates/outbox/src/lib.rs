@@ -1,8 +1,8 @@
 //! Publishes what applications write in their own transactions in PostgreSQL.
 //!
 //! An application calls `throng.publish(topic, data)` in its transaction, which inserts a row into a table, the
-//! outbox. A thread ([`spawn`]) reads what is committed, publishes it by a [`Publisher`], and deletes it when that is
-//! confirmed. Of several nodes with one database one drains the outbox at a time: it has an advisory lock as long as
+//! outbox. A thread ([`spawn`]) reads committed rows, publishes them by a [`Publisher`], and deletes them when that
+//! is confirmed. Of several nodes with one database one drains the outbox at a time: it has an advisory lock while
 //! its session lives.
 //!
 //! `Drain` (`drain.rs`) decides what happens next, without I/O.

@@ -1,45 +1,45 @@
-//! The outbox as other threads see it: its settings, its password, and how it stands.
+//! The outbox for other threads: its settings, its password, and its status.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use database::Address;
 
-/// How the outbox is drained.
+/// The settings of the outbox.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where the database is.
+    /// The address of the database.
     pub address: Address,
     /// The schema: a plain identifier.
     pub schema: String,
     /// Rows that are fetched and published together.
     pub batch_rows_max: usize,
-    /// The bytes of their messages; one alone may be larger.
+    /// The bytes of their messages, at most; one alone may be larger.
     pub batch_bytes_max: usize,
     /// The largest message, in bytes of JSON.
     pub row_bytes_max: usize,
-    /// Refused rows that the database has for the operator; the oldest go.
+    /// Refused rows that the database stores for the operator; the oldest are deleted.
     pub refused_rows_max: usize,
 }
 
-/// How the outbox stands.
+/// The status of the outbox.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
-    /// The connection to PostgreSQL is there.
+    /// True while PostgreSQL is connected.
     pub is_connected: bool,
-    /// This node publishes the rows; else another one does, or none.
+    /// True if this node publishes the rows; else another one does, or none.
     pub is_draining: bool,
-    /// Why it is not connected, or why rows wait.
+    /// Why PostgreSQL is not connected, or why rows wait.
     pub error: Option<String>,
-    /// When the connection came or went.
+    /// The time at which the connection was opened or lost.
     pub since: Option<Instant>,
     /// How often the connection was lost.
     pub connections_lost: u64,
     /// Rows that were published and deleted.
     pub published: u64,
-    /// Rows that can't be published.
+    /// Refused rows, which can't be published.
     pub refused: u64,
-    /// The age of the oldest row at the last fetch, in seconds; 0 where none waits.
+    /// The age of the oldest row at the last fetch, in seconds; 0 if none waits.
     pub lag_seconds: f64,
 }
 
@@ -51,18 +51,18 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// An outbox, which [`crate::spawn`] drains.
+    /// Makes an outbox, which [`crate::spawn`] drains.
     pub fn new(settings: Settings, password: String) -> Arc<Self> {
         let (password, status) = (Mutex::new(password), Mutex::default());
         Arc::new(Outbox { settings, password, status })
     }
 
-    /// Its settings.
+    /// Returns its settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The password from the next connect on.
+    /// Sets the password from the next connect on.
     pub fn set_password(&self, password: String) {
         *lock(&self.password) = password;
     }
@@ -71,7 +71,7 @@ impl Outbox {
         lock(&self.password).clone()
     }
 
-    /// How it stands.
+    /// Returns its status.
     pub fn status(&self) -> Status {
         lock(&self.status).clone()
     }
@@ -81,7 +81,7 @@ impl Outbox {
     }
 }
 
-/// A panic while the lock was taken leaves a value that is still good.
+/// Ignores a panic of another thread with the lock: the value is still valid.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,8 @@
-//! Nodes that drain one outbox, in virtual time: what is published, against what transactions committed.
+//! Nodes that drain one outbox, in virtual time: compares the published rows with the committed transactions.
 //!
 //! The database, the lock and the broker are models. Sessions break and nodes crash between any two actions, a commit
-//! may succeed without its reply, and the broker is overloaded (everywhere, or at one node), slow, or refuses rows for good.
-//! `OUTBOX_SEED=7 cargo test -p outbox simulation` repeats one seed, and `OUTBOX_SEEDS=1000` runs so many.
+//! may succeed without its reply, and the broker is overloaded (everywhere, or at one node), slow, or refuses rows
+//! for good. `OUTBOX_SEED=7 cargo test -p outbox simulation` repeats one seed, and `OUTBOX_SEEDS=1000` runs so many.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,12 +13,12 @@ use crate::row::{Outcome, Reason, Row};
 
 const TOPICS: u64 = 6;
 const ROWS_MAX: usize = 7;
-/// Until then transactions begin and faults happen.
+/// Transactions begin and faults happen before this step.
 const STEPS: u64 = 2_000;
-/// Until then all must be done.
+/// All rows must be done before this step.
 const END_STEPS: u64 = 4_000;
 const STEP_MS: u64 = 5;
-/// One node can't publish then: longer than it retains its turn.
+/// The first node can't publish in these steps: longer than a node retains its turn.
 const STUCK_STEPS: std::ops::Range<u64> = 500..3_000;
 
 /// A row that an application has inserted.
@@ -27,9 +27,9 @@ struct Inserted {
     id: i64,
     topic: u64,
     is_bad: bool,
-    /// Transactions that had committed when this one began.
+    /// The number of transactions that had committed when this one began.
     after: usize,
-    /// Its place among those that committed.
+    /// The position of its transaction in the order of commits.
     place: usize,
 }
 
@@ -40,13 +40,13 @@ struct Transaction {
     rows: Vec<Inserted>,
 }
 
-/// The database: what is committed, and which transactions run.
+/// The database: the committed rows, and the running transactions.
 #[derive(Default)]
 struct Database {
     next_id: i64,
     next_transaction: i64,
     running: Vec<Transaction>,
-    /// Rows that are there.
+    /// Rows that are not deleted.
     outbox: BTreeMap<i64, Inserted>,
     refused: BTreeSet<i64>,
     /// All rows that were ever committed.
@@ -119,7 +119,7 @@ impl Database {
     }
 }
 
-/// What the members get. Keyed topics have a history in a store: it knows the keys.
+/// The broker: what members get. Keyed topics have a history in a store, which knows the keys.
 #[derive(Default)]
 struct Broker {
     published: Vec<i64>,
@@ -136,7 +136,7 @@ fn is_keyed(topic: u64) -> bool {
 #[derive(Default)]
 struct Node {
     drain: Option<Drain>,
-    /// What its earlier sessions have published, and perhaps not deleted.
+    /// Rows that its earlier sessions have published, and perhaps not deleted.
     unfinished: Unfinished,
     /// Outcomes on their way.
     outcomes: Vec<(i64, Outcome)>,
@@ -148,10 +148,10 @@ struct Simulation {
     database: Database,
     broker: Broker,
     nodes: Vec<Node>,
-    /// Processes die, besides sessions that break.
+    /// True if processes die, besides sessions that break.
     has_deaths: bool,
     crashes: u64,
-    /// Turns that were given to others.
+    /// How often a node has given its turn to others.
     releases: u64,
 }
 
@@ -177,7 +177,7 @@ impl Simulation {
         self.random.below(one_in) == 0
     }
 
-    /// An application's transaction goes on.
+    /// Performs a step of an application's transaction.
     fn act(&mut self) {
         let running = self.database.running.len();
         let begins = self.step < STEPS && running < 5 && self.happens(6);
@@ -186,7 +186,7 @@ impl Simulation {
         } else if running > 0 {
             let at = self.random.below(running);
             match self.random.below(8) {
-                // Some run for long.
+                // Some transactions run for long.
                 _ if at == 0 && self.step < STEPS && !self.happens(20) => {}
                 0..4 => {
                     let (topic, is_bad) = (self.random.below(TOPICS), self.happens(15));
@@ -198,12 +198,12 @@ impl Simulation {
         }
     }
 
-    /// The session of a node ends, or its process does.
+    /// Ends the session of a node, or its process.
     fn crash(&mut self, at: usize) {
         let dies = self.has_deaths && self.happens(2);
         let node = std::mem::take(&mut self.nodes[at]);
         if let Some(mut drain) = node.drain.filter(|_| !dies) {
-            // Messages without history are published at once: what came of them is known.
+            // Messages without history are published at once: their outcomes are known.
             for (id, outcome) in node.outcomes {
                 drain.on_outcome(id, outcome);
             }
@@ -215,7 +215,7 @@ impl Simulation {
         self.crashes += 1;
     }
 
-    /// A node performs one action.
+    /// Performs one action of a node.
     fn drive(&mut self, at: usize) {
         let now_ms = self.now_ms();
         let faults = self.step < STEPS;
@@ -228,7 +228,7 @@ impl Simulation {
             return;
         }
         if !self.nodes[at].outcomes.is_empty() && self.happens(2) {
-            // They come in any order.
+            // Outcomes come in any order.
             let which = self.random.below(self.nodes[at].outcomes.len());
             let (id, outcome) = self.nodes[at].outcomes.swap_remove(which);
             self.nodes[at].drain.as_mut().unwrap().on_outcome(id, outcome);
@@ -242,7 +242,7 @@ impl Simulation {
                 let outcome = self.publish(at, &row);
                 let node = &mut self.nodes[at];
                 match outcome {
-                    // The broker says so at once.
+                    // The broker reports this at once.
                     Outcome::Wait(_) => node.drain.as_mut().unwrap().on_outcome(row.id, outcome),
                     Outcome::Published | Outcome::Refused(_) => {
                         node.outcomes.push((row.id, outcome));
@@ -259,7 +259,7 @@ impl Simulation {
             }
             Action::Finish(finished) => {
                 if faults && self.happens(6) {
-                    // Before the commit, or after it, without a reply.
+                    // The crash is before the commit, or after it, without a reply.
                     if self.happens(2) {
                         self.database.finish(&finished);
                     }
@@ -289,7 +289,7 @@ impl Simulation {
         Outcome::Published
     }
 
-    /// The first node can't publish for a while. Its session lasts then.
+    /// Returns true while the first node can't publish. Its session lasts then.
     fn is_stuck(&self, at: usize) -> bool {
         at == 0 && STUCK_STEPS.contains(&self.step)
     }
@@ -335,8 +335,8 @@ impl Simulation {
         self.check_order(&first);
     }
 
-    /// Of the rows of a topic those of one transaction are in their order, and so are transactions one of which began
-    /// after the other's end.
+    /// Checks that a topic's rows of one transaction are in their order, and transactions too if one began after the
+    /// other's end.
     fn check_order(&self, first: &BTreeMap<i64, usize>) {
         let good = self.database.committed.iter().filter(|row| !row.is_bad);
         let good: Vec<&Inserted> = good.collect();
@@ -354,8 +354,8 @@ impl Simulation {
     }
 }
 
-/// Runs and checks simulations of all seeds. Gives how many rows were published again, crashes, refused rows, and turns
-/// that were given to others.
+/// Runs and checks simulations of all seeds. Returns the numbers of rows that were published again, crashes, refused
+/// rows, and turns that nodes gave to others.
 fn simulate(nodes: usize, has_deaths: bool) -> [u64; 4] {
     let number = |name| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
     let seeds: std::ops::Range<u64> = match (number("OUTBOX_SEED"), number("OUTBOX_SEEDS")) {
@@ -379,7 +379,7 @@ fn simulate(nodes: usize, has_deaths: bool) -> [u64; 4] {
 #[test]
 fn what_is_committed_is_published_in_order_and_keyed_rows_once() {
     let [again, crashes, refused, releases] = simulate(3, true);
-    // Otherwise the faults are none.
+    // The simulation must cause each fault.
     assert!(again > 0 && crashes > 0 && refused > 0, "{again} {crashes} {refused}");
     assert!(releases > 0);
 }

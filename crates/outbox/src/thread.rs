@@ -10,23 +10,23 @@ use crate::driver::Driver;
 use crate::outbox::Outbox;
 use crate::row::Publisher;
 
-/// What the thread runs on.
+/// The runtime of the thread.
 ///
 /// Other threads wake it through one of its descriptors when a row is published, so make it before the shards take
-/// descriptor tables of their own: a later one would mean something else to them.
+/// descriptor tables of their own: in those, the number of a later descriptor would mean another one.
 pub struct Runtime(tokio::runtime::Runtime);
 
 impl Runtime {
     /// Makes a runtime.
     ///
     /// # Errors
-    /// When the system has no descriptors left.
+    /// If the system has no descriptors left.
     pub fn new() -> io::Result<Self> {
         Ok(Runtime(tokio::runtime::Builder::new_current_thread().enable_all().build()?))
     }
 }
 
-/// A thread that runs.
+/// A running thread.
 pub struct Running {
     ending: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
@@ -35,7 +35,7 @@ pub struct Running {
 /// Starts the thread that drains an outbox.
 ///
 /// # Errors
-/// When the thread can't be started.
+/// If the thread can't be started.
 pub fn spawn(
     Runtime(runtime): Runtime,
     outbox: Arc<Outbox>,
@@ -45,13 +45,13 @@ pub fn spawn(
     let thread = std::thread::Builder::new().name("outbox".into()).spawn(move || {
         let _closes = CloseOnDrop(outbox.clone());
         runtime.block_on(Driver::new(outbox, publisher, ended).run());
-        // A name that is being resolved does not keep the process from ending.
+        // A pending name resolution must not delay the end of the process.
         runtime.shutdown_background();
     })?;
     Ok(Running { ending, thread: Some(thread) })
 }
 
-/// Says that the outbox is drained no longer when the thread ends, also by a panic.
+/// Reports that the outbox is drained no longer when the thread ends, also by a panic.
 struct CloseOnDrop(Arc<Outbox>);
 
 impl Drop for CloseOnDrop {
@@ -64,8 +64,8 @@ impl Drop for CloseOnDrop {
 }
 
 impl Running {
-    /// Publishes nothing more, deletes what is published, gives the lock back, and ends the thread: within seconds,
-    /// also where PostgreSQL does not reply.
+    /// Publishes nothing more, deletes published rows, gives the lock back, and ends the thread: within seconds, even
+    /// if PostgreSQL does not reply.
     pub fn stop(mut self) {
         self.end();
     }
@@ -73,7 +73,7 @@ impl Running {
     fn end(&mut self) {
         let _ = self.ending.send(true);
         if let Some(thread) = self.thread.take() {
-            // It has panicked, and said so.
+            // After a panic the thread has logged it already.
             let _ = thread.join();
         }
     }

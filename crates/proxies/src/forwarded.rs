@@ -1,17 +1,16 @@
 //! `X-Forwarded-For`, and `Forwarded` (RFC 7239).
 //!
-//! Each proxy appends whom it got the request from. So the list is read from its end: the proxies that
-//! are trusted have written the last entries, and the first that is none of them is the client. What stands
-//! before that anyone may have written, also bytes that are no text: they are nobody's address, and hide
-//! nothing of what stands behind them.
+//! Each proxy appends the address from which it got the request. So the list is read from its end: trusted proxies
+//! wrote the last entries, and the first address of none of them is the client's. Entries before that may be
+//! forged, also by bytes that are no text: these are no address, and hide none of the entries behind them.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::Networks;
 
-/// The client by the values of `X-Forwarded-For`, in the order in which they came, of a request that a
-/// trusted proxy has sent. Without any that can be read it is the proxy itself.
+/// Returns the client of a request that a trusted proxy has sent, by the values of `X-Forwarded-For`, in their
+/// order. Without a readable one the client is the proxy itself.
 pub fn x_forwarded_for<'a>(
     values: impl DoubleEndedIterator<Item = &'a [u8]>,
     trusted: &Networks,
@@ -21,15 +20,14 @@ pub fn x_forwarded_for<'a>(
     client(entries.map(|entry| node(std::str::from_utf8(entry).ok()?)), trusted, proxy)
 }
 
-/// The same by the values of `Forwarded`.
+/// Does the same by the values of `Forwarded`.
 pub fn forwarded<'a>(
     values: impl DoubleEndedIterator<Item = &'a [u8]>,
     trusted: &Networks,
     proxy: IpAddr,
 ) -> IpAddr {
-    // A quoted string may hold a comma, so each value is read from its front. Where a quotation mark is
-    // not closed, a client has left one open to hide what the proxy has appended: then each comma
-    // separates.
+    // A quoted string may contain a comma, so each value is read from its front. If a quotation mark is not closed,
+    // a client has left it open to hide what the proxy has appended: then each comma separates.
     let entries = values.rev().map(String::from_utf8_lossy).flat_map(|value: Cow<'_, str>| {
         let elements = split(&value, b',').unwrap_or_else(|| value.split(',').collect());
         let nodes: Vec<Option<IpAddr>> = elements.into_iter().rev().map(forwarded_for).collect();
@@ -38,8 +36,8 @@ pub fn forwarded<'a>(
     client(entries, trusted, proxy)
 }
 
-/// The first that isn't trusted. Who can't be read (`unknown`, `_hidden`) ends the list: it is as far as
-/// anything is known.
+/// Returns the first address that isn't trusted. An entry without an address (`unknown`, `_hidden`) ends the list:
+/// nothing is known beyond it.
 fn client(
     entries: impl Iterator<Item = Option<IpAddr>>,
     trusted: &Networks,
@@ -63,14 +61,14 @@ fn forwarded_for(element: &str) -> Option<IpAddr> {
     split(element, b';')?.into_iter().find_map(|pair| {
         let (key, value) = pair.split_once('=')?;
         let value = value.trim_ascii();
-        // No address holds what would be escaped.
+        // No address contains characters that need an escape.
         let unquoted = value.strip_prefix('"').map(|rest| rest.strip_suffix('"'));
         let is_for = key.trim_ascii().eq_ignore_ascii_case("for");
         is_for.then(|| unquoted.unwrap_or(Some(value)).and_then(node))
     })?
 }
 
-/// The parts between separators that don't stand in a quoted string; nothing if one is not closed.
+/// Splits a text at separators outside of quoted strings; `None` if such a string is not closed.
 fn split(text: &str, separator: u8) -> Option<Vec<&str>> {
     let (mut parts, mut from) = (Vec::new(), 0);
     let (mut quoted, mut escaped) = (false, false);
@@ -126,7 +124,7 @@ mod tests {
         for (values, want) in [
             (&[][..], PROXY),
             (&["192.0.2.1"], "192.0.2.1"),
-            // What the client itself has written comes first.
+            // The client's own entries come first.
             (&["6.6.6.6, 192.0.2.1"], "192.0.2.1"),
             (&["6.6.6.6", "192.0.2.1, 10.0.0.9"], "192.0.2.1"),
             (&["192.0.2.1:4711"], "192.0.2.1"),
@@ -134,7 +132,7 @@ mod tests {
             (&["[2001:db8::1]:80"], "2001:db8::1"),
             (&["[2001:db8::1]"], "2001:db8::1"),
             (&["::ffff:192.0.2.1"], "192.0.2.1"),
-            // All are trusted: the first began.
+            // All are trusted: the first is the client.
             (&["10.0.0.7, 10.0.0.8"], "10.0.0.7"),
             // Nothing is known beyond what can't be read.
             (&["192.0.2.1, unknown"], PROXY),

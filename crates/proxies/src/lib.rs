@@ -1,8 +1,8 @@
-//! Who stands behind a proxy: which networks are trusted to say it ([`Networks`]), and how they say
-//! it, by a header of each request ([`forwarded`]) or by the PROXY protocol ([`parse_header`]).
+//! The clients behind proxies: which networks are trusted to name a client ([`Networks`]), and how they name it, by
+//! a header of each request ([`forwarded`]) or by the PROXY protocol ([`parse_header`]).
 //!
-//! All of it is pure: bytes and addresses in, addresses out. What anyone else says about where it comes
-//! from is never believed; callers ask [`Networks::contains`] first.
+//! All of it is pure: bytes and addresses in, addresses out. Addresses that any other peer names are never used;
+//! callers check [`Networks::contains`] first.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ pub use forwarded::{forwarded, x_forwarded_for};
 pub use networks::{Network, NetworkError, Networks};
 pub use proxy_protocol::{HEADER_BYTES_MAX, Header, ProxyError, parse_header};
 
-/// How a trusted proxy says whom it speaks for.
+/// How a trusted proxy names its client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProxyHeader {
     /// By the header `X-Forwarded-For` of each request.
@@ -26,11 +26,11 @@ pub enum ProxyHeader {
     ProxyProtocol,
 }
 
-/// The proxies that are believed, and how they speak.
+/// The trusted proxies, and how they name their clients.
 #[derive(Clone, Debug, Default)]
 pub struct Trusted {
-    /// Where they are.
+    /// The networks of the proxies.
     pub networks: Networks,
-    /// How they say whom they speak for.
+    /// How they name their clients.
     pub header: ProxyHeader,
 }

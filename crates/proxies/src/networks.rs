@@ -27,19 +27,19 @@ pub enum NetworkError {
 pub struct Network(IpNet);
 
 impl Network {
-    /// The network of this many bits in which an address is. An IPv4 address inside of IPv6 counts as
-    /// IPv4; more bits than the address has are all of them.
+    /// Returns the network of this many bits that contains an address. An IPv4 address inside of IPv6 counts as
+    /// IPv4; more bits than the address has count as all of them.
     pub fn of(address: IpAddr, bits: u8) -> Self {
         let address = address.to_canonical();
         Network(IpNet::new(address, bits).unwrap_or_else(|_| address.into()).trunc())
     }
 
-    /// Its first address.
+    /// Returns the first address.
     pub fn address(self) -> IpAddr {
         self.0.addr()
     }
 
-    /// Whether an address is in it.
+    /// Returns true if an address is in the network.
     pub fn contains(self, address: IpAddr) -> bool {
         self.0.contains(&address.to_canonical())
     }
@@ -94,7 +94,7 @@ impl FromStr for Network {
 pub struct Networks(Vec<Network>);
 
 impl Networks {
-    /// Those of a list of texts.
+    /// Parses a list of texts.
     ///
     /// # Errors
     /// For the first text that is no network.
@@ -102,12 +102,12 @@ impl Networks {
         texts.iter().map(|text| text.as_ref().parse()).collect::<Result<_, _>>().map(Networks)
     }
 
-    /// True when there is none.
+    /// True when the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether an address is in one of them.
+    /// Returns true if an address is in one of the networks.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(address))
     }

@@ -4,11 +4,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The longest header that is read, in bytes: that of version 2 may have fields behind the addresses,
-/// which are passed over.
+/// The longest header that is read, in bytes: that of version 2 may have fields behind the addresses, which are
+/// ignored.
 pub const HEADER_BYTES_MAX: usize = 2048;
 
-/// What version 2 begins with.
+/// The first bytes of version 2.
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
 /// Bytes of version 2 before the addresses.
@@ -17,17 +17,17 @@ const FIXED: usize = 16;
 /// The longest line of version 1, its end included.
 const LINE_BYTES_MAX: usize = 107;
 
-/// How far the bytes go.
+/// The result of parsing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// More must come.
+    /// More bytes must come.
     Partial,
     /// A whole header.
     Whole {
-        /// Its bytes.
+        /// Bytes of the header.
         consumed: usize,
-        /// Where the client is; `None` when the proxy speaks for itself (a health check), or for a
-        /// client that has no address.
+        /// The client's address; `None` when the proxy speaks for itself (a health check), or for a client without
+        /// an address.
         source: Option<SocketAddr>,
     },
 }
@@ -35,16 +35,16 @@ pub enum Header {
 /// Why bytes are no header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyError {
-    /// They begin otherwise.
+    /// The bytes begin with something else.
     #[error("the connection doesn't begin with a PROXY protocol header")]
     NoHeader,
-    /// A line of version 1 that says something else than the protocol defines.
+    /// A line of version 1 that the protocol does not define.
     #[error("the line of the PROXY protocol is not valid")]
     Line,
-    /// A header of version 2 that says something else.
+    /// A header of version 2 that the protocol does not define.
     #[error("the header of the PROXY protocol (version 2) is not valid")]
     Binary,
-    /// A header of version 2 that is longer than any is here.
+    /// A header of version 2 that is too long.
     #[error("the header of the PROXY protocol is over {HEADER_BYTES_MAX} bytes")]
     TooLong,
 }
@@ -80,7 +80,7 @@ fn version_1(bytes: &[u8]) -> Result<Header, ProxyError> {
     let line = std::str::from_utf8(&window[..end]).ok().and_then(|line| line.strip_suffix('\r'));
     let rest = line.and_then(|line| line.strip_prefix("PROXY ")).ok_or(ProxyError::Line)?;
     let consumed = end + 1;
-    // What follows it is to be ignored.
+    // The protocol says to ignore the rest of the line.
     if rest == "UNKNOWN" || rest.starts_with("UNKNOWN ") {
         return Ok(Header::Whole { consumed, source: None });
     }
@@ -97,7 +97,7 @@ fn version_1(bytes: &[u8]) -> Result<Header, ProxyError> {
     };
     let port = |text: &str| -> Option<u16> {
         let plain = text.bytes().all(|byte| byte.is_ascii_digit());
-        // A number has no zeros before it.
+        // A number has no leading zeros.
         let plain = plain && (text.len() == 1 || !text.starts_with('0'));
         text.parse().ok().filter(|_| plain)
     };
@@ -111,7 +111,7 @@ fn version_1(bytes: &[u8]) -> Result<Header, ProxyError> {
 }
 
 fn version_2(bytes: &[u8]) -> Result<Header, ProxyError> {
-    // What is wrong is said as soon as it is here, however the bytes come.
+    // An error is reported as soon as its byte is here, however the bytes are split.
     let command = match bytes.get(12) {
         None => return Ok(Header::Partial),
         Some(0x20) => Command::Local,
@@ -155,7 +155,7 @@ fn version_2(bytes: &[u8]) -> Result<Header, ProxyError> {
     Ok(Header::Whole { consumed, source })
 }
 
-/// Whom a header of version 2 is about.
+/// The subject of a header of version 2.
 #[derive(Clone, Copy)]
 enum Command {
     /// The proxy itself.

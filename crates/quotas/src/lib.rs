@@ -1,19 +1,18 @@
-//! What users, addresses and API keys may do in a second, all their connections together, and which of
-//! them do most.
+//! Limits what users, addresses and API keys do in a second, over all their connections, and finds those that do
+//! most.
 //!
-//! [`Quotas`] holds an [`Account`] for each that does more than a little, and for nobody else: so much
-//! within a second that it is more than is free ([`Limits::free`]), which a table of small counters
-//! tells. Hence a crowd of which each does a little, as it does when it connects, takes no memory at all.
-//! An account that has been quiet for [`QUIET_US`] is forgotten, with all that it was owed or owes. There
-//! are at most [`ACCOUNTS_MAX`]; who comes when there is no capacity has none, and is bound by no rate.
+//! [`Quotas`] has an [`Account`] only for a subject that does more within a second than is free ([`Limits::free`]),
+//! which a table of small counters shows. Hence a crowd in which each does a little, as when it connects, takes no
+//! memory at all. An account that has been quiet for [`QUIET_US`] is forgotten, with all that it was owed or owes.
+//! There are at most [`ACCOUNTS_MAX`]; a subject that comes at that limit has none, and no rate binds it.
 //!
-//! What is free is charged to nobody: a limit of N a second lets N pass at once, and what is free at most
-//! twice more, in the second when somebody becomes active and in the one before.
+//! Free use is charged to no account: a limit of N a second lets N pass at once, and what is free at most twice
+//! more, in the second in which a subject becomes active and in the one before.
 //!
-//! Accounts and counters are atomics, so that all threads use them at the same time; the table of accounts
-//! is locked in parts, and only to find the account of somebody who has one.
+//! Accounts and counters are atomics, so that all threads use them at the same time; the table of accounts is
+//! locked in parts, and only to find the account of a subject that has one.
 //!
-//! The time is the callers': microseconds of the node's clock.
+//! Callers pass the time, in microseconds of the node's clock.
 
 #![forbid(unsafe_code)]
 
@@ -34,28 +33,27 @@ use crate::sketch::Sketch;
 /// The most accounts at a time. One takes about 250 bytes.
 pub const ACCOUNTS_MAX: usize = 131_072;
 
-/// An account that nothing was spent from for so long is forgotten, in microseconds.
+/// Microseconds without use after which an account is forgotten.
 pub const QUIET_US: u64 = 5_000_000;
 
-/// What is free in a second at the most: so many requests or commands, each of up to [`FREE_BYTES`].
+/// Requests or commands that are free in a second, at most, each of up to [`FREE_BYTES`].
 pub const FREE_MAX: u8 = 16;
 
-/// Bytes that count as much as a command, where they are counted before there is an account.
+/// Bytes that count as much as a command, for a subject without an account.
 pub const FREE_BYTES: u64 = 4 << 10;
 
-/// What is free is no more than this share of each limit.
+/// Free use is no more than this share of each limit.
 const FREE_SHARE: u64 = 8;
 
 /// Parts of the table, each with a lock of its own.
 const PARTS: usize = 64;
 
-/// How far ahead of its rate an account is at the most, in nanoseconds: one large request doesn't close
-/// it for hours.
+/// How far an account may be ahead of its rate, in nanoseconds: one large request doesn't close it for hours.
 const AHEAD_NS: u64 = 10_000_000_000;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Who is held to a rate.
+/// A subject of rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Who<'a> {
     /// A user, by all of its connections.
@@ -67,7 +65,7 @@ pub enum Who<'a> {
 }
 
 impl Who<'_> {
-    /// The same, to keep.
+    /// Returns an owned copy.
     pub fn subject(self) -> Subject {
         match self {
             Who::User(name) => Subject::User(name.into()),
@@ -77,7 +75,7 @@ impl Who<'_> {
     }
 }
 
-/// Who is held to a rate, to keep.
+/// A subject of rates, owned.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// A user, by all of its connections.
@@ -89,7 +87,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// The same, borrowed.
+    /// Returns the same, borrowed.
     pub fn who(&self) -> Who<'_> {
         match self {
             Subject::User(name) => Who::User(name),
@@ -98,7 +96,7 @@ impl Subject {
         }
     }
 
-    /// What it is: `user`, `address` or `key`.
+    /// Returns its kind: `user`, `address` or `key`.
     pub fn kind(&self) -> &'static str {
         match self {
             Subject::User(_) => "user",
@@ -107,7 +105,7 @@ impl Subject {
         }
     }
 
-    /// Its name.
+    /// Returns its name, or its address as text.
     pub fn name(&self) -> String {
         match self {
             Subject::User(name) | Subject::Key(name) => name.to_string(),
@@ -122,11 +120,11 @@ impl Subject {
 pub enum Unit {
     /// Requests and commands.
     Commands,
-    /// Bytes that came.
+    /// Received bytes.
     Bytes,
-    /// Messages that were published.
+    /// Published messages.
     Publishes,
-    /// Topics that were entered.
+    /// Joined topics.
     Joins,
 }
 
@@ -137,7 +135,7 @@ impl Unit {
 
 const UNITS: usize = Unit::ALL.len();
 
-/// So much of each unit a second; 0 is no limit.
+/// The limits of each unit per second; 0 is no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     per_second: [u64; UNITS],
@@ -154,7 +152,7 @@ impl Limits {
     /// No limits.
     pub const NONE: Limits = Limits { per_second: [0; UNITS], free: [FREE_MAX; UNITS] };
 
-    /// The same with another limit for this unit.
+    /// Returns these limits with another one for this unit.
     #[must_use]
     pub const fn with(mut self, unit: Unit, per_second: u64) -> Self {
         let at = unit as usize;
@@ -166,18 +164,18 @@ impl Limits {
         self
     }
 
-    /// How much of this unit a second; 0 is no limit.
+    /// Returns the limit of this unit per second; 0 is no limit.
     pub const fn of(&self, unit: Unit) -> u64 {
         self.per_second[unit as usize]
     }
 
-    /// Whether there is any.
+    /// True if any unit has a limit.
     pub fn any(&self) -> bool {
         self.per_second != [0; UNITS]
     }
 
-    /// How much is free in a second to who does something of this cost: [`FREE_MAX`], or an eighth of the
-    /// lowest limit of what it takes, which is nothing where that is below 8.
+    /// Returns how much use of this cost is free in a second: [`FREE_MAX`], or an eighth of the lowest limit of the
+    /// used units, which is nothing for a limit below 8.
     pub fn free(&self, cost: &Cost) -> u8 {
         let taken = self.free.iter().zip(cost.0).filter(|(_, amount)| *amount > 0);
         taken.map(|(free, _)| *free).min().unwrap_or(FREE_MAX)
@@ -192,62 +190,62 @@ impl Cost {
     /// Nothing.
     pub const NOTHING: Cost = Cost([0; UNITS]);
 
-    /// The same with so much of this unit.
+    /// Returns this cost with so much of this unit.
     #[must_use]
     pub const fn with(mut self, unit: Unit, amount: u64) -> Self {
         self.0[unit as usize] = amount;
         self
     }
 
-    /// How much of this unit.
+    /// Returns how much of this unit it takes.
     pub const fn of(&self, unit: Unit) -> u64 {
         self.0[unit as usize]
     }
 
-    /// How much it takes of what is free: no unit is used more than this.
+    /// Returns how much of the free use it takes: at least as much as of any unit.
     fn weight(&self) -> u64 {
         let [commands, bytes, publishes, joins] = self.0;
         commands.max(publishes).max(joins).max(1).saturating_add(bytes / FREE_BYTES)
     }
 }
 
-/// What a user, an address or a key has used lately.
+/// The recent use of a user, an address or a key.
 #[derive(Debug, Default)]
 pub struct Account {
-    /// When what was used is used up at the rate, in nanoseconds, by unit.
+    /// By unit, when the rate has made up for the use, in nanoseconds.
     until_ns: [AtomicU64; UNITS],
-    /// What was used and what was refused, ever; the refusals come last.
+    /// The total use by unit, and last the rejections.
     spent: [AtomicU64; UNITS + 1],
     /// The same at the last tick.
     before: [AtomicU64; UNITS + 1],
-    /// A second, as a mean of the last few, in thousandths.
+    /// The mean rates per second over the last few, in thousandths.
     rates: [AtomicU64; UNITS + 1],
-    /// When something was used last.
+    /// When the account was last used.
     used_us: AtomicU64,
 }
 
 impl Account {
-    /// Which limit keeps this from being spent, if any: it lets a second's worth pass at once, and then
-    /// its share.
+    /// Returns the unit whose limit rejects this cost, if any. A limit lets a second's worth pass at once, and then
+    /// its rate.
     pub fn over(&self, cost: &Cost, limits: &Limits, now_us: u64) -> Option<Unit> {
         Unit::ALL
             .into_iter()
             .find(|unit| cost.of(*unit) > 0 && limits.of(*unit) > 0 && self.is_over(*unit, now_us))
     }
 
-    /// Whether more was spent of this than a second's worth ahead.
+    /// True if the use of this unit is more than a second's worth ahead.
     pub fn is_over(&self, unit: Unit, now_us: u64) -> bool {
         let until_ns = self.until_ns[unit as usize].load(Ordering::Relaxed);
         until_ns > now_us * 1_000 + SECOND_NS
     }
 
-    /// How long it is over this, from now on.
+    /// Returns how long this unit stays over its limit.
     pub fn wait(&self, unit: Unit, now_us: u64) -> Duration {
         let until_ns = self.until_ns[unit as usize].load(Ordering::Relaxed);
         Duration::from_nanos(until_ns.saturating_sub(now_us * 1_000 + SECOND_NS))
     }
 
-    /// Spends.
+    /// Charges a cost to the account.
     pub fn spend(&self, cost: &Cost, limits: &Limits, now_us: u64) {
         self.used_us.store(now_us, Ordering::Relaxed);
         let now_ns = now_us * 1_000;
@@ -263,19 +261,19 @@ impl Account {
                     until_ns.max(now_ns).saturating_add(took_ns).min(now_ns + AHEAD_NS)
                 };
                 let set = |until_ns| Some(next(until_ns));
-                // It always sets something.
+                // The update can't fail: it always has a new value.
                 let _ = self.until_ns[at].fetch_update(Ordering::Relaxed, Ordering::Relaxed, set);
             }
         }
     }
 
-    /// Counts something that was refused for a limit.
+    /// Counts a rejection.
     pub fn refused(&self, now_us: u64) {
         self.used_us.store(now_us, Ordering::Relaxed);
         self.spent[UNITS].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes part in the means; called by one thread at a time.
+    /// Updates the means; called by one thread at a time.
     fn tick(&self, milliseconds: u64) {
         for (spent, (before, rate)) in
             self.spent.iter().zip(self.before.iter().zip(self.rates.iter()))
@@ -289,23 +287,23 @@ impl Account {
     }
 }
 
-/// By what the noisiest are found.
+/// The measure by which the noisiest are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// This unit.
+    /// The use of this unit.
     Unit(Unit),
-    /// What was refused for a limit.
+    /// Rejections.
     Refusals,
 }
 
-/// What somebody does in a second, as a mean of the last few.
+/// What a subject does in a second, as a mean of the last few.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Noise {
-    /// Who.
+    /// The subject.
     pub subject: Subject,
     /// By [`Unit`].
     pub per_second: [f64; UNITS],
-    /// What was refused for a limit.
+    /// Rejections per second.
     pub refusals_per_second: f64,
 }
 
@@ -328,7 +326,7 @@ impl Default for Quotas {
 }
 
 impl Quotas {
-    /// Room for so many accounts.
+    /// Makes quotas with at most so many accounts.
     pub fn new(accounts_max: usize) -> Self {
         Quotas {
             sketch: Sketch::default(),
@@ -345,14 +343,14 @@ impl Quotas {
         usize::try_from(self.hasher.hash_one(who) >> 32).unwrap_or(0) % Sketch::CELLS
     }
 
-    /// The accounts of a part have counters of their own.
+    /// Locks the part with the accounts of a counter. Each counter belongs to one part.
     fn part(&self, cell: usize) -> MutexGuard<'_, HashMap<Subject, Arc<Account>>> {
         let part = &self.parts[cell / (Sketch::CELLS / PARTS)];
         part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The account of somebody who is about to use this, to be charged: one is made when it is more than
-    /// is free in this second. Nothing where it is not, and where there is no capacity.
+    /// Returns the account to charge for this cost, if the subject has one. Otherwise makes one if the use is more
+    /// than is free in this second, and there is capacity.
     pub fn account(
         &self,
         who: Who<'_>,
@@ -386,12 +384,12 @@ impl Quotas {
         Some(account)
     }
 
-    /// How many accounts there are.
+    /// Returns the number of accounts.
     pub fn accounts(&self) -> usize {
         self.accounts.load(Ordering::Relaxed)
     }
 
-    /// How many there may be.
+    /// Returns the limit of accounts.
     pub fn accounts_max(&self) -> usize {
         self.accounts_max
     }
@@ -401,7 +399,7 @@ impl Quotas {
         self.without_account.load(Ordering::Relaxed)
     }
 
-    /// To be called about once a second, by one thread: forgets who has been quiet, and takes the means.
+    /// Forgets quiet accounts, and updates the means. One thread calls this about once a second.
     pub fn tick(&self, now_us: u64) {
         let before_us = self.ticked_us.swap(now_us, Ordering::Relaxed);
         let milliseconds = now_us.saturating_sub(before_us) / 1_000;
@@ -411,7 +409,7 @@ impl Quotas {
             part.retain(|_, account| {
                 account.tick(milliseconds);
                 let quiet_us = now_us.saturating_sub(account.used_us.load(Ordering::Relaxed));
-                // Who still holds it may spend from it at any time.
+                // A caller that still has the account may charge it at any time.
                 quiet_us < QUIET_US || Arc::strong_count(account) > 1
             });
             if part.len() < before {
@@ -425,8 +423,8 @@ impl Quotas {
         }
     }
 
-    /// Who does most of this, the noisiest first; who does nothing of it is left out. It looks at all
-    /// accounts.
+    /// Returns the subjects that do most of this, the noisiest first, without those that do nothing of it. Scans
+    /// all accounts.
     pub fn noisiest(&self, by: By, limit: usize) -> Vec<Noise> {
         let at = match by {
             By::Unit(unit) => unit as usize,
@@ -443,7 +441,7 @@ impl Quotas {
                 }
             }
             drop(part);
-            // Never more than twice what is asked for, and a part.
+            // `found` never has more than twice `limit`, and a part.
             if found.len() > limit {
                 found.sort_by_key(order);
                 found.truncate(limit);

@@ -1,11 +1,10 @@
-//! Who does more than a little in a second: counters by a hash, which several may share. Who shares one
-//! with others is taken for busy too early, never too late.
+//! Finds subjects that do more than a little in a second: counters by a hash, which several may share. A subject
+//! that shares one counts as busy too early, never too late.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// What a counter's bits mean: whether somebody with this hash has an account, the second that was counted
-/// last (modulo 256), and what was counted in it. A count that is 256 s old is taken for a new one, which
-/// is too early again.
+/// The bits of a counter: whether a subject with this hash has an account, the second that was counted last (modulo
+/// 256), and the count in it. A count that is 256 s old passes for a new one, which is too early again.
 const HAS_ACCOUNT: u16 = 1 << 15;
 const SECOND_SHIFT: u32 = 7;
 const COUNT: u16 = (1 << SECOND_SHIFT) - 1;
@@ -25,12 +24,12 @@ impl Sketch {
     /// How many counters there are: a multiple of the parts of the table of accounts.
     pub const CELLS: usize = 1 << 16;
 
-    /// Whether a user or address with this hash has an account.
+    /// Returns true if a subject with this hash has an account.
     pub fn has_account(&self, cell: usize) -> bool {
         self.cells[cell].load(Ordering::Relaxed) & HAS_ACCOUNT != 0
     }
 
-    /// Counts, and gives what was counted in this second.
+    /// Adds to a counter. Returns its count in this second.
     pub fn add(&self, cell: usize, weight: u64, now_us: u64) -> u64 {
         let second = u16::from((now_us / 1_000_000).to_le_bytes()[0]) << SECOND_SHIFT;
         let most = u64::from(COUNT);
@@ -42,17 +41,17 @@ impl Sketch {
         };
         let set = |seen| Some(next(seen));
         let cell = &self.cells[cell];
-        // It always sets something.
+        // The update can't fail: it always has a new value.
         let (Ok(seen) | Err(seen)) = cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set);
         u64::from(next(seen) & COUNT)
     }
 
-    /// Notes that a user or address with this hash has an account.
+    /// Notes that a subject with this hash has an account.
     pub fn add_account(&self, cell: usize) {
         self.cells[cell].fetch_or(HAS_ACCOUNT, Ordering::Relaxed);
     }
 
-    /// Of the counters from the first one on, only these still have an account.
+    /// Clears the mark of an account in the counters from `first` on that have none any more.
     pub fn keep(&self, first: usize, with_account: &[bool]) {
         for (cell, with_account) in self.cells[first..].iter().zip(with_account) {
             if !with_account {

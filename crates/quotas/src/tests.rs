@@ -4,10 +4,10 @@ const SECOND_US: u64 = 1_000_000;
 
 const COMMAND: Cost = Cost::NOTHING.with(Unit::Commands, 1);
 
-/// What is refused at once below this limit.
+/// A limit below 8: nothing is free, and an account is made at once.
 const EXACT: Limits = Limits::NONE.with(Unit::Commands, 7);
 
-/// Asks for something as a server does.
+/// Charges a cost as a server does. Returns true if it passes.
 fn charge(quotas: &Quotas, who: Who<'_>, cost: &Cost, limits: &Limits, now_us: u64) -> bool {
     let Some(account) = quotas.account(who, cost, limits, now_us) else {
         return true;
@@ -21,7 +21,7 @@ fn charge(quotas: &Quotas, who: Who<'_>, cost: &Cost, limits: &Limits, now_us: u
     !over
 }
 
-/// An account that is made in any case.
+/// Makes an account in any case.
 fn account(quotas: &Quotas, name: &str, now_us: u64) -> Option<Arc<Account>> {
     quotas.account(Who::User(name), &COMMAND, &EXACT, now_us)
 }
@@ -40,8 +40,8 @@ fn an_account_lets_a_second_pass_at_once_and_then_its_share() {
     assert!(charge(&quotas, Who::User("bob"), &COMMAND, &limits, 7_000_000));
 }
 
-/// Whatever the limit, the speed and the pauses: what passes within any time is what the limit allows,
-/// a second's worth ahead of it, and what is free.
+/// For any limit, speed and pauses: within any time passes what the limit allows, a second's worth ahead of it, and
+/// what is free.
 #[test]
 fn a_limit_lets_pass_what_it_says_and_what_is_free() {
     for seed in 0..300 {
@@ -56,7 +56,7 @@ fn a_limit_lets_pass_what_it_says_and_what_is_free() {
         let limits = Limits::NONE.with(unit, limit);
         let cost = Cost::NOTHING.with(Unit::Commands, 1).with(unit, each);
         let quotas = Quotas::default();
-        // What one turn of asking asks for, and how long it then waits.
+        // The requests of one round, and the pause behind it.
         let (times, gap_us) = (1 + random.below(20_u32), 1 + random.below(300_000_u64));
         let began_us = random.below(10_000_000_u64);
         let (mut now_us, mut passed, mut requested) = (began_us, 0, 0);
@@ -71,12 +71,12 @@ fn a_limit_lets_pass_what_it_says_and_what_is_free() {
         }
         let seconds = (now_us - gap_us - began_us) as f64 / SECOND_US as f64;
         let allowed = limit as f64 * (seconds + 1.0);
-        // What is free is a number of requests of up to 4 KiB.
+        // Free use is a number of requests of up to 4 KiB.
         let free = match unit {
             Unit::Bytes => 2 * u64::from(limits.free(&cost)) * FREE_BYTES,
             Unit::Commands | Unit::Publishes | Unit::Joins => 2 * u64::from(limits.free(&cost)),
         };
-        // One is let through as long as the limit isn't reached.
+        // One request passes as long as the limit isn't reached.
         let most = allowed + (free + each) as f64;
         assert!(passed as f64 <= most, "seed {seed}: {passed} of {requested} passed, {most} may");
         let least = (requested as f64).min(allowed) * 0.99 - each as f64;
@@ -95,7 +95,7 @@ fn a_crowd_of_which_each_does_a_little_has_no_accounts() {
         }
     }
     assert_eq!(quotas.accounts(), 0);
-    // Who goes on has one.
+    // A user that goes on gets one.
     for _ in 0..=limits.free(&cost) {
         charge(&quotas, Who::User("busy"), &cost, &limits, 10 * SECOND_US);
     }
@@ -114,7 +114,7 @@ fn what_is_free_is_a_part_of_the_lowest_limit_of_what_is_used() {
     assert_eq!([1, 32 << 10, 1 << 20].map(|limit| of(Unit::Bytes, limit)), [0, 1, 16]);
     let raised = Limits::NONE.with(Unit::Joins, 1).with(Unit::Joins, 1_000);
     assert_eq!((raised.free(&all), raised.any(), Limits::NONE.any()), (16, true, false));
-    // Who is in no hurry with what is limited needs no account for the rest.
+    // A low limit of one unit makes no accounts for the use of others.
     let publishes = Limits::NONE.with(Unit::Publishes, 5).with(Unit::Joins, 80);
     assert_eq!(
         [Unit::Publishes, Unit::Joins, Unit::Commands].map(|unit| publishes.free(&one(unit))),
@@ -136,7 +136,7 @@ fn one(unit: Unit) -> Cost {
 fn who_has_an_account_is_charged_for_everything() {
     let (quotas, limits) = (Quotas::default(), Limits::NONE.with(Unit::Commands, 100));
     let mut passed = 0;
-    // In each second less than is free, but for the first.
+    // After the first second, the key does less than is free.
     for second in 0..4 {
         let times = if second == 0 { 200 } else { 10 };
         for _ in 0..times {
@@ -161,7 +161,7 @@ fn only_what_is_limited_and_requested_for_counts() {
     assert_eq!(account.over(&joins, &Limits::NONE, 1), None, "0 is no limit");
     let wait = account.wait(Unit::Joins, 1);
     assert_eq!((wait, account.wait(Unit::Commands, 1)), (Duration::from_secs(9), Duration::ZERO));
-    // Whatever it was, it is over soon.
+    // However much it was, the account is open again soon.
     assert_eq!(account.over(&joins, &limits, AHEAD_NS / 1_000), None);
 }
 
@@ -181,7 +181,7 @@ fn quiet_users_are_forgotten_and_accounts_are_limited() {
     assert_eq!(quotas.accounts(), 1);
     let again = quotas.account(Who::User("held"), &COMMAND, &Limits::NONE, QUIET_US).unwrap();
     assert!(Arc::ptr_eq(&account, &again));
-    // Who was forgotten begins anew.
+    // A forgotten user begins anew.
     assert!(quotas.account(Who::User("u1"), &COMMAND, &Limits::NONE, QUIET_US).is_none());
     assert!(make("u150", QUIET_US).is_some());
 }

@@ -1,9 +1,9 @@
 //! Random numbers of a seed: the same seed gives the same numbers, on every machine and in every
 //! version. So a run of a simulation, of the load generator or of a test repeats.
 //!
-//! It is the generator of `oorandom` (PCG, O'Neill 2014), whose numbers change with a major version
-//! only. Whoever has seen some numbers can tell the next: what must not be guessed comes from the
-//! kernel instead (`getrandom`).
+//! It is the generator of `oorandom` (PCG, O'Neill 2014), whose numbers change with a major version only. A reader
+//! of some numbers can compute the next: numbers that must not be guessed come from the kernel instead
+//! (`getrandom`).
 
 #![forbid(unsafe_code)]
 
@@ -82,7 +82,7 @@ macro_rules! bounds {
     };
 }
 
-// With `i32`, which a literal is when nothing else says.
+// With `i32`, the type of a literal without a suffix.
 bounds!(i32 u8 u32 u64 usize);
 
 #[cfg(test)]
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!((random.bytes(0).len(), random.bytes(13).len()), (0, 13));
     }
 
-    /// Whoever has noted a seed must find its run again: a generator with other numbers is another.
+    /// A noted seed must repeat its run: a generator with other numbers is another.
     #[test]
     fn a_seed_has_the_same_numbers_for_ever() {
         let mut random = Random::new(7);

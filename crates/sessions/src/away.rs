@@ -3,23 +3,23 @@
 use crate::contract::{Now, SessionInfo};
 use crate::session::{Session, WITHOUT_END, Will};
 
-/// A session that nobody is connected to.
+/// A session without a connection.
 pub(crate) struct Away {
     pub session: Session,
-    /// Since when, by the time of day and by the time of ages, in seconds since 1970. They differ where its client left while
-    /// the time of day was doubted.
+    /// When the client left, by the time of day and by the time of ages, in seconds since 1970. They differ if its
+    /// client left while the time of day was doubted.
     pub since: Now,
-    /// What is published if nobody comes back, and when, by the time of ages in seconds since 1970.
+    /// The will to publish if the client does not come back, and when, by the time of ages in seconds since 1970.
     pub will: Option<(Will, u64)>,
-    /// The memory that it takes, roughly.
+    /// Its approximate memory, in bytes.
     pub bytes: usize,
 }
 
-/// What a session takes where it is found: a key in several tables, and their room.
+/// Bytes of a session's keys in several tables, and of their free capacity.
 const PLACE_BYTES: usize = 256;
 
 impl Away {
-    /// A client is away since then; its will waits.
+    /// Makes the session of a client that left at this time; its will waits.
     pub fn new(session: Session, since: Now, will: Option<Will>) -> Self {
         let bytes = PLACE_BYTES + session.bytes() + will.as_ref().map_or(0, Will::bytes);
         let will = will.map(|will| {
@@ -29,25 +29,25 @@ impl Away {
         Away { session, since, will, bytes }
     }
 
-    /// Whether its client left while the time of day was doubted.
+    /// Returns true if its client left while the time of day was doubted.
     pub fn is_doubted(&self) -> bool {
         self.since.doubted_s() > 0
     }
 
-    /// The time of day is doubted no longer: ages are counted by a time that has jumped forwards by so much.
+    /// Ends the doubt about the time of day: the time of ages has jumped forwards by so much.
     pub fn end_doubt(&mut self, jump_s: u64) {
         self.since = Now::at(self.since.age_s.saturating_add(jump_s));
         self.will.iter_mut().for_each(|(_, due_s)| *due_s = due_s.saturating_add(jump_s));
     }
 
-    /// Its will is published, or dropped.
+    /// Takes its will, to be published or dropped.
     pub fn take_will(&mut self) -> Option<Will> {
         let (will, _) = self.will.take()?;
         self.bytes -= will.bytes();
         Some(will)
     }
 
-    /// When it is over, by the time of ages; nothing where it has no end.
+    /// Returns when it expires, by the time of ages; `None` if it never does.
     pub fn over_s(&self) -> Option<u64> {
         self.after_its_time(self.since.age_s)
     }
@@ -71,7 +71,7 @@ impl Away {
         }
     }
 
-    /// When there is something to do about it, by the time of ages.
+    /// Returns when its will is due or it expires, whichever comes first, by the time of ages.
     pub fn due_s(&self) -> Option<u64> {
         let will_s = self.will.as_ref().map(|(_, due_s)| *due_s);
         [will_s, self.over_s()].into_iter().flatten().min()

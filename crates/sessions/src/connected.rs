@@ -1,9 +1,8 @@
-//! Who is connected: a table of 12 bytes a client, and a little room, that grows in small steps.
+//! Connected clients: a table of 12 bytes for each client, with little spare capacity, that grows in small steps.
 
 use model::ConnectionId;
 
-/// A connected client. Two clients that share all 48 bits of the hash are taken for one here, and told apart by
-/// the shard.
+/// A connected client. Two clients that share all 48 bits of the hash count as one here; the shard tells them apart.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Entry {
     hash: [u16; 3],
@@ -16,29 +15,29 @@ const _: () = assert!(size_of::<Entry>() == 12);
 /// Entries of a page.
 const PAGE: usize = if cfg!(test) { 8 } else { 128 };
 
-/// How many pages before and behind a full one are asked for room.
+/// How many pages before and behind a page without capacity may take an entry for it.
 const REACH: usize = 4;
 
 /// Entries in the order of their hashes, in pages of one size.
 ///
-/// A page that is full gives to those before and behind it, and splits only where they are full too. So nine
-/// tenths of the capacity are in use, at any time; a table that doubles is half empty at times, and leaves behind what
-/// it grew out of, which nothing else may fit into.
+/// A page without capacity moves entries to those before and behind it, and splits only if they have no capacity
+/// either. So nine tenths of the capacity are in use at any time. A table that doubles is half empty at times, and
+/// frees a block that nothing else may fit into.
 #[derive(Default)]
 pub(crate) struct Connected {
-    /// None is empty.
+    /// The pages; none is empty.
     pages: Vec<Vec<Entry>>,
 }
 
 impl Connected {
-    /// Who has it: the shard and the slot.
+    /// Returns the shard and the slot of the connected client.
     pub(crate) fn owner(&self, hash: u64) -> Option<(u16, u32)> {
         let (page, at) = self.find(low(hash));
         let entry = self.pages.get(page)?.get(at.ok()?)?;
         Some((entry.shard, entry.slot()))
     }
 
-    /// Notes who has it now, in place of who had.
+    /// Sets the owner, and replaces the one before.
     pub(crate) fn set_owner(&mut self, hash: u64, id: ConnectionId) {
         let entry = Entry::new(hash, id);
         match self.find(entry.hash) {
@@ -47,7 +46,7 @@ impl Connected {
         }
     }
 
-    /// True where the connection was the owner.
+    /// Removes the owner. Returns true if the connection was the owner.
     pub(crate) fn clear_owner(&mut self, hash: u64, id: ConnectionId) -> bool {
         let entry = Entry::new(hash, id);
         let (page, Ok(at)) = self.find(entry.hash) else { return false };
@@ -55,7 +54,7 @@ impl Connected {
             return false;
         }
         self.pages[page].remove(at);
-        // Far from where it splits again.
+        // Joins pages only far below the size at which they split.
         for left in [page.saturating_sub(1), page] {
             if let Some([one, other]) = self.pages.get_mut(left..left + 2)
                 && one.len() + other.len() <= PAGE / 2
@@ -74,7 +73,7 @@ impl Connected {
         true
     }
 
-    /// In which page it is, or would be, and where in it.
+    /// Returns the page for a hash, and its position there, which may not contain it.
     fn find(&self, hash: [u16; 3]) -> (usize, Result<usize, usize>) {
         let begins = |page: &Vec<Entry>| page.first().is_some_and(|first| first.hash <= hash);
         let page = self.pages.partition_point(begins).saturating_sub(1);
@@ -86,8 +85,8 @@ impl Connected {
         self.pages.get(page).map_or(0, |page| PAGE - page.len())
     }
 
-    /// Inserts an entry where it belongs. From a full page on each gives one to the next, up to one that has
-    /// room; where that is too far, the page splits.
+    /// Inserts an entry at its position. From a full page on each page moves an entry to the next one, up to one that
+    /// has capacity; if that is too far, the page splits.
     fn insert(&mut self, page: usize, at: usize, mut entry: Entry) {
         if self.pages.is_empty() {
             self.pages.push(Vec::with_capacity(PAGE));
@@ -138,7 +137,7 @@ impl Entry {
     }
 }
 
-/// The 48 bits of a hash that are noted.
+/// Returns the 48 bits of a hash that the table stores.
 fn low(hash: u64) -> [u16; 3] {
     #[expect(clippy::cast_possible_truncation, reason = "three parts")]
     [(hash >> 32) as u16, (hash >> 16) as u16, hash as u16]
@@ -158,7 +157,7 @@ mod tests {
         ConnectionId { node: NodeId(1), shard, slot, serial: 0 }
     }
 
-    /// Hashes that crowd at both ends and in the middle, and some that are far apart.
+    /// Generates hashes that crowd at both ends and in the middle, and some that are far apart.
     fn hash() -> impl Strategy<Value = u64> {
         prop_oneof![
             0..40_u64,

@@ -1,51 +1,50 @@
-//! Messages that are confirmed: what is under way between a client and the server, by packet
-//! identifier (MQTT 5.0, sections 4.3 and 4.4; 3.1.1 the same).
+//! Messages with acknowledgements: those in flight between a client and the server, by packet identifier (MQTT 5.0,
+//! sections 4.3 and 4.4; 3.1.1 the same).
 
 use std::collections::VecDeque;
 
 use minicbor::{Decode, Encode};
 use model::{Name, Qos};
 
-/// What is under way in both directions. Nothing of it is sent again on the connection on which it was
-/// sent: only the next one repeats it.
+/// The messages in flight in both directions. A message is not sent again on its own connection: only the next
+/// connection repeats it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// The packet identifier that was given last; 0 at the beginning.
+    /// The last packet identifier; 0 at the beginning.
     last_id: u16,
-    /// To the client, in the order in which it was sent.
+    /// Messages to the client, in the order in which they were sent.
     out: VecDeque<Outgoing>,
-    /// Packet identifiers of messages with QoS 2 from the client, which it has not released yet. In
-    /// order.
+    /// Packet identifiers of messages with QoS 2 from the client, which it has not released yet. In order.
     incoming: Vec<u16>,
 }
 
-/// A message to the client that is not done.
+/// A message to the client in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
     /// Its packet identifier; never 0.
     pub id: u16,
-    /// How far it is.
+    /// Its state.
     pub state: State,
-    /// Where it is read again for the next connection; nothing in a session that has no next one.
+    /// The source from which the next connection reads it again; `None` in a session without a next one.
     pub source: Option<Box<Source>>,
 }
 
-/// How far a message to the client is.
+/// The state of a message to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(index_only)]
 pub enum State {
-    /// It was sent with QoS 1, and PUBACK is to come.
+    /// It was sent with QoS 1, and awaits PUBACK.
     #[n(1)]
     AtLeastOnce,
-    /// It was sent with QoS 2, and PUBREC is to come.
+    /// It was sent with QoS 2, and awaits PUBREC.
     #[n(2)]
     ExactlyOnce,
-    /// The client has it, PUBREL was sent, and PUBCOMP is to come. The message is not needed any more.
+    /// The client has it, and PUBREL was sent. It awaits PUBCOMP, and its payload is not needed any more.
     #[n(3)]
     Released,
 }
 
-/// Where a message can be read again.
+/// The position of a message in the history.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct Source {
@@ -55,71 +54,71 @@ pub struct Source {
     /// Its offset in the log of the topics with history.
     #[n(1)]
     pub offset: u64,
-    /// It was the topic's retained message.
+    /// True if it was the topic's retained message.
     #[n(2)]
     pub retained: bool,
-    /// The group that has chosen the session for it, by its name in the hub. Nothing where a subscription of the
-    /// session's own brings it.
+    /// The group that has chosen the session for it, by its name in the hub. `None` if it matches a subscription of
+    /// the session's own.
     #[n(3)]
     pub group: Option<Box<str>>,
 }
 
-/// What a client's PUBACK, PUBREC or PUBCOMP means.
+/// The effect of a client's PUBACK, PUBREC or PUBCOMP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Confirmed {
     /// The message is done.
     Done(Outgoing),
-    /// PUBREL is to be sent.
+    /// The server must send PUBREL.
     Release,
-    /// PUBREL was to be sent before.
+    /// The server has sent PUBREL before.
     Again,
-    /// Nothing with this packet identifier is under way.
+    /// No message with this packet identifier is in flight.
     Unknown,
-    /// Something else is to be said of it.
+    /// The message awaits another packet.
     Mismatched,
 }
 
 impl Confirmed {
-    /// Whether the client was to say that it has the message.
+    /// Returns true if the packet was the first reply to the message.
     pub fn is_expected(&self) -> bool {
         matches!(self, Confirmed::Done(_) | Confirmed::Release)
     }
 }
 
-/// What a message with QoS 2 from the client is.
+/// The state of a message with QoS 2 from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incoming {
-    /// It is new: it is to be published.
+    /// It is new, and must be published.
     New,
-    /// It was published before, and is only confirmed again.
+    /// It was published before, and is only acknowledged again.
     Again,
-    /// More are under way than may be.
+    /// Too many are in flight.
     TooMany,
 }
 
 impl Flow {
-    /// True when nothing is under way.
+    /// Returns true if no message is in flight.
     pub fn is_idle(&self) -> bool {
         self.out.is_empty() && self.incoming.is_empty()
     }
 
-    /// Messages to the client that are not done.
+    /// Returns the number of messages in flight to the client.
     pub fn in_flight(&self) -> usize {
         self.out.len()
     }
 
-    /// Messages with QoS 2 from the client that are not done.
+    /// Returns the number of messages with QoS 2 in flight from the client.
     pub fn incoming(&self) -> usize {
         self.incoming.len()
     }
 
-    /// What is under way to the client, in the order in which it was sent.
+    /// Returns the messages in flight to the client, in the order in which they were sent.
     pub fn out(&self) -> impl Iterator<Item = &Outgoing> {
         self.out.iter()
     }
 
-    /// A message is about to be sent: gives its packet identifier. Nothing where as many as `window` are
-    /// under way, at most 65,535, or where it needs none.
+    /// Adds a message that is about to be sent, and returns its packet identifier. `None` if `window` messages are in
+    /// flight, at most 65,535, or if it needs none.
     pub fn send(&mut self, qos: Qos, source: Option<Source>, window: usize) -> Option<u16> {
         let state = match qos {
             Qos::AtMostOnce => return None,
@@ -139,8 +138,7 @@ impl Flow {
         Some(id)
     }
 
-    /// These messages with QoS 2 were never sent: they are not under way any more. Gives where they can be read again, in
-    /// order.
+    /// Removes these messages with QoS 2, which were never sent. Returns their sources, in order.
     pub fn take_unsent(&mut self, ids: &[u16]) -> Vec<Source> {
         let is_unsent = |it: &Outgoing| it.state == State::ExactlyOnce && ids.contains(&it.id);
         let (unsent, out): (Vec<_>, _) = self.out.drain(..).partition(is_unsent);
@@ -148,13 +146,13 @@ impl Flow {
         unsent.into_iter().filter_map(|it| it.source.map(|source| *source)).collect()
     }
 
-    /// Where a message can be read again that the client has not confirmed.
+    /// Returns the source of a message that the client has not acknowledged.
     pub fn source(&self, id: u16) -> Option<&Source> {
         self.out.iter().find(|outgoing| outgoing.id == id)?.source.as_deref()
     }
 
-    /// How far the client has a topic when it has confirmed the message at this offset: everything up to the
-    /// place before the first that it has not.
+    /// Returns how far the client has a topic when it has acknowledged the message at this offset: up to the offset
+    /// before the first message that it has not acknowledged.
     pub fn has_through(&self, topic: &str, offset: u64) -> u64 {
         let sources = self.out.iter().filter_map(|outgoing| outgoing.source.as_deref());
         let before = sources.filter(|source| source.topic == topic && !source.retained);
@@ -162,12 +160,12 @@ impl Flow {
         before.map_or(offset, |before| before.min(offset))
     }
 
-    /// PUBACK has come.
+    /// Handles PUBACK.
     pub fn acknowledged(&mut self, id: u16) -> Confirmed {
         self.take_if(id, |state| state == State::AtLeastOnce)
     }
 
-    /// PUBREC has come; the client wants the message, or refuses it.
+    /// Handles PUBREC, by which the client accepts or rejects the message.
     pub fn received(&mut self, id: u16, refused: bool) -> Confirmed {
         if refused {
             return self.take_if(id, |state| state == State::ExactlyOnce);
@@ -185,12 +183,12 @@ impl Flow {
         }
     }
 
-    /// PUBCOMP has come.
+    /// Handles PUBCOMP.
     pub fn completed(&mut self, id: u16) -> Confirmed {
         self.take_if(id, |state| state == State::Released)
     }
 
-    /// A message with QoS 2 has come from the client, which may have so many under way.
+    /// Handles a message with QoS 2 from the client, which may have `max` in flight.
     pub fn receive(&mut self, id: u16, max: usize) -> Incoming {
         match self.incoming.binary_search(&id) {
             Ok(_) => Incoming::Again,
@@ -202,12 +200,12 @@ impl Flow {
         }
     }
 
-    /// Whether a message with QoS 2 has come under this packet identifier, which is not released yet.
+    /// Returns true if a message with QoS 2 came under this packet identifier and is not released yet.
     pub fn has_incoming(&self, id: u16) -> bool {
         self.incoming.binary_search(&id).is_ok()
     }
 
-    /// PUBREL has come, or the message could not be published. False when no such message is under way.
+    /// Handles PUBREL, or a message that could not be published. Returns false if no such message is in flight.
     pub fn release(&mut self, id: u16) -> bool {
         let place = self.incoming.binary_search(&id);
         if let Ok(at) = place {
@@ -216,9 +214,9 @@ impl Flow {
         place.is_ok()
     }
 
-    /// A message that was under way on an earlier connection can't be read again, or is not to be sent
-    /// again. True where PUBREL is to be sent: a client that has it keeps its identifier until then, and would take
-    /// the next message under that for the same.
+    /// Gives up a message of an earlier connection that can't be read again, or must not be sent again. Returns true
+    /// if PUBREL must be sent: a client that has the message reserves its identifier until then, and would mistake
+    /// the next message with that identifier for it.
     #[must_use]
     pub fn give_up(&mut self, id: u16) -> bool {
         let is = self.received(id, false);
@@ -240,7 +238,7 @@ impl Flow {
     }
 }
 
-/// A flow as it is stored and handed to other engines.
+/// A stored flow, which is also passed to other engines.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct FlowRecord {
@@ -264,7 +262,7 @@ struct OutgoingRecord {
 }
 
 impl Flow {
-    /// Writes it out.
+    /// Makes the record of the flow.
     pub fn export(&self) -> FlowRecord {
         let Flow { last_id, out, incoming } = self;
         let out = out.iter().map(|Outgoing { id, state, source }| OutgoingRecord {
@@ -277,7 +275,7 @@ impl Flow {
 }
 
 impl FlowRecord {
-    /// Reads it back. What can't be, a packet identifier that is 0 or there twice, is left out.
+    /// Makes a flow. Drops messages whose packet identifier is 0 or a duplicate.
     pub fn import(self) -> Flow {
         let mut flow = Flow { last_id: self.last_id, ..Flow::default() };
         for OutgoingRecord { id, state, source } in self.out {
@@ -310,7 +308,7 @@ mod tests {
         let one = flow.send(Qos::AtLeastOnce, source(1), 2).unwrap();
         let two = flow.send(Qos::ExactlyOnce, source(2), 2).unwrap();
         assert_eq!((one, two, flow.send(Qos::AtLeastOnce, None, 2)), (1, 2, None));
-        // What belongs to the other way means nothing.
+        // Packets of the other QoS have no effect.
         assert_eq!(flow.acknowledged(two), Confirmed::Mismatched);
         assert_eq!(flow.received(one, false), Confirmed::Mismatched);
         assert_eq!(flow.completed(two), Confirmed::Mismatched);
@@ -348,7 +346,7 @@ mod tests {
             flow.send(qos, source(offset), 9).unwrap();
         }
         assert_eq!(flow.received(4, false), Confirmed::Release);
-        // A message with QoS 1 leaves at once, and what the client has received was sent.
+        // A message with QoS 1 is sent at once, and a message that the client has received was sent.
         assert_eq!(flow.take_unsent(&[3, 2, 4, 9]), Vec::from_iter(source(3)));
         assert_eq!(flow.out().map(|it| it.id).collect::<Vec<_>>(), [1, 2, 4]);
     }

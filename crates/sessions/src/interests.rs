@@ -1,4 +1,4 @@
-//! What is retained for sessions.
+//! The topics that are retained for sessions.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,27 +8,27 @@ use filters::FilterTrie;
 use model::filter::has_wildcard;
 use model::{Name, Rules, TopicKind};
 
-/// The filters of the confirmed subscriptions of sessions that outlive their connections. A message to a
+/// The filters of subscriptions with acknowledgements of sessions that outlive their connections. A message to a
 /// topic that one of them matches is retained.
 #[derive(Default)]
 pub struct Interests {
     noted: RwLock<Noted>,
     count: AtomicUsize,
-    /// Which topics a filter may reach.
+    /// The rules that say which topics a filter may reach.
     rules: RwLock<Arc<Rules>>,
 }
 
-/// How many sessions have each filter.
+/// The number of sessions with each filter.
 #[derive(Default)]
 struct Noted {
-    /// Those that name one topic.
+    /// Filters that name one topic.
     topics: HashMap<Name, u32>,
-    /// The others.
+    /// All other filters.
     filters: FilterTrie<u32>,
 }
 
 impl Interests {
-    /// One more session has the filter.
+    /// Adds a session with the filter.
     pub fn add(&self, filter: &str) {
         let mut noted = self.write();
         if !has_wildcard(filter) {
@@ -41,7 +41,7 @@ impl Interests {
         self.count.store(noted.topics.len() + noted.filters.len(), Ordering::Relaxed);
     }
 
-    /// One session less has it.
+    /// Removes a session with the filter.
     pub fn remove(&self, filter: &str) {
         let mut noted = self.write();
         let sessions = match has_wildcard(filter) {
@@ -59,17 +59,17 @@ impl Interests {
         self.count.store(noted.topics.len() + noted.filters.len(), Ordering::Relaxed);
     }
 
-    /// Takes new rules.
+    /// Replaces the rules.
     pub fn set_rules(&self, rules: Arc<Rules>) {
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
     }
 
-    /// Different filters. Nearly free to ask.
+    /// Returns the number of different filters. Nearly free to call.
     pub fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Whether messages of the topic are retained for a session.
+    /// Returns true if messages of the topic are retained for a session.
     pub fn holds(&self, topic: &str) -> bool {
         if self.count() == 0 || matches!(TopicKind::of(topic), TopicKind::Filter(_)) {
             return false;

@@ -1,14 +1,13 @@
-//! Sessions of MQTT clients: what a client has subscribed to, and what is under way to it and from it.
-//! They may outlive its connections, and the process.
+//! Sessions of MQTT clients: a client's subscriptions, and its messages in flight. They may outlive its connections,
+//! and the process.
 //!
-//! A [`Flow`] is the state of all messages that are confirmed, by packet identifier; a [`Session`] has
-//! one, beside its subscriptions and its position. Messages themselves are not in it: it names them by
-//! their offsets in the history. [`Sessions`] is what the rest of the server calls; [`Local`] implements
-//! it for one process.
+//! A [`Flow`] is the state of all messages with acknowledgements, by packet identifier; a [`Session`] has one, beside
+//! its subscriptions and its position. It does not contain messages themselves: it names them by their offsets in the
+//! history. The rest of the server calls [`Sessions`]; [`Local`] implements it for one process.
 //!
 //! [`Retained`] are the last messages of topics that were published to be retained.
 //!
-//! Nothing here knows a clock, a thread or a socket. Times are seconds since 1970.
+//! This crate has no clock, thread or socket. Times are seconds since 1970.
 
 #![forbid(unsafe_code)]
 #![warn(
@@ -55,7 +54,7 @@ pub use session::{
 };
 pub use session_key::{Listing, SessionKey};
 
-/// Sessions and retained messages that end with the process.
+/// Makes sessions and retained messages that end with the process.
 pub fn in_memory(node: NodeId) -> (Arc<dyn Sessions>, Arc<dyn Retained>) {
     let sessions = Local::new(node, Arc::default(), None);
     (Arc::new(sessions), Arc::new(LocalRetained::new(None)))

@@ -1,4 +1,4 @@
-//! How many sessions of clients that are away each user has.
+//! The number of sessions of clients that are away, by user.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -9,8 +9,8 @@ use crate::session_key::SessionKey;
 /// The parts of the counts, each with a lock of its own.
 const SEGMENTS: usize = 64;
 
-/// Counts by the hash of the owner: names would take more than all the rest, and that two owners have one
-/// hash of 64 bits, keyed anew by each process, is not to be expected.
+/// Counts by the hash of the owner: names would take more memory than all the rest, and two owners with one hash of
+/// 64 bits, keyed anew by each process, are not to be expected.
 pub struct Owners {
     segments: Vec<Mutex<HashMap<u64, u32>>>,
     hasher: RandomState,
@@ -28,8 +28,8 @@ impl Owners {
         Some((hash, segment.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Counts a session by its key; false, and it is not counted, where its owner has so many. 0 is no limit.
-    /// One without an owner always has capacity.
+    /// Counts a session by its key. Returns false without counting it if its owner has `max` already. 0 is no limit.
+    /// A session without an owner always has capacity.
     pub fn enter(&self, key: &str, max: usize) -> bool {
         let Some((owner, mut counts)) = self.counts(key) else { return true };
         let count = counts.entry(owner).or_default();
@@ -40,7 +40,7 @@ impl Owners {
         true
     }
 
-    /// A session that was counted is no longer one of those.
+    /// Removes a counted session.
     pub fn leave(&self, key: &str) {
         let Some((owner, mut counts)) = self.counts(key) else { return };
         match counts.get_mut(&owner) {

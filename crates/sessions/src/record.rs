@@ -1,4 +1,4 @@
-//! Publications as they are stored and handed to other engines: CBOR, in which fields may be added.
+//! Publications in their stored form, which is also passed to other engines: CBOR, in which fields may be added.
 
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
@@ -25,7 +25,7 @@ pub mod name {
     /// Reads a name.
     ///
     /// # Errors
-    /// It is no text.
+    /// If it is not a text.
     pub fn decode<C>(d: &mut Decoder<'_>, _: &mut C) -> Result<Name, decode::Error> {
         d.str().map(Name::from)
     }
@@ -94,7 +94,7 @@ struct PropertiesRecord {
 }
 
 impl From<&Publication> for PublicationRecord {
-    /// Who is left out is not written: it names a connection.
+    /// Omits the excluded connection.
     fn from(publication: &Publication) -> Self {
         let Publication { topic, event, data, except: _, attributes, qos, retain } = publication;
         let payload = match data {
@@ -162,7 +162,7 @@ impl From<PublicationRecord> for Publication {
         Publication {
             event: event.map(Name::from),
             attributes: attributes.map(|it| Box::new(it.into())),
-            // A newer version may know more.
+            // A newer version may have other values.
             qos: Qos::from_number(qos).unwrap_or_default(),
             retain,
             ..Publication::new(topic, data)
@@ -189,7 +189,7 @@ impl From<AttributesRecord> for Attributes {
             properties: properties.map(|it| Box::new(it.into())),
             except_session,
             by_session,
-            // What the node says of itself is not written.
+            // The node's messages about itself are not stored.
             is_own: false,
         }
     }

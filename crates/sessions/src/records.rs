@@ -1,6 +1,6 @@
 //! Keys of records for another process.
 
-/// A key: what kind of record it is, and the name that it is about.
+/// Returns a key: the kind of record, and the name that it is about.
 pub(crate) fn key(kind: u8, name: &str) -> Vec<u8> {
     let mut key = Vec::with_capacity(1 + name.len());
     key.push(kind);
@@ -8,10 +8,10 @@ pub(crate) fn key(kind: u8, name: &str) -> Vec<u8> {
     key
 }
 
-/// What [`key`] was made of.
+/// Splits a [`key`] into its parts.
 ///
 /// # Errors
-/// When it is none.
+/// If it is not a key.
 pub(crate) fn parts(key: &[u8]) -> Result<(u8, &str), &'static str> {
     let (kind, name) = key.split_first().ok_or("a key is empty")?;
     let name = std::str::from_utf8(name).map_err(|_| "a key's name is no text")?;

@@ -1,9 +1,9 @@
 //! Messages that sessions leave to other members of their groups.
 //!
-//! A crash must not bring a session back with messages that another member has. So a message waits until the store
-//! has written that the session has it no longer.
+//! After a crash, a restored session must not have messages that another member has. So a message waits until the
+//! store has written that the session no longer has it.
 //!
-//! Then it is given to the group. While no member can take it, it waits, and messages of other groups go on. A group
+//! Then it goes to the group. While no member can take it, it waits, and messages of other groups go on. A group
 //! whose members could not take a message gets one message a second until they take one.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,38 +16,38 @@ use crate::contract::RedispatchOutcome;
 use crate::flow::Source;
 use crate::interests::Interests;
 
-/// The most messages that are noted. More are dropped, and counted.
+/// Messages, at most. Further ones are dropped, and counted.
 const MESSAGES_MAX: usize = 1 << 17;
 
-/// For how long a message waits for a member that can take it, in seconds. Then it is dropped, and counted.
+/// How long a message waits for a member that can take it, in seconds. Then it is dropped, and counted.
 const WAIT_SECONDS_MAX: u32 = 300;
 
 /// The messages, by numbers in their order.
 #[derive(Clone)]
 pub(crate) struct Redispatch {
     messages: Arc<Mutex<Messages>>,
-    /// The history retains their topics until they are with other members.
+    /// The history retains their topics until other members have them.
     interests: Arc<Interests>,
 }
 
 #[derive(Default)]
 struct Messages {
     next: u64,
-    /// The store may still have them in these sessions, by key.
+    /// Messages that the store may still have in these sessions, by key.
     unsettled: BTreeMap<u64, (Name, Source)>,
-    /// The store has been asked to confirm some of those.
+    /// True while the store is to confirm some of `unsettled`.
     is_settling: bool,
-    /// Another member may have these.
+    /// Messages that another member may have.
     settled: BTreeMap<u64, Settled>,
-    /// When each of those is dropped, by [`Messages::second`], with its number.
+    /// When each of `settled` is dropped, by [`Messages::second`], with its number.
     deadlines: BTreeSet<(u64, u64)>,
-    /// The groups of those.
+    /// The groups of `settled`.
     groups: BTreeMap<Box<str>, Group>,
-    /// The groups that may get a message, by the number of their first message that waits.
+    /// The groups that may get a message, by the number of their first waiting message.
     due: BTreeMap<u64, Box<str>>,
-    /// The one that the history reads now, to give it to a member.
+    /// The message that the history reads now for a member.
     read: Option<u64>,
-    /// How many seconds have passed.
+    /// The number of seconds that have passed.
     second: u64,
     dropped: u64,
 }
@@ -58,7 +58,7 @@ struct Settled {
     stage: Stage,
 }
 
-/// How far a message is.
+/// The stage of a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Waits,
@@ -71,28 +71,28 @@ enum Stage {
 /// The messages of one group.
 #[derive(Default)]
 struct Group {
-    /// Those that wait, by number.
+    /// The waiting messages, by number.
     waiting: BTreeSet<u64>,
-    /// How many others there are.
+    /// The number of its other messages.
     others: usize,
-    /// No member could take the last message whose end is known.
+    /// True if no member could take the last message with a known outcome.
     is_blocked: bool,
-    /// It may get one message all the same.
+    /// True if a blocked group may get one message all the same.
     may_retry: bool,
-    /// Its key among the groups that may get a message.
+    /// Its key in `Messages::due`.
     due: Option<u64>,
 }
 
-/// A message on its way to another process.
+/// The record of a message in a handover.
 #[derive(Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct RedispatchRecord {
-    /// The key of the session in which the store may have it.
+    /// The key of the session that may still have it in the store.
     #[n(0)]
     session: Option<String>,
     #[n(1)]
     source: Source,
-    /// For how many seconds it has waited for a member.
+    /// How many seconds it has waited for a member.
     #[cbor(n(2), default)]
     waited_s: u32,
 }
@@ -106,7 +106,7 @@ impl Messages {
         self.unsettled.len() + self.settled.len()
     }
 
-    /// Another member may have a message that has waited so long.
+    /// Releases a message for other members. It has waited for one for `waited_s` seconds.
     fn settle(&mut self, number: u64, source: Source, waited_s: u32) {
         let left_s = WAIT_SECONDS_MAX.saturating_sub(waited_s);
         let until = self.second + u64::from(left_s);
@@ -117,7 +117,7 @@ impl Messages {
         self.settled.insert(number, Settled { source, until, stage: Stage::Waits });
     }
 
-    /// Notes how far a message is; false where it is not there.
+    /// Sets the stage of a message. Returns false if the message does not exist.
     fn set(&mut self, number: u64, stage: Stage) -> bool {
         let Some(settled) = self.settled.get_mut(&number) else { return false };
         let before = std::mem::replace(&mut settled.stage, stage);
@@ -130,7 +130,7 @@ impl Messages {
         true
     }
 
-    /// Forgets a message that is with another member, or gone.
+    /// Removes a message that another member has, or that is gone.
     fn remove(&mut self, number: u64) -> Option<Source> {
         let Settled { source, until, stage } = self.settled.remove(&number)?;
         self.read.take_if(|read| *read == number);
@@ -152,7 +152,7 @@ impl Messages {
         self.update(&name);
     }
 
-    /// Notes whether a group may get a message.
+    /// Updates whether a group may get a message.
     fn update(&mut self, name: &str) {
         let Some(group) = self.groups.get_mut(name) else { return };
         group.due.take().into_iter().for_each(|number| drop(self.due.remove(&number)));
@@ -169,7 +169,7 @@ impl Messages {
 }
 
 impl Group {
-    /// Counts a message that is so far, or no longer.
+    /// Adds a message at a stage, or removes it.
     fn count(&mut self, number: u64, stage: Stage, is_there: bool) {
         match (stage, is_there) {
             (Stage::Waits, true) => _ = self.waiting.insert(number),
@@ -189,7 +189,7 @@ impl Redispatch {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what a session leaves, in order. Without a session no stored one has them.
+    /// Adds the messages that a session leaves, in order. Without a session no stored one has them.
     pub fn insert(&self, session: Option<&str>, sources: impl IntoIterator<Item = Source>) {
         let messages = &mut *self.messages();
         for source in sources {
@@ -209,8 +209,8 @@ impl Redispatch {
         }
     }
 
-    /// Returns the messages that the store is asked to confirm: those whose sessions it was given. None while it is
-    /// asked about others.
+    /// Returns the messages that the store must confirm: those whose sessions it was given. None while it confirms
+    /// others.
     pub fn begin(&self, is_unstored: impl Fn(&str) -> bool) -> Vec<u64> {
         let messages = &mut *self.messages();
         if messages.is_settling {
@@ -223,7 +223,8 @@ impl Redispatch {
         numbers
     }
 
-    /// The store has written what it was given before these messages, or can't write.
+    /// Handles the confirmation that the store has written everything from before these messages, or that it can't
+    /// write.
     pub fn on_settled(
         &self,
         numbers: &[u64],
@@ -233,7 +234,7 @@ impl Redispatch {
         let messages = &mut *self.messages();
         messages.is_settling = false;
         for number in numbers.iter().filter(|_| is_settled) {
-            // The store may have refused it meanwhile.
+            // The store may have rejected its session meanwhile.
             let Some((session, source)) = messages.unsettled.remove(number) else { continue };
             match is_unstored(&session) {
                 true => drop(messages.unsettled.insert(*number, (session, source))),
@@ -242,15 +243,14 @@ impl Redispatch {
         }
     }
 
-    /// A second has passed: groups that took nothing are tried again, and messages that have waited for too long are
-    /// dropped.
+    /// Counts a second: blocked groups may retry, and messages that have waited for too long are dropped.
     pub fn on_second(&self) {
         let messages = &mut *self.messages();
         messages.second += 1;
         while let Some((until, number)) = messages.deadlines.first().copied()
             && until <= messages.second
         {
-            // What became of one that is on its way is not known.
+            // The outcome of a passed message is unknown.
             let is_here = |it: &Settled| it.stage != Stage::Passed;
             messages.dropped += u64::from(messages.settled.get(&number).is_some_and(is_here));
             let Some(source) = messages.remove(number) else { break };
@@ -266,7 +266,7 @@ impl Redispatch {
         names.iter().for_each(|name| messages.update(name));
     }
 
-    /// The first message that another member may have; nothing while one is read.
+    /// Returns the first message that another member may have; `None` while one is read.
     pub fn poll(&self) -> Option<(u64, Source)> {
         let messages = &mut *self.messages();
         if messages.read.is_some() {
@@ -282,7 +282,7 @@ impl Redispatch {
         Some((number, messages.settled.get(&number)?.source.clone()))
     }
 
-    /// Says what became of a message. False where that is known, or it was not polled.
+    /// Sets the outcome of a message. Returns false if it has one already, or was not polled.
     pub fn on_done(&self, number: u64, outcome: RedispatchOutcome) -> bool {
         let messages = &mut *self.messages();
         let Some(Settled { stage, .. }) = messages.settled.get(&number) else { return false };
@@ -299,7 +299,7 @@ impl Redispatch {
         }
         messages.change_group(number, |group| match outcome {
             RedispatchOutcome::Passed => {}
-            // This has said nothing of the members.
+            // This outcome tells nothing about the members.
             RedispatchOutcome::Unread | RedispatchOutcome::Gone => group.may_retry = true,
             RedispatchOutcome::Taken => group.is_blocked = false,
             RedispatchOutcome::Untaken => (group.is_blocked, group.may_retry) = (true, false),
@@ -321,12 +321,12 @@ impl Redispatch {
         self.messages().len() == 0
     }
 
-    /// How many were dropped since the last call.
+    /// Returns how many were dropped since the last call.
     pub fn take_dropped(&self) -> u64 {
         std::mem::take(&mut self.messages().dropped)
     }
 
-    /// All messages, by number.
+    /// Returns the records of all messages, by number.
     pub fn export(&self) -> Vec<(u64, RedispatchRecord)> {
         let messages = self.messages();
         let settled = messages.settled.iter().map(|(number, Settled { source, until, .. })| {
@@ -341,7 +341,7 @@ impl Redispatch {
         settled.chain(unsettled).collect()
     }
 
-    /// Takes in what another process has exported; without a record it has the message no longer.
+    /// Imports a record of another process; without a record it no longer has the message.
     pub fn import(&self, number: u64, record: Option<RedispatchRecord>) {
         let messages = &mut *self.messages();
         messages.next = messages.next.max(number.saturating_add(1));
@@ -373,14 +373,14 @@ mod tests {
         Source { topic: "t".into(), offset, retained: false, group }
     }
 
-    /// The history has read a message, and it is on its way to a member. Gives its number and its offset.
+    /// Passes a message that the history has read to a member. Returns its number and its offset.
     fn pass(all: &Redispatch) -> Option<(u64, u64)> {
         let (number, source) = all.poll()?;
         assert!(all.on_done(number, RedispatchOutcome::Passed));
         Some((number, source.offset))
     }
 
-    /// Gives all that is ready to other members.
+    /// Gives all ready messages to other members. Returns their offsets.
     fn rest(all: &Redispatch) -> Vec<u64> {
         let next = || {
             let (number, offset) = pass(all)?;
@@ -403,7 +403,7 @@ mod tests {
         all.on_settled(&of_b, true, |_| false);
         assert_eq!(rest(&all), [3]);
         let others = all.begin(|_| false);
-        // The store can't write, then it refuses one of them.
+        // The store can't write, then it rejects one of them.
         all.on_settled(&others, false, |_| false);
         assert_eq!(rest(&all), []);
         let others = all.begin(|_| false);
@@ -437,14 +437,14 @@ mod tests {
         let interests = Arc::new(Interests::default());
         let all = Redispatch::new(interests.clone());
         all.insert(None, [source(1), source(2), source_of("h", 3), source(4), source_of("h", 5)]);
-        // Two were on their way when the first one came back.
+        // Two were passed when the first one came back.
         let (first, second) = (pass(&all).unwrap(), pass(&all).unwrap());
         assert_eq!((first.1, second.1), (1, 2));
         assert!(all.on_done(first.0, RedispatchOutcome::Untaken));
         assert!(all.on_done(second.0, RedispatchOutcome::Untaken));
         assert!(!all.on_done(second.0, RedispatchOutcome::Untaken), "that is known");
         assert_eq!(rest(&all), [3, 5]);
-        // One message a second says whether the members have capacity.
+        // One message a second shows whether the members have capacity.
         for _ in 0..3 {
             all.on_second();
             let (number, offset) = pass(&all).unwrap();
@@ -490,7 +490,7 @@ mod tests {
             all.on_second();
             assert_eq!((all.take_dropped(), interests.holds("t")), (1, true));
             assert!(!all.on_done(number, RedispatchOutcome::Taken));
-            // One of the others has come to a member when its time is over.
+            // One of the others was passed to a member when its time is over.
             let (taken, _) = pass(&all).unwrap();
             (0..100).for_each(|_| all.on_second());
             assert_eq!((all.take_dropped(), all.is_empty()), (1, true));

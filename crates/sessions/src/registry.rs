@@ -1,4 +1,4 @@
-//! Who has which session, over all shards of a process.
+//! The connections of sessions, over all shards of a process.
 
 mod handover;
 
@@ -33,11 +33,11 @@ const CONNECTED_MAX: usize = 1_000;
 pub struct Local {
     segments: Vec<Mutex<Segment>>,
     node: NodeId,
-    /// Clients choose their identifiers.
+    /// Keyed, because clients choose their identifiers.
     hasher: RandomState,
     interests: Arc<Interests>,
     storage: Option<Arc<dyn Storage>>,
-    /// Sessions that the store may have as they were before.
+    /// Sessions whose records in the store may be out of date.
     unstored: Unstored,
     sessions_max: AtomicUsize,
     owners: Owners,
@@ -62,17 +62,17 @@ struct Counts {
     taken_over: AtomicU64,
 }
 
-/// What is known of the sessions whose keys have a part of all hashes.
+/// The sessions whose keys have a part of all hashes.
 #[derive(Default)]
 struct Segment {
-    /// Who is connected.
+    /// The connected clients.
     connected: Connected,
     /// Sessions that outlive their connections.
     persistent: HashMap<Name, PersistentSession>,
-    /// Connections that wait for a session that another one has still.
+    /// Connections that wait for a session that another one still has.
     claims: HashMap<Name, Waiting>,
-    /// When something is to be done about a session of nobody, by the time of ages in seconds since 1970: each at most
-    /// once.
+    /// When an away session expires or its will is due, by the time of ages in seconds since 1970: each session at
+    /// most once.
     due: BTreeSet<(u64, Name)>,
     /// Sessions of clients that left while the time of day was doubted.
     doubted: BTreeSet<Name>,
@@ -81,33 +81,33 @@ struct Segment {
 /// A session that outlives its connection.
 #[derive(Default)]
 struct PersistentSession {
-    /// The session, while nobody is connected to it.
+    /// The session, while its client is away.
     away: Option<Box<Away>>,
-    /// The filters that are noted as interests for it.
+    /// The filters that are counted as interests for it.
     interests: Vec<Name>,
 }
 
 /// A connection that waits for a session.
 struct Waiting {
-    /// Which one; nothing when it has gone meanwhile.
+    /// The connection; `None` if it has ended meanwhile.
     by: Option<ConnectionId>,
-    /// It wants the session to end.
+    /// True if it wants the session to end.
     clean: bool,
-    /// Connections that have still to let go: the one with the session, and those that waited before.
+    /// Connections that must still release the session: its owner, and those that waited before.
     awaited: Vec<ConnectionId>,
-    /// What was let go.
+    /// The released session.
     session: Option<Session>,
-    /// What is published if nobody takes it up.
+    /// The will to publish if no connection takes the session.
     will: Option<Will>,
 }
 
-/// Whether two ids name one slot. The serial of a connection that has still to let go is not known.
+/// Returns true if two ids name one slot. The serial of a connection that must still release its session is unknown.
 fn is_same(a: ConnectionId, b: ConnectionId) -> bool {
     (a.shard, a.slot) == (b.shard, b.slot)
 }
 
 impl Local {
-    /// No session yet. `node` is in the ids of all connections here.
+    /// Makes an empty registry. `node` is in the ids of all connections here.
     pub fn new(node: NodeId, interests: Arc<Interests>, storage: Option<Arc<dyn Storage>>) -> Self {
         let segments = (0..SEGMENTS).map(|_| Mutex::default()).collect();
         let limits = Limits::default();
@@ -132,8 +132,8 @@ impl Local {
         }
     }
 
-    /// Takes in what a store holds of sessions: records by part and key, in any order. The connections
-    /// that they had ended with the process, now at the latest. Gives how many could not be read.
+    /// Loads a store's records of sessions, by part and key, in any order. Their connections ended with the process,
+    /// now at the latest. Returns how many records could not be read.
     pub fn load(
         &self,
         records: impl IntoIterator<Item = (Part, String, Vec<u8>)>,
@@ -161,7 +161,7 @@ impl Local {
                 self.store(Part::Progress, &key, None, None);
             }
             if !session.outlives() {
-                // Its client may have had them since: how far it is was not stored any more.
+                // Its client may have got the messages since: its progress was not stored any more.
                 session.refs.clear();
             }
             let since = since_s.map_or(now, |since_s| Now {
@@ -172,11 +172,11 @@ impl Local {
             let mut segment = self.segment(&key).1;
             let key = Name::from(key);
             let interests = self.note_interests(&away.session, Vec::new());
-            // What was stored is kept, also where the limit is another one than it was.
+            // A stored session stays even if the limit has changed.
             self.owners.enter(&key, 0);
             self.put_in(&mut segment, &key, away, interests);
         }
-        // What is left of a session that is gone.
+        // The progress of sessions that no longer exist.
         for key in progress.into_keys() {
             self.store(Part::Progress, &key, None, None);
         }
@@ -193,12 +193,12 @@ impl Local {
         (hash, self.segments[at].lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// All segments, one after the other.
+    /// Returns all segments, one after the other.
     fn segments(&self) -> impl Iterator<Item = MutexGuard<'_, Segment>> {
         self.segments.iter().map(|segment| segment.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Has the store take a record, or remove it. Notes the key where the store does not.
+    /// Gives a record to the store, or removes it there. Records the key if the store rejects it.
     fn store(&self, part: Part, key: &str, value: Option<Vec<u8>>, done: Option<Done>) -> bool {
         let Some(storage) = &self.storage else {
             done.into_iter().for_each(|done| done(true));
@@ -227,20 +227,20 @@ impl Local {
         self.store(Part::Progress, key, record, done)
     }
 
-    /// Notes what is to be retained for a session in place of what was. Gives that.
+    /// Replaces the interests of a session, and returns the new ones.
     fn note_interests(&self, session: &Session, before: Vec<Name>) -> Vec<Name> {
         self.replace_interests(session.interests().map(Name::from).collect(), before)
     }
 
     fn replace_interests(&self, now: Vec<Name>, before: Vec<Name>) -> Vec<Name> {
-        // What stays must not be gone in between.
+        // Adds before it removes, so that a common filter is never missing in between.
         now.iter().for_each(|filter| self.interests.add(filter));
         before.iter().for_each(|filter| self.interests.remove(filter));
         now
     }
 
-    /// A session has ended. What groups have chosen it for other members get. `persistent` is there where it outlived its
-    /// connections.
+    /// Ends a session. Other members get the messages for which groups have chosen it. `persistent` is set if it
+    /// outlived its connections.
     fn forget(&self, key: &str, persistent: Option<PersistentSession>, session: Option<&Session>) {
         if persistent.is_some() {
             self.store_away(key, None);
@@ -249,13 +249,13 @@ impl Local {
         if messages.peek().is_some() {
             self.redispatch.insert(Some(key), messages.cloned());
         }
-        // Last, or the history would drop what other members are to get.
+        // Last, or the history would drop the messages for other members.
         let interests = persistent.iter().flat_map(|persistent| &persistent.interests);
         interests.for_each(|filter| self.interests.remove(filter));
     }
 
-    /// Has the store take the session of a client that is away, or that it is gone: as soon as there is room for what
-    /// nobody waits for.
+    /// Gives the store the session of a client that is away, or the end of it: as soon as the store has capacity for
+    /// records that no client waits for.
     fn store_away(&self, key: &str, away: Option<&Away>) {
         if self.storage.is_none() {
             return;
@@ -273,8 +273,8 @@ impl Local {
         }
     }
 
-    /// Has the store take some of what it did not take before. Sessions of connected clients are left to
-    /// [`Sessions::unstored_connected`].
+    /// Gives the store some of the records that it has rejected. [`Sessions::unstored_connected`] handles sessions of
+    /// connected clients.
     pub fn store_again(&self) {
         let mut last = None;
         while let Some(key) = self.unstored.next_after(last.as_ref()) {
@@ -289,17 +289,17 @@ impl Local {
         }
     }
 
-    /// Whether messages that sessions have left are not with other members yet.
+    /// Returns true if messages that sessions have left are not with other members yet.
     pub fn has_redispatch(&self) -> bool {
         !self.redispatch.is_empty()
     }
 
-    /// Whether the store has taken what was left so far.
+    /// Returns true if the store has accepted all records so far.
     pub fn is_all_stored(&self) -> bool {
         self.unstored.is_empty()
     }
 
-    /// Takes the session of a client that was away, for it is here again, or ends.
+    /// Takes the session of a client that was away and has come back, or whose session ends.
     fn take_away(&self, segment: &mut Segment, key: &str) -> Option<Box<Away>> {
         let away = segment.persistent.get_mut(key)?.away.take()?;
         if let Some(due_s) = away.due_s() {
@@ -314,8 +314,8 @@ impl Local {
         Some(away)
     }
 
-    /// Notes the time. When the time of day is doubted no longer, sessions that were left meanwhile go on with the age that
-    /// they have.
+    /// Records the time. When the time of day is doubted no longer, sessions that were left meanwhile continue with
+    /// their age.
     fn note_time(&self, now: Now) {
         let before = self.swept.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
         if now.doubted_s() > 0 {
@@ -327,9 +327,9 @@ impl Local {
                 let away =
                     persistent.get_mut(&key).and_then(|persistent| persistent.away.as_deref_mut());
                 let Some(away) = away else { continue };
-                // Without a sweep in the doubt it is the one in which the client left.
+                // Without a sweep during the doubt, this is the time at which the client left.
                 let before = before.filter(|it| it.doubted_s() > 0).unwrap_or(away.since);
-                // Ages are counted by the new time from now on, or the time of day has returned.
+                // Either ages are counted by the new time from now on, or the time of day has returned.
                 let is_believed = now.age_s > before.age_s + before.doubted_s() / 2;
                 let jump_s = if is_believed { before.doubted_s() } else { 0 };
                 away.due_s().into_iter().for_each(|due_s| _ = due.remove(&(due_s, key.clone())));
@@ -340,7 +340,7 @@ impl Local {
         }
     }
 
-    /// Ends a session that outlived its connections. Gives what is to be published because of that.
+    /// Ends a session that outlived its connections. Returns the will to publish because of that.
     fn end_persistent(&self, segment: &mut Segment, key: &str) -> Option<Will> {
         let away = self.take_away(segment, key);
         let persistent = segment.persistent.remove(key);
@@ -348,7 +348,7 @@ impl Local {
         away?.will.map(|(will, _)| will)
     }
 
-    /// Asks the store whether it has forgotten the sessions that have left messages.
+    /// Lets the store confirm that it has deleted the messages that sessions have left.
     fn settle_redispatch(&self) {
         let numbers = self.redispatch.begin(|key| self.unstored.contains(key));
         if numbers.is_empty() {
@@ -360,7 +360,7 @@ impl Local {
         }));
     }
 
-    /// Whether the session of a connection that has ended may be kept: then its owner has one more.
+    /// Returns true if the session of an ended connection may be stored; then it counts for its owner.
     fn has_place(&self, key: &str, bytes: usize) -> bool {
         let max = self.sessions_per_owner_max.load(Relaxed);
         let bytes = self.away_bytes.load(Relaxed).saturating_add(bytes);
@@ -373,7 +373,7 @@ impl Local {
         fits
     }
 
-    /// A connection has ended and nobody waits for its session.
+    /// Stores the session of an ended connection that no connection waits for.
     fn put_away(
         &self,
         segment: &mut Segment,
@@ -418,7 +418,7 @@ impl Local {
             .insert(key.clone(), PersistentSession { away: Some(Box::new(away)), interests });
     }
 
-    /// The will of a client that is away waits no longer.
+    /// Drops the waiting will of a client that is away.
     fn drop_will(&self, key: &Name, away: &mut Away, due: &mut BTreeSet<(u64, Name)>) {
         let due_s = away.due_s();
         drop(self.take_will(away));
@@ -429,7 +429,7 @@ impl Local {
         self.store_away(key, Some(away));
     }
 
-    /// The will of a client that is away is published, or dropped.
+    /// Takes the will of a client that is away, to be published or dropped.
     fn take_will(&self, away: &mut Away) -> Option<Will> {
         let before = away.bytes;
         let will = away.take_will();
@@ -444,7 +444,7 @@ impl Sessions for Local {
         let owner = segment.connected.owner(hash);
         segment.connected.set_owner(hash, by);
         if let Some(waiting) = segment.claims.get_mut(key) {
-            // Whoever waited has to let go as well.
+            // The connection that waited must release the session as well.
             let before = waiting.by.replace(by);
             waiting.awaited.extend(before);
             waiting.clean = clean;
@@ -452,7 +452,7 @@ impl Sessions for Local {
             return ClaimOutcome::Wait(before);
         }
         if let Some((shard, slot)) = owner {
-            // The serial is not noted: the key says whether it is the same.
+            // The serial is not stored: the shard compares the key.
             let old = ConnectionId { node: self.node, shard, slot, serial: 0 };
             let (by, awaited) = (Some(by), vec![old]);
             let waiting = Waiting { by, awaited, clean, session: None, will: None };
@@ -460,7 +460,7 @@ impl Sessions for Local {
             self.counts.taken_over.fetch_add(1, Relaxed);
             return ClaimOutcome::Wait(Some(old));
         }
-        // One that was to end with a connection was not, where the process ended with that as well.
+        // A session that ends with its connection is found here if the process ended with that connection.
         let is_over = |away: &Away| !away.session.outlives();
         let away = segment.persistent.get(key).and_then(|persistent| persistent.away.as_deref());
         if clean || away.is_some_and(is_over) {
@@ -472,7 +472,7 @@ impl Sessions for Local {
             Some(away) => {
                 self.store_session(key, &away.session, (None, None), None);
                 let Away { session, will, .. } = *away;
-                // Of who went while the process was there it was published then.
+                // A delayed will belongs to a client that left while the process ran: it is published at its time.
                 let will = will.map(|(will, _)| will).filter(|will| will.delay_s == 0);
                 ClaimOutcome::Resumed { session: Box::new(session), will }
             }
@@ -509,7 +509,7 @@ impl Sessions for Local {
         let Segment { claims, persistent, .. } = &mut *segment;
         let Some(waiting) = claims.get_mut(key) else {
             if !was_owner && !outlives {
-                // Somebody else has let go of it before.
+                // Another connection has released the session before.
                 self.forget(key, None, session.as_ref());
                 return Released { notify: None, publish: will };
             }
@@ -605,7 +605,7 @@ impl Sessions for Local {
     fn keep(&self, key: &str, session: &Session, will: Option<&Will>, done: Option<Done>) {
         let mut segment = self.segment(key).1;
         if !session.outlives() {
-            // What is retained for it is so until its connection ends. After a crash that is over.
+            // Its messages are retained until its connection ends. After a crash that time is over.
             return match segment.persistent.contains_key(key) {
                 true => self.store_session(key, session, (will, Some(0)), done),
                 false => done.into_iter().for_each(|done| done(true)),
@@ -623,7 +623,7 @@ impl Sessions for Local {
     }
 
     fn new_epoch(&self) -> u64 {
-        // Epochs of other processes differ, for the hasher does.
+        // The random hasher makes the epochs of other processes differ.
         self.hasher.hash_one(self.epochs.fetch_add(1, Relaxed)).max(1)
     }
 
@@ -641,7 +641,7 @@ impl Sessions for Local {
     }
 
     fn store_connected(&self, key: &str, session: &Session, will: Option<&Will>) {
-        // What is retained for one that ends with its connection is so until then.
+        // A session that ends with its connection has its messages retained until then.
         let away_since_s = (!session.outlives()).then_some(0);
         self.unstored.retry(&Name::from(key), || {
             self.store_progress(key, session, None);
@@ -674,7 +674,7 @@ impl Sessions for Local {
         let now_s = now.age_s;
         let mut wills = Vec::new();
         for mut segment in self.segments() {
-            // Whole seconds are noted: the one that it is due in has to be over.
+            // Times are stored in whole seconds: the second in which it is due must be over.
             while let Some((due_s, _)) = segment.due.first()
                 && *due_s < now_s
             {

@@ -16,98 +16,99 @@ use crate::unstored::Unstored;
 
 pub use self::handover::RetainedPart;
 
-/// The part of the server whose records these are in a store.
+/// The name of these records in a store.
 pub const RETAINED: &str = "mqtt_retained";
 
-/// Retained messages that one sweep looks at, and as many records that it has written again.
+/// Retained messages that one sweep scans, and records that it writes again, at most.
 const SWEPT: usize = 1_024;
 
-/// Topics whose records may wait to be written again: no other one is retained then.
+/// Topics whose records may wait to be written again: beyond it no other one is retained.
 const UNSTORED_MAX: usize = 65_536;
 
-/// Topics of which it is known that their message was removed, until what was published before has come.
+/// Removed topics that are remembered until messages that were published before have come.
 const REMOVED_MAX: usize = 65_536;
 
-/// For how long that is known: longer than a store takes to write a message.
+/// How long that is remembered: longer than a store takes to write a message.
 const REMOVED_US: u64 = 60_000_000;
 
-/// What the rest of Throng knows of retained messages. No call blocks.
+/// The interface of retained messages for the rest of Throng. No call blocks.
 pub trait Retained: Send + Sync {
-    /// The topic's message. It may have expired.
+    /// Returns the topic's message. It may have expired.
     fn get(&self, topic: &str) -> Option<Arc<Envelope>>;
 
-    /// Some messages of the topics that a filter matches, in the order of the topics' names, behind one of
+    /// Returns some messages of the topics that a filter matches, in the order of the topics' names, after one of
     /// these.
     fn matching(&self, filter: &str, after: Option<&str>, limit: usize) -> RetainedPage;
 
-    /// The messages of all topics, in the order of the topics' names, behind one of these; without what the node
-    /// says of itself.
+    /// Returns the messages of all topics, in the order of the topics' names, after one of these; without the node's
+    /// messages about itself.
     fn all(&self, after: Option<&str>, limit: usize) -> RetainedPage;
 
-    /// Removes the topic's message, and tells nobody. False where there was none.
+    /// Removes the topic's message, without a notice. Returns false if there was none.
     fn remove(&self, topic: &str) -> bool;
 
-    /// Removes some of what has expired, in milliseconds since 1970, and goes on there at the next call. Has some of
-    /// the records written again that the store did not take.
+    /// Removes some messages that have expired at a time in milliseconds since 1970, and goes on there at the next
+    /// call. Writes some of the records again that the store has rejected.
     fn sweep(&self, now_ms: u64);
 
-    /// Figures.
+    /// Returns counts.
     fn stats(&self) -> RetainedStats;
 }
 
 /// Some retained messages.
 #[derive(Debug, Default)]
 pub struct RetainedPage {
-    /// In the order of their topics' names.
+    /// The messages, in the order of their topics' names.
     pub messages: Vec<Arc<Envelope>>,
-    /// Where the next page begins; nothing when this was the last one.
+    /// The name after which the next page begins; `None` on the last page.
     pub after: Option<Name>,
 }
 
-/// Figures of retained messages.
+/// Counts of retained messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetainedStats {
     /// Messages.
     pub messages: usize,
     /// Their bytes.
     pub bytes: usize,
-    /// Messages that were not retained: there were as many as may be.
+    /// Messages that were not retained because of a limit.
     pub refused: u64,
 }
 
-/// Writes a record of a topic, or without a value removes it. It tells once, from any thread, whether it is stored.
+/// Writes a record of a topic, or removes it if there is no value. Reports once, from any thread, whether it is
+/// stored.
 pub type Keep = Box<dyn Fn(&str, Option<Vec<u8>>, Done) + Send + Sync>;
 
 /// The retained messages of one process.
 pub struct LocalRetained {
     messages: RwLock<RetainedTable>,
     keep: Option<Keep>,
-    /// Topics of which the store may have another record than it should: it did not take the last one.
+    /// Topics whose last record the store has rejected, so that it may have an older one.
     unstored: Unstored,
     messages_max: AtomicUsize,
     bytes_max: AtomicUsize,
     refused: AtomicU64,
     /// When the node's clock began, in milliseconds since 1970.
     clock_began_ms: AtomicU64,
-    /// Behind which name the next sweep begins.
+    /// The name after which the next sweep begins.
     swept: Mutex<Option<Name>>,
 }
 
 #[derive(Default)]
 struct RetainedTable {
     names: NameMap<Arc<Envelope>>,
-    /// Their bytes, but for those of the node's own.
+    /// Their bytes, without the node's own messages.
     bytes: usize,
-    /// Topics in which the node speaks of itself.
+    /// The number of the node's own messages.
     own: usize,
-    /// When a removal was published that may overtake a message, by topic: one that was published before comes when
-    /// it is on disk.
+    /// When a removal was published that may overtake a message, by topic: a message that was published before comes
+    /// when it is on disk.
     removed: HashMap<Name, u64>,
-    /// The same in order. Only the last place of a topic counts.
+    /// The removals in order. Only the last entry of a topic counts.
     removals: VecDeque<(u64, Name)>,
 }
 
-/// A retained message as it is stored.
+/// A retained message in its stored form.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct Record {
@@ -117,13 +118,13 @@ struct Record {
     epoch: u32,
     #[n(2)]
     offset: u64,
-    /// When it was published, in milliseconds since 1970; nothing where an older version wrote it.
+    /// When it was published, in milliseconds since 1970; `None` if an older version wrote it.
     #[n(3)]
     at_ms: Option<u64>,
 }
 
 impl LocalRetained {
-    /// None yet. `keep` writes them to a store.
+    /// Makes an empty table. `keep` writes messages to a store.
     pub fn new(keep: Option<Keep>) -> Self {
         LocalRetained {
             messages: RwLock::default(),
@@ -137,7 +138,7 @@ impl LocalRetained {
         }
     }
 
-    /// Takes in what a store holds, by topic. Gives how many could not be read.
+    /// Loads a store's records, by topic. Returns how many could not be read.
     pub fn load(
         &self,
         records: impl IntoIterator<Item = (String, Vec<u8>)>,
@@ -160,22 +161,22 @@ impl LocalRetained {
         unread
     }
 
-    /// Takes other limits: messages, and their bytes. What is there stays.
+    /// Changes the limits: messages, and their bytes. Present messages stay.
     pub fn set_limits(&self, messages_max: usize, bytes_max: usize) {
         self.messages_max.store(messages_max, Relaxed);
         self.bytes_max.store(bytes_max, Relaxed);
     }
 
-    /// The node's clock began then, in milliseconds since 1970: messages are stored with their time.
+    /// Sets when the node's clock began, in milliseconds since 1970: messages are stored with their time.
     pub fn set_clock(&self, began_ms: u64) {
         self.clock_began_ms.store(began_ms, Relaxed);
     }
 
-    /// Takes the message as its topic's. One without a payload removes what was there. One that was published
-    /// before what is there, and has waited for a store, comes too late.
+    /// Makes the message its topic's retained one. A message without a payload removes the retained one. A message
+    /// that was published before the present one, and has waited for a store, comes too late.
     pub fn retain(&self, message: &Arc<Envelope>) {
         let topic = &message.publication.topic;
-        // What is stored is in the order of what is held: the store is given each change before the next one.
+        // The lock orders the store's records like the table: the store gets each change before the next one.
         let mut table = self.write();
         if table.knows_newer(message) {
             return;
@@ -186,7 +187,7 @@ impl LocalRetained {
             return self.remove_from(&mut table, topic);
         }
         if message.publication.is_own() {
-            // What the node says of itself is another after a restart, and not for clients to crowd out.
+            // The node's message about itself changes with a restart, and clients must not crowd it out.
             return table.insert(message.clone());
         }
         let before = table.names.get(topic).filter(|before| !before.publication.is_own());
@@ -199,7 +200,7 @@ impl LocalRetained {
         if is_full || is_one_more && self.unstored.len() >= UNSTORED_MAX {
             self.refused.fetch_add(1, Relaxed);
             self.note_removed(&mut table, message);
-            // The one that was there is the last one no longer.
+            // The present message is no longer the last one.
             if !is_one_more {
                 self.remove_from(&mut table, topic);
             }
@@ -209,24 +210,25 @@ impl LocalRetained {
         self.keep(&table, topic);
     }
 
-    /// Whether the store has taken all records that it was given so far.
+    /// Returns true if the store has accepted all records that it was given so far.
     pub fn is_stored(&self) -> bool {
         self.unstored.is_empty()
     }
 
-    /// Has some of the records written that the store did not take before.
+    /// Writes some of the records that the store has rejected.
     pub fn store_again(&self) {
         self.unstored.store_again(SWEPT, |topic| self.keep(&self.write(), topic));
     }
 
-    /// A message has removed its topic's. What the history hands on can't be overtaken by it: that is in order.
+    /// Records that a message has removed its topic's. It can't overtake messages that the history delivers: they are
+    /// in order.
     fn note_removed(&self, table: &mut RetainedTable, by: &Envelope) {
         if self.keep.is_some() && !by.is_retained() {
             table.note_removed(&by.publication.topic, by.published_us);
         }
     }
 
-    /// Removes what has expired of at most `limit` messages behind a name. Gives where to go on.
+    /// Removes expired messages among at most `limit` after a name. Returns the name to go on with.
     fn sweep_some(&self, now_ms: u64, after: Option<&str>, limit: usize) -> Option<Name> {
         let (table, mut scanned, mut expired, mut last) = (self.read(), 0, Vec::new(), None);
         for (name, message) in table.names.behind(after).take(limit) {
@@ -245,15 +247,15 @@ impl LocalRetained {
         next
     }
 
-    /// Removes a topic's message here and from the store. Where there is none, the store has none or is about to be
-    /// told so.
+    /// Removes a topic's message here and from the store. If there is none, the store has none or is about to remove
+    /// it.
     fn remove_from(&self, table: &mut RetainedTable, topic: &Name) {
         if table.remove(topic) {
             self.keep(table, topic);
         }
     }
 
-    /// Has the store take what is held of a topic.
+    /// Gives the store a topic's message.
     fn keep(&self, table: &RetainedTable, topic: &Name) {
         let Some(keep) = &self.keep else { return };
         let message = table.names.get(topic).filter(|message| !message.publication.is_own());
@@ -281,14 +283,14 @@ impl LocalRetained {
 }
 
 impl RetainedTable {
-    /// Whether something was published later to a message's topic that is here, or has removed what was.
+    /// Returns true if the topic has a message or a removal that was published later.
     fn knows_newer(&self, message: &Message) -> bool {
         let topic = &message.publication.topic;
         let newest = self.names.get(topic).map(|newest| newest.published_us);
         newest.max(self.removed.get(topic).copied()) > Some(message.published_us)
     }
 
-    /// What was published to a topic at this time has removed its message.
+    /// Records that a publication at this time has removed a topic's message.
     fn note_removed(&mut self, topic: &Name, at_us: u64) {
         while let Some((first_us, _)) = self.removals.front()
             && (self.removals.len() >= REMOVED_MAX || first_us + REMOVED_US < at_us)
@@ -311,7 +313,7 @@ impl RetainedTable {
         before.into_iter().for_each(|before| self.has_left(&before));
     }
 
-    /// False where there was none.
+    /// Returns false if there was none.
     fn remove(&mut self, topic: &str) -> bool {
         let before = self.names.remove(topic);
         before.iter().for_each(|before| self.has_left(before));
@@ -439,7 +441,7 @@ mod tests {
         assert_eq!((unread, &**text, found.id.offset, found.at_ms), (1, "two", 2, 7_000));
     }
 
-    /// One that the history hands on when it is on disk.
+    /// Makes a message that the history delivers when it is on disk.
     fn written(topic: &str, text: &str, published_us: u64) -> Arc<Envelope> {
         let message = published(topic, text, published_us).message.clone();
         Arc::new(message.retained(model::Retention::History, 1).into())
@@ -472,7 +474,7 @@ mod tests {
         retained.retain(&written("a", "new", 31));
         retained.retain(&written("a", "", 29));
         assert_eq!(offset("a"), Some(31));
-        // One that had no capacity leaves its topic without a message.
+        // A message beyond the limit leaves its topic without a message.
         retained.set_limits(1, 0);
         retained.retain(&published("a", "too large", 50));
         retained.retain(&written("a", "", 40));
@@ -504,7 +506,7 @@ mod tests {
         let put = |topic: &str, is_there: bool| (topic.to_string(), is_there);
         retained.retain(&message("there", "x", 1));
         given(true);
-        // It is full.
+        // The store has no capacity.
         for (topic, text) in [("new", "x"), ("gone", "x"), ("gone", ""), ("there", "")] {
             retained.retain(&message(topic, text, 2));
         }
@@ -514,7 +516,7 @@ mod tests {
         assert!(retained.is_stored());
         let (puts, dones) = given(false);
         assert_eq!(puts, [put("gone", false), put("new", true), put("there", false)]);
-        // It fails after it has taken them, and another one is published meanwhile.
+        // The store fails after it has accepted them, and another message is published meanwhile.
         retained.retain(&message("there", "new", 3));
         dones.into_iter().for_each(|done| done(false));
         given(false);
@@ -524,7 +526,7 @@ mod tests {
         dones.into_iter().for_each(|done| done(true));
         retained.sweep(0);
         assert!(retained.is_stored() && given(false).0.is_empty());
-        // Nobody fills the store with removals of what is not there.
+        // Removals of messages that do not exist can't fill the store.
         retained.retain(&message("never", "", 4));
         assert!(given(false).0.is_empty());
     }
@@ -553,15 +555,15 @@ mod tests {
         }
         assert_eq!((retained.stats().messages, retained.stats().refused), (2, 1));
         assert!(retained.get("c").is_none() && retained.get("a").unwrap().id.offset == 3);
-        // What the node says of itself counts for nothing.
+        // The node's messages about itself do not count.
         retained.retain(&own("$SYS/broker/uptime", "1 second", 8));
         assert_eq!((retained.stats().messages, retained.stats().refused), (2, 1));
         assert!(retained.get("$SYS/broker/uptime").is_some());
-        // What somebody else says there counts as everywhere.
+        // A client's message there counts as everywhere.
         retained.retain(&message("$SYS/broker/version", "mine", 8));
         assert_eq!((retained.stats().messages, retained.stats().refused), (2, 2));
         retained.set_limits(2, 1);
-        // What can't be retained takes the place of what was.
+        // A message that can't be retained replaces the present one.
         retained.retain(&message("a", "y", 9));
         assert!(retained.get("a").is_none());
 

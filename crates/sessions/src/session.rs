@@ -1,4 +1,4 @@
-//! What a session is made of, and how it is written.
+//! The parts of a session, and their stored form.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::flow::{Flow, FlowRecord, Outgoing, Source, State};
 use crate::record::PublicationRecord;
 
-/// A session whose connection ends is kept for so many seconds without an end.
+/// A session with this number of seconds never expires after its connection ends.
 pub const WITHOUT_END: u32 = u32::MAX;
 
-/// What messages say of the session of this key that they are not for. It is the same in each process.
+/// Returns the mark of this key's session, for messages that exclude it. It is the same in each process.
 pub fn session_mark(key: &str) -> u64 {
     xxh3_64(key.as_bytes())
 }
@@ -21,24 +21,24 @@ pub fn session_mark(key: &str) -> u64 {
 /// A client's subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subscription {
-    /// The filter, without what makes it a shared one.
+    /// The filter, without the prefix of a shared one.
     pub filter: Name,
     /// The group with which it is shared.
     pub group: Option<Name>,
-    /// How the client wants the messages.
+    /// The options that the client requested.
     pub options: SubscriptionOptions,
     /// The identifier that the client gave it, 1 to 268,435,455; 0 is none.
     pub id: u32,
     /// Messages of the history up to this offset were published before it.
     pub since: u64,
-    /// It names one topic.
+    /// True if it names one topic.
     is_exact: bool,
     /// See [`Subscription::hub_name`].
     hub_name: Name,
 }
 
 impl Subscription {
-    /// A subscription with these fields.
+    /// Makes a subscription with these fields.
     pub fn new(
         filter: Name,
         group: Option<Name>,
@@ -54,22 +54,22 @@ impl Subscription {
         Subscription { filter, group, options, id, since, is_exact, hub_name }
     }
 
-    /// The filter whose messages the client gets.
+    /// Returns the filter whose messages the client gets.
     pub fn reach(&self) -> Cow<'_, str> {
         reach(&self.filter, self.options)
     }
 
-    /// Whether it names one topic.
+    /// Returns true if it names one topic.
     pub fn is_exact(&self) -> bool {
         self.is_exact
     }
 
-    /// The name under which it stands in the hub: that of its topic, or of its filter.
+    /// Returns its name in the hub: that of its topic, or of its filter.
     pub fn hub_name(&self) -> &Name {
         &self.hub_name
     }
 
-    /// Whether it gets a topic's messages with all others of its kind: no group shares it.
+    /// Returns true if it gets all messages of a topic: it matches, and no group shares it.
     pub fn matches(&self, topic: &str) -> bool {
         self.group.is_none()
             && match self.is_exact {
@@ -78,7 +78,7 @@ impl Subscription {
             }
     }
 
-    /// Whether it gets a message that stands in the history of a topic at this offset.
+    /// Returns true if it gets a topic's message at this offset of the history.
     pub fn matches_at(&self, topic: &str, offset: u64) -> bool {
         offset > self.since && self.matches(topic)
     }
@@ -91,21 +91,21 @@ fn reach(filter: &Name, options: SubscriptionOptions) -> Cow<'_, str> {
     }
 }
 
-/// How a client wants the messages of a subscription (MQTT 5.0, section 3.8.3.1).
+/// The options of a subscription (MQTT 5.0, section 3.8.3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SubscriptionOptions {
-    /// At the most so surely.
+    /// The largest QoS of its messages.
     pub qos: Qos,
-    /// Not those that this client has published.
+    /// Excludes messages that this client has published.
     pub no_local: bool,
-    /// Messages say whether they were published to be retained.
+    /// Messages have the RETAIN flag with which they were published.
     pub retain_as_published: bool,
-    /// The filter ends with `/#`, and the client may have what is below, but not the topic above itself.
+    /// The filter ends with `/#`, and the client may read the topics below, but not the parent topic itself.
     pub below_only: bool,
 }
 
 impl SubscriptionOptions {
-    /// As a byte.
+    /// Encodes the options as a byte.
     pub fn bits(self) -> u8 {
         self.qos.number()
             | u8::from(self.no_local) << 2
@@ -113,7 +113,7 @@ impl SubscriptionOptions {
             | u8::from(self.below_only) << 4
     }
 
-    /// From [`SubscriptionOptions::bits`].
+    /// Decodes [`SubscriptionOptions::bits`].
     pub fn from_bits(bits: u8) -> Self {
         SubscriptionOptions {
             qos: Qos::from_number(bits & 3).unwrap_or_default(),
@@ -124,48 +124,48 @@ impl SubscriptionOptions {
     }
 }
 
-/// What is published when a client's connection ends without its word.
+/// The message to publish when a client's connection ends without DISCONNECT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Will {
-    /// What is published. Its time to live is not in it.
+    /// The message, without its time to live.
     pub publication: Publication,
-    /// How long that waits for the client to come back, in seconds; not longer than its session.
+    /// How long the will waits for the client to come back, in seconds; not longer than its session.
     pub delay_s: u32,
-    /// How long it counts from when it is published, in seconds (MQTT 5.0, section 3.1.3.2.4).
+    /// The message's time to live from its publish on, in seconds (MQTT 5.0, section 3.1.3.2.4).
     pub expiry_s: Option<u32>,
-    /// Whose word it is.
+    /// The author of the will.
     pub author: Author,
 }
 
-/// Who has left a will: it is not published once they are shut out.
+/// The author of a will: it is not published once they are revoked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Author {
     /// The users.
     pub users: Vec<Name>,
-    /// The token by which they are these; nothing without one.
+    /// The token that authenticates the users; `None` without one.
     pub token: Option<Token>,
 }
 
-/// What a revocation needs to know of a token.
+/// The data of a token that a revocation needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Token {
-    /// When it was issued, in seconds since 1970; 0 when it doesn't say.
+    /// When it was issued, in seconds since 1970; 0 if it doesn't say.
     #[n(0)]
     pub issued_s: u32,
-    /// A hash of its `jti`; 0 when it has none.
+    /// A hash of its `jti`; 0 if it has none.
     #[n(1)]
     pub id_hash: u32,
 }
 
 impl Will {
-    /// The memory that it takes, in bytes, roughly.
+    /// Returns its approximate memory, in bytes.
     pub fn bytes(&self) -> usize {
         let users = self.author.users.iter().map(|user| size_of::<Name>() + user.len());
         let topic = self.publication.topic.len();
         size_of::<Will>() + self.publication.bytes() + topic + users.sum::<usize>()
     }
 
-    /// What is published of it at this time, in milliseconds since 1970.
+    /// Returns the message to publish at this time, in milliseconds since 1970.
     pub fn publication(self, now_ms: u64) -> Publication {
         let Will { mut publication, delay_s: _, expiry_s, author: _ } = self;
         if let Some(seconds) = expiry_s {
@@ -179,68 +179,68 @@ impl Will {
 /// A client's session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Session {
-    /// Tells it from the sessions of this key before and after it ([`Sessions::new_epoch`](crate::Sessions::new_epoch)); 0
-    /// where it is not known.
+    /// Distinguishes it from the sessions of this key before and after it
+    /// ([`Sessions::new_epoch`](crate::Sessions::new_epoch)); 0 if it is unknown.
     pub epoch: u64,
     /// The number of its newest connect in a cluster ([`model::LogicalTime`]); 0 without.
     pub connect_number: u64,
-    /// For how many seconds it outlives its connection; [`WITHOUT_END`].
+    /// Seconds that it outlives its connection; [`WITHOUT_END`] if it never expires.
     pub seconds: u32,
-    /// In the order in which they were made.
+    /// Its subscriptions, in the order in which they were made.
     pub subscriptions: Vec<Subscription>,
-    /// What is under way.
+    /// The messages in flight.
     pub flow: Flow,
-    /// Of what its subscriptions match, everything up to this offset of the log of topics with history
-    /// has had its turn, but for what is in `refs`.
+    /// Each message that its subscriptions match, up to this offset of the log of topics with history, was sent or is
+    /// in `refs`.
     pub position: u64,
-    /// Messages that are still to be sent, in order.
+    /// Messages that wait to be sent, in order.
     pub refs: Vec<Source>,
-    /// Retained messages that are still to be sent, because of new subscriptions.
+    /// Retained messages that wait to be sent, because of new subscriptions.
     pub replays: Vec<Replay>,
-    /// What its user has not acknowledged, and is still to be sent, because of new subscriptions.
+    /// Messages that its user has not acknowledged and that wait to be sent, because of new subscriptions.
     pub backlogs: Vec<Backlog>,
 }
 
-/// The messages of a topic that were there before a subscription, from one offset to another.
+/// A topic's messages from before a subscription, from one offset to another.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct Backlog {
     /// The topic.
     #[cbor(n(0), with = "crate::record::name")]
     pub topic: Name,
-    /// The session has those up to this offset.
+    /// The session has the messages up to this offset.
     #[n(1)]
     pub after: u64,
-    /// Later ones come as all do.
+    /// Later messages come by the live stream.
     #[n(2)]
     pub until: u64,
 }
 
-/// The retained messages that a subscription matches, from one on.
+/// The retained messages that a subscription matches, after a position.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct Replay {
     /// The filter whose messages the client gets.
     #[cbor(n(0), with = "crate::record::name")]
     pub reach: Name,
-    /// How it wants them: [`SubscriptionOptions::bits`].
+    /// The options of the subscription: [`SubscriptionOptions::bits`].
     #[n(1)]
     pub options: u8,
     /// The identifier of the subscription; 0 is none.
     #[n(2)]
     pub id: u32,
-    /// It has those of all topics up to this one.
+    /// The session has the messages of all topics up to this one.
     #[n(3)]
     pub after: Option<String>,
 }
 
 impl Session {
-    /// Whether it has anything that a later connection could take up.
+    /// Returns true if it outlives its connection.
     pub fn outlives(&self) -> bool {
         self.seconds > 0
     }
 
-    /// The memory that it takes, in bytes, roughly.
+    /// Returns its approximate memory, in bytes.
     pub fn bytes(&self) -> usize {
         let Session {
             epoch: _,
@@ -254,7 +254,7 @@ impl Session {
             backlogs,
         } = self;
         let subscription = |it: &Subscription| {
-            // What is retained for it is noted, too.
+            // Includes its interests.
             let names = it.filter.len() + it.hub_name.len() + it.reach().len();
             size_of::<Subscription>() + names + it.group.as_ref().map_or(0, |group| group.len())
         };
@@ -275,22 +275,22 @@ impl Session {
             + backlogs.iter().map(backlog).sum::<usize>()
     }
 
-    /// Messages for which groups have chosen it and that others may have in its place, in order: those that were never
-    /// sent, and those with QoS 1 that are not acknowledged (MQTT 5.0, section 4.8.2).
+    /// Returns the messages for which groups have chosen it and that other members may get, in order: those that were
+    /// never sent, and those with QoS 1 that are not acknowledged (MQTT 5.0, section 4.8.2).
     pub fn redispatched(&self) -> impl Iterator<Item = &Source> {
         let at_least_once = |it: &&Outgoing| it.state == State::AtLeastOnce;
         let sent = self.flow.out().filter(at_least_once).filter_map(|it| it.source.as_deref());
         sent.chain(&self.refs).filter(|it| it.group.is_some())
     }
 
-    /// The filters whose messages are retained for it: those that are confirmed.
+    /// Returns the filters whose messages are retained for it: those with acknowledgements.
     pub fn interests(&self) -> impl Iterator<Item = Cow<'_, str>> {
         let confirmed = |it: &&Subscription| it.options.qos.is_confirmed();
         self.subscriptions.iter().filter(confirmed).map(|it| it.reach())
     }
 }
 
-/// The part of a session that changes seldom, as it is stored.
+/// The stored part of a session that changes seldom.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct SessionRecord {
@@ -298,21 +298,21 @@ pub struct SessionRecord {
     seconds: u32,
     #[n(1)]
     subscriptions: Vec<SubscriptionRecord>,
-    /// What is published if nobody comes back.
+    /// The will to publish if the client does not come back.
     #[n(2)]
     will: Option<WillRecord>,
-    /// When its connection ended, in seconds since 1970; nothing while there is one.
+    /// When its connection ended, in seconds since 1970; `None` while it has one.
     #[n(3)]
     away_since_s: Option<u64>,
     /// Earlier versions wrote none.
     #[cbor(n(4), default)]
     epoch: u64,
-    /// The same.
+    /// Earlier versions wrote none.
     #[cbor(n(5), default)]
     connect_number: u64,
 }
 
-/// The part that changes with each message.
+/// The stored part of a session that changes with each message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct ProgressRecord {
@@ -326,7 +326,7 @@ pub struct ProgressRecord {
     replays: Vec<Replay>,
     #[n(4)]
     backlogs: Vec<Backlog>,
-    /// That of its session.
+    /// The epoch of its session.
     #[cbor(n(5), default)]
     epoch: u64,
 }
@@ -406,7 +406,7 @@ impl From<SubscriptionRecord> for Subscription {
 }
 
 impl SessionRecord {
-    /// What is stored of a session, its will, and when its connection ended.
+    /// Makes the record of a session, its will, and when its connection ended.
     pub fn new(session: &Session, will: Option<&Will>, away_since_s: Option<u64>) -> Self {
         let Session { epoch, connect_number, seconds, subscriptions, .. } = session;
         SessionRecord {
@@ -419,7 +419,7 @@ impl SessionRecord {
         }
     }
 
-    /// The session, but for its progress, its will, and when its connection ended.
+    /// Returns the session without its progress, its will, and when its connection ended.
     pub fn import(self) -> (Session, Option<Will>, Option<u64>) {
         let SessionRecord { seconds, subscriptions, will, away_since_s, epoch, connect_number } =
             self;
@@ -431,7 +431,7 @@ impl SessionRecord {
 }
 
 impl ProgressRecord {
-    /// How far a session is.
+    /// Makes the record of a session's progress.
     pub fn new(session: &Session) -> Self {
         let Session {
             epoch,
@@ -449,11 +449,11 @@ impl ProgressRecord {
         ProgressRecord { flow, position, refs, replays, backlogs, epoch: *epoch }
     }
 
-    /// Puts it into its session. False, and nothing else, where it is of an earlier session of that key: the store had
-    /// not removed it yet.
+    /// Applies the record to its session. Returns false, and changes nothing, if it is of an earlier session of that
+    /// key: the store had not removed it yet.
     pub fn import(self, session: &mut Session) -> bool {
         let ProgressRecord { flow, position, refs, replays, backlogs, epoch } = self;
-        // An earlier version has written a session without an epoch.
+        // An earlier version stored sessions without an epoch.
         if session.epoch != 0 && session.epoch != epoch {
             return false;
         }

@@ -4,11 +4,11 @@ use std::fmt;
 
 use model::Name;
 
-/// Stands between the owner and the client in a key. Neither has control characters.
+/// Separates the owner and the client in a key. Neither has control characters.
 const IN_KEY: char = '\0';
 
-/// Stands between the client and the owner in a position. It comes before all characters that names may have, so
-/// positions are in the order of the keys.
+/// Separates the client and the owner in a position. It sorts before all characters that names may have, so positions
+/// are in the order of the keys.
 const IN_POSITION: char = '\t';
 
 /// The client and the owner of a session. Lists are in this order: by client, then by owner.
@@ -16,12 +16,12 @@ const IN_POSITION: char = '\t';
 pub struct SessionKey<'a> {
     /// The client identifier.
     pub client: &'a str,
-    /// The user to whom the client identifier belongs, where users are proved.
+    /// The user to whom the client identifier belongs, if users are authenticated.
     pub owner: Option<&'a str>,
 }
 
 impl<'a> SessionKey<'a> {
-    /// Parses a key as [`Session`](crate::Session)s are stored under.
+    /// Parses the key of a stored [`Session`](crate::Session).
     pub fn parse(key: &'a str) -> Self {
         match key.split_once(IN_KEY) {
             Some((owner, client)) => SessionKey { client, owner: Some(owner) },
@@ -38,7 +38,7 @@ impl<'a> SessionKey<'a> {
         }
     }
 
-    /// The key as a session is stored under.
+    /// Returns the key of the stored session.
     pub fn encode(self) -> Name {
         match self.owner {
             Some(owner) => format!("{owner}{IN_KEY}{}", self.client).into(),
@@ -61,12 +61,12 @@ pub struct Listing {
     pub prefix: String,
     /// Only sessions behind this position: [`SessionKey::parse_position`].
     pub after: Option<String>,
-    /// The page has so many sessions at most.
+    /// The limit on sessions of the page.
     pub limit: usize,
 }
 
 impl Listing {
-    /// Whether a session belongs to the list, apart from the limit.
+    /// Returns true if a session belongs to the list, apart from the limit.
     pub fn has(&self, key: SessionKey<'_>) -> bool {
         key.client.starts_with(&self.prefix)
             && self.after.as_deref().is_none_or(|after| key > SessionKey::parse_position(after))

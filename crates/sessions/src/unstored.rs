@@ -1,4 +1,4 @@
-//! What a store did not take: by name, so that it is given what is known then.
+//! Names of records that a store has rejected, to give it the current records later.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -8,17 +8,17 @@ use model::Name;
 
 use crate::contract::Done;
 
-/// Names that are noted. A record of which there are more stays as it was.
+/// Names that are remembered, at most. The records of further names stay as they are.
 const NAMES_MAX: usize = 1 << 20;
 
-/// Names of which the store may have another record than it should.
+/// Names whose records in the store may be out of date.
 #[derive(Clone, Default)]
 pub(crate) struct Unstored(Arc<Mutex<Names>>);
 
 #[derive(Default)]
 struct Names {
     noted: BTreeSet<Name>,
-    /// The store is given their records at this moment, by one thread each.
+    /// Names whose records are being given to the store, by one thread each.
     in_progress: Vec<Name>,
 }
 
@@ -65,7 +65,7 @@ impl Unstored {
         }
     }
 
-    /// Notes a name if its record is not stored. Calls `done` after that.
+    /// Returns a callback that records the name if its record is not stored, and then calls `done`.
     pub fn unless_stored(&self, name: &str, done: Option<Done>) -> Done {
         let (unstored, name) = (self.clone(), Name::from(name));
         Box::new(move |is_stored| {
@@ -76,8 +76,8 @@ impl Unstored {
         })
     }
 
-    /// Has the records of a noted name stored. The name is noted until the store has taken them all, and stays noted
-    /// where `store` notes it again. True where it does not stay.
+    /// Stores the records of a name again. The name counts as unstored until the store has taken them all, and stays
+    /// if `store` adds it again. Returns true if it does not stay.
     pub fn retry(&self, name: &Name, store: impl FnOnce()) -> bool {
         let mut names = self.names();
         names.noted.remove(name);
@@ -91,13 +91,13 @@ impl Unstored {
         !names.noted.contains(name)
     }
 
-    /// The first noted name after this one; the first of all without one.
+    /// Returns the first name after this one; the first of all without one.
     pub fn next_after(&self, name: Option<&Name>) -> Option<Name> {
         let after = name.map_or(Bound::Unbounded, |name| Bound::Excluded(name.clone()));
         self.names().noted.range((after, Bound::Unbounded)).next().cloned()
     }
 
-    /// Has some of the records stored again, until one is not taken.
+    /// Stores some of the records again, until one is rejected.
     pub fn store_again(&self, count: usize, mut store: impl FnMut(&Name)) {
         let mut last = None;
         for _ in 0..count {

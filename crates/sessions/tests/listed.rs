@@ -1,4 +1,4 @@
-//! Sessions as an operator sees them: listed in pages, found by their keys, and ended.
+//! Tests of sessions for an operator: listed in pages, found by their keys, and ended.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -66,7 +66,7 @@ fn who_lets_go_later_keeps_no_other_from_its_place() {
     let goes = |from, session| {
         sessions.release("a", from, Ended { session, will: None }, Now::at(1_000)).notify
     };
-    // Before anybody wants the session, and after.
+    // Another client requests the session before the release moves to the later id, and after.
     for is_wanted_first in [false, true] {
         let _ = claim(old);
         let other = id(4);
@@ -121,7 +121,7 @@ fn a_will_is_published_where_a_later_connection_wants_a_new_session() {
     let sessions = Local::new(NODE, Arc::default(), None);
     let claim = |slot, clean| Claim { key: "a", by: id(slot), clean };
     let _ = sessions.claim(claim(1, false));
-    // One would go on with the session, and the next one does not.
+    // One connection would go on with the session, and the next one does not.
     assert!(matches!(sessions.claim(claim(2, false)), ClaimOutcome::Wait(Some(_))));
     let publication = Publication::new("gone", Data::Text("bye".into()));
     let will = Some(Will { publication, delay_s: 30, expiry_s: None, author: Default::default() });
@@ -146,7 +146,7 @@ fn a_will_counts_from_when_it_is_published() {
     assert_eq!(Will { expiry_s: None, ..will }.publication(5_000).expires_ms(), None);
 }
 
-/// A store that may have no room, or refuse.
+/// A store that may have no capacity, or reject records.
 struct Store {
     has_capacity: AtomicBool,
     takes: AtomicBool,
@@ -190,7 +190,7 @@ fn what_the_store_does_not_take_of_a_session_is_given_to_it_again() {
     let sessions = Local::new(NODE, Arc::default(), Some(store.clone()));
     leave(&sessions, "a", session(&["x"]));
     leave(&sessions, "b", session(&["x"]));
-    // What a client waits for has other room.
+    // Records that a client waits for have a capacity of their own.
     assert_eq!(store.set(true, true), [(Part::Session, true); 2]);
     assert!(sessions.end("b").is_some());
     assert_eq!(store.set(true, false), [(Part::Session, false), (Part::Progress, false)]);
@@ -219,7 +219,7 @@ fn who_is_shut_out_has_no_last_word() {
     let wills: Vec<_> =
         sessions.sweep(Now::at(1_031)).into_iter().map(|it| it.author.users).collect();
     assert_eq!(wills, [[Name::from("bo")]]);
-    // Both end in their time.
+    // Both sessions end at their time.
     assert!(sessions.sweep(Now::at(1_061)).is_empty());
     assert_eq!((sessions.stats().persistent, sessions.stats().expired), (0, 2));
 }
@@ -232,7 +232,7 @@ fn what_sessions_of_who_is_away_take_is_limited() {
     leave(&sessions, "b", session(&["x"]));
     assert_eq!((one > 500, sessions.stats().away_bytes), (true, 2 * one));
     sessions.set_limits(Limits { bytes_max: 3 * one, ..Limits::default() });
-    // A will counts as long as it is to be published.
+    // A will counts until it is published.
     let leave_will = |key: &str, bytes: usize| {
         let data = Data::Text("x".repeat(bytes).into());
         let (publication, author) = (Publication::new("gone", data), Author::default());

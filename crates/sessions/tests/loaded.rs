@@ -1,4 +1,4 @@
-//! Sessions as a process finds them that begins where another one ended.
+//! Tests of sessions that a process loads after another one has ended.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn a_session_that_was_left_while_the_time_of_day_was_doubted_lasts_after_a_resta
     };
     for is_believed in [true, false] {
         let sessions = Local::new(NODE, Arc::default(), None);
-        // One was left before the time of day jumped, and one after that.
+        // One client left before the time of day jumped, and one after that.
         let records = [record(1_000), record(9_001_000)];
         assert_eq!(sessions.load(records, Now { unix_s: 9_001_020, age_s: 1_020 }), 0);
         let away = |unix_s, age_s| {
@@ -28,7 +28,7 @@ fn a_session_that_was_left_while_the_time_of_day_was_doubted_lasts_after_a_resta
         };
         assert_eq!((away(9_001_060, 1_060), away(9_001_061, 1_061)), (2, 1));
         let at = |age_s| if is_believed { 9_000_000 + age_s } else { age_s };
-        // Nobody knows how long the server was stopped.
+        // The age does not count how long the server was stopped, which is unknown.
         assert_eq!(away(at(1_080), at(1_080)), 1, "believed: {is_believed}");
         assert_eq!(away(at(1_081), at(1_081)), 0, "believed: {is_believed}");
     }
@@ -67,14 +67,14 @@ fn a_connect_to_another_node_ends_what_is_earlier_alone() {
     let publication = Publication::new("gone", Data::Text("bye".into()));
     let will = Will { publication, delay_s: 30, expiry_s: None, author: Author::default() };
     let time = |number, node| LogicalTime { number, node: NodeId(node) };
-    // An earlier connect, of which this node learns late, ends nothing.
+    // An earlier connect, which this node learns late, ends nothing.
     for (earlier, is_clean) in [(time(69, 2), true), (time(70, 0), true), (time(69, 2), false)] {
         let sessions = away(Some(&will));
         let outcome = sessions.on_connected_to_node("c", earlier, is_clean);
         assert_eq!(outcome, NodeConnect::Away(None));
         assert_eq!(sessions.end("c"), Some(Some(will.clone())), "{earlier:?}");
     }
-    // A later one ends the session where it is clean, and else the will.
+    // A later connect ends the session if it is clean, and otherwise the will.
     let sessions = away(Some(&will));
     let outcome = sessions.on_connected_to_node("c", time(70, 2), true);
     assert_eq!((outcome, sessions.end("c")), (NodeConnect::Away(Some(will.clone())), None));

@@ -1,4 +1,4 @@
-//! What the disk holds of sessions whose records the store did not take at once.
+//! Tests of the disk after the store has rejected records of sessions.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,10 +18,10 @@ fn id(slot: u32) -> ConnectionId {
 /// By part and key.
 type Records = BTreeMap<(&'static str, String), (Part, Vec<u8>)>;
 
-/// A disk that holds at once what the store takes.
+/// A disk that has at once what the store accepts.
 #[derive(Default)]
 struct Disk {
-    /// The store is over half full.
+    /// True if the store is over half full.
     is_half_full: AtomicBool,
     is_full: AtomicBool,
     records: Mutex<Records>,
@@ -51,13 +51,13 @@ impl Storage for Disk {
     }
 }
 
-/// A process, with its disk.
+/// Makes a process, with its disk.
 fn process() -> (Local, Arc<Disk>) {
     let disk = Arc::new(Disk::default());
     (Local::new(NODE, Arc::default(), Some(disk.clone())), disk)
 }
 
-/// The next process, after the one before was killed.
+/// Returns the next process, after the one before was killed.
 fn next_process(disk: &Arc<Disk>) -> Local {
     let sessions = Local::new(NODE, Arc::default(), Some(disk.clone()));
     let records = disk.records.lock().unwrap().clone();
@@ -70,7 +70,7 @@ fn source(group: Option<&str>) -> Source {
     Source { topic: "t".into(), offset: 9, retained: false, group: group.map(Into::into) }
 }
 
-/// A session that is at this position, with a message under way and one that waits for a member of the group.
+/// Makes a session at this position, with a message in flight and one that waits for a member of the group.
 fn session(position: u64) -> Session {
     let refs = vec![source(Some("$share/g/t"))];
     let mut session = Session { epoch: 5, seconds: 60, position, refs, ..Session::default() };
@@ -109,7 +109,7 @@ fn a_new_session_takes_nothing_of_the_one_before_after_a_crash() {
     assert!(matches!(claim(&sessions, false), ClaimOutcome::New { .. }));
     sessions.keep("a", &session(41), None, None);
     leave(&sessions, session(41));
-    // The end of the session waits for capacity, and what the next one subscribes to does not.
+    // The end of the session waits for capacity, and the subscriptions of the next one do not.
     disk.is_half_full.store(true, Relaxed);
     let new = begin_anew(&sessions);
     let (next, records) = (next_process(&disk), disk.records.lock().unwrap().len());

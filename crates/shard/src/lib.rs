@@ -1,4 +1,4 @@
-//! The event loops that hold the connections: one thread each, nothing shared on the hot path.
+//! The event loops that serve the connections: one thread each, nothing shared on the hot path.
 //!
 //! [`prepare`] binds the ports and gives a [`Handle`] to each shard, from which the broker is made;
 //! [`Prepared::start`] runs them.

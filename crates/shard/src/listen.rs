@@ -1,10 +1,10 @@
 //! The listeners, one for each shard on each port, and the program by which the kernel chooses among those
 //! of a port.
 //!
-//! SO_REUSEPORT alone spreads connections by a hash and knows nothing of a full shard. A classic
-//! BPF program attached to the group chooses at random among the shards that are open: a shard
-//! that is full, or holds more than its share, leaves the choice. Its listener stays open and it
-//! accepts what its queue still holds, so that no connection is lost.
+//! SO_REUSEPORT alone spreads connections by a hash and knows nothing of a shard's capacity. A classic BPF program
+//! attached to the group chooses at random among the shards that are open: a shard without capacity, or with more
+//! than its share, leaves the choice. Its listener stays open and it accepts what is in its queue, so that no
+//! connection is lost.
 
 #![expect(unsafe_code, reason = "setsockopt(2) for a BPF program")]
 
@@ -53,7 +53,7 @@ pub(crate) fn group(
     Ok(Group { port, address, sockets })
 }
 
-/// Adds listeners to a group that other processes have begun, for so many shards in all. They are bound, and
+/// Adds listeners to a group that another process has begun, for so many shards in all. The new ones are bound, and
 /// don't listen yet.
 pub(crate) fn more(mut group: Group, options: &Options, shards: usize) -> io::Result<Group> {
     while group.sockets.len() < shards {
@@ -62,7 +62,7 @@ pub(crate) fn more(mut group: Group, options: &Options, shards: usize) -> io::Re
     Ok(group)
 }
 
-/// Has the kernel let connections in.
+/// Lets the kernel accept connections.
 pub(crate) fn listen(socket: impl AsFd, backlog: u32) -> io::Result<()> {
     Ok(rustix::net::listen(socket, backlog.min(i32::MAX as u32) as i32)?)
 }
@@ -104,10 +104,10 @@ fn bound(options: &Options, address: &SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The shards that get new connections, by whichever port these come.
+/// The shards that get new connections, the same at every port.
 pub(crate) struct Balance {
     shards: Vec<Arc<Metrics>>,
-    /// A shard with so many connections leaves the choice: there is still room for its queue.
+    /// A shard with so many connections leaves the choice: the rest of its capacity is for its queue.
     high_water: u64,
     open: Mutex<Vec<bool>>,
 }
@@ -126,8 +126,8 @@ impl Balance {
         self.high_water
     }
 
-    /// Checks all shards and gives the kernel the choice if it has changed: for each port, through any
-    /// listener of its group. If the kernel refuses, connections stay spread by hash.
+    /// Checks all shards and gives the kernel the new choice if it has changed: for each port, through any listener
+    /// of its group. If the kernel rejects the program, connections stay spread by hash.
     pub fn adjust(&self, listeners: &[Listening]) {
         let counts: Vec<u64> =
             self.shards.iter().map(|metrics| metrics.open_connections.get()).collect();
@@ -143,7 +143,7 @@ impl Balance {
     }
 }
 
-/// The shards that are not full and hold at most 3 % over the mean; all, when that leaves none.
+/// Chooses the shards with capacity and at most 3 % over the mean; else those with capacity; else all.
 fn choice(counts: &[u64], high_water: u64) -> Vec<bool> {
     let mean = counts.iter().sum::<u64>() / counts.len().max(1) as u64;
     let fair = mean + mean * 3 / 100 + 32;

@@ -13,13 +13,13 @@ use mailbox::Wake;
 
 use crate::wake::Commands;
 
-/// How long a shard holds its permit while others wait, in microseconds: the kernel's scheduler looks no more often
-/// where it ticks 250 times a second.
+/// Microseconds that a shard has its permit while others wait. A kernel that ticks 250 times a second schedules no
+/// more often.
 const GRANT_US: u64 = 4_000;
 
 /// The permits, shared by all shards.
 pub(crate) struct FanoutPermits {
-    /// Each shard's mailbox, whose wake-up says that a permit is there.
+    /// Each shard's mailbox. Its wake-up notifies the shard of a permit.
     shards: Vec<Arc<Commands>>,
     state: Mutex<State>,
 }
@@ -58,7 +58,7 @@ impl FanoutPermits {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The shard's permit after this turn of its loop, from whether it has long fan-outs, and the time.
+    /// Returns the shard's permit after this turn of its loop. The shard needs one if it has long fan-outs.
     pub fn turn(&self, shard: u16, permit: Permit, needed: bool, now_us: u64) -> Permit {
         match permit {
             Permit::None if !needed => Permit::None,
@@ -77,7 +77,7 @@ impl FanoutPermits {
         }
     }
 
-    /// The shard ends: another one gets its permit.
+    /// Called when a shard ends: gives its permit to another one.
     pub fn quit(&self, shard: u16, permit: Permit) {
         let granted = {
             let mut state = self.state();

@@ -1,7 +1,7 @@
-//! Which descriptors are ready: epoll, edge-triggered for connections.
+//! Reports which descriptors are ready: epoll, edge-triggered for connections.
 //!
-//! A connection is watched for input from its start to its end, and for room to write only while
-//! it has an outbox: a socket with room would otherwise report it with every input.
+//! A connection is watched for input from its start to its end, and for capacity to write only while it has an
+//! outbox: a socket would otherwise report its capacity with every input.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -30,18 +30,18 @@ impl Poller {
         epoll::add(&self.epoll, fd, EventData::new_u64(token), EventFlags::IN)
     }
 
-    /// Watches a connection's input, and also for room to write if `output`. Reports input that is
-    /// already there, too.
+    /// Watches a connection's input, and also for capacity to write if `output`. Reports input that is already
+    /// there, too.
     pub fn add(&self, fd: impl AsFd, token: u64, output: bool) -> Result<()> {
         epoll::add(&self.epoll, fd, EventData::new_u64(token), flags(output))
     }
 
-    /// Also watches for room to write, or no longer.
+    /// Also watches for capacity to write, or no longer.
     pub fn watch_output(&self, fd: impl AsFd, token: u64, output: bool) -> Result<()> {
         epoll::modify(&self.epoll, fd, EventData::new_u64(token), flags(output))
     }
 
-    /// Watches this no longer.
+    /// Stops watching a descriptor.
     pub fn remove(&self, fd: impl AsFd) {
         let _ = epoll::delete(&self.epoll, fd);
     }
@@ -56,7 +56,7 @@ impl Poller {
         epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout))
     }
 
-    /// One of the events: its token, and what is ready.
+    /// Returns an event's token, and what is ready.
     pub fn event(&self, at: usize) -> (u64, EventFlags) {
         let event = self.events[at];
         (event.data.u64(), event.flags)

@@ -5,21 +5,22 @@ use std::num::NonZeroU32;
 use tables::{PageTable, Slab};
 use tls::Records;
 
-/// Records by slot, of which any part of the connections may have some.
+/// Records by slot. Connections without TLS have none.
 ///
-/// They lie in pages of their own and not in a box each: a connection's box would stay between what handshakes allocate
-/// and free, and the allocator could not return that memory. They never move, and are dropped where they lie, so that no
-/// copy of a key stays in free memory.
+/// The records are in pages of their own and not in a box each: a connection's box would stay between what
+/// handshakes allocate and free, and the allocator could not return that memory. Records never move, and are
+/// dropped in place, so that no copy of a key stays in free memory.
 #[derive(Default)]
 pub(crate) struct RecordTable {
     /// By slot, the number in `records`, plus 1.
     numbers: PageTable<NonZeroU32>,
     records: PageTable<Records>,
-    /// The numbers in use, from the lowest page with a free one: so the higher pages empty out.
+    /// The numbers in use. A new one is from the lowest page with a free number, so that the higher pages empty
+    /// out.
     used: Slab<()>,
 }
 
-/// What a connection takes: the parts that have a value each.
+/// Bytes that a connection takes: a value in each table.
 const BYTES: usize =
     size_of::<Option<Records>>() + size_of::<Option<NonZeroU32>>() + Slab::<()>::SLOT_BYTES;
 const _: () = assert!(BYTES <= 232);
@@ -42,7 +43,7 @@ impl RecordTable {
         self.records.get_mut(number(*self.numbers.get(slot)?))
     }
 
-    /// Keeps a connection's records, instead of earlier ones.
+    /// Stores a connection's records, in place of earlier ones.
     pub fn insert(&mut self, slot: u32, records: Records) {
         self.remove(slot);
         let number = self.used.insert(());
@@ -79,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// The peers of the table's connections: each can read what its own connection sends, and no other's.
+    /// Checks that the peer can read what its connection sends.
     fn is_peer(table: &mut RecordTable, slot: u32, peer: &mut Records) -> bool {
         let (mut sealed, mut plain) = (Vec::new(), Vec::new());
         let records = table.get_mut(slot).unwrap();

@@ -47,9 +47,9 @@ impl Sender {
         }
     }
 
-    /// Sends all of them without waiting for room. `done` gets each send's slot, with the bytes that the
-    /// kernel took or the error. The list must not name a socket twice: a second send could overtake a
-    /// first one that found no capacity.
+    /// Sends all of them without waiting for capacity. `done` gets each send's slot, with the bytes that the kernel
+    /// took or the error. The list must not name a socket twice: a second send could overtake a first one that
+    /// found no capacity.
     pub fn send<T: Copy>(
         &mut self,
         sends: &[Send<'_, T>],
@@ -70,12 +70,12 @@ impl Sender {
     }
 }
 
-/// Sends without waiting for room.
+/// Sends without waiting for capacity.
 pub(crate) fn send_one(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
     send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
 }
 
-/// Completions run when this thread asks for them, not in the middle of something else: no
+/// Completions run when this thread requests them, not in the middle of something else: no
 /// interrupts between cores, and the whole batch is done when the submitting call returns.
 fn ring() -> io::Result<IoUring> {
     IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_clamp().build(BATCH as u32)

@@ -15,12 +15,12 @@ pub enum SenderKind {
     Write,
 }
 
-/// What comes in at an address.
+/// What clients speak at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// What clients may speak there.
+    /// The protocols that clients may speak there.
     pub listener: Listener,
-    /// Whether they speak it through TLS.
+    /// True if they speak through TLS.
     pub tls: bool,
 }
 
@@ -41,9 +41,9 @@ impl Port {
 pub struct Options {
     /// Where clients connect: a few addresses, none of them twice.
     pub listen: Vec<(Port, SocketAddr)>,
-    /// How many shards; 0 is as many as cores, connections and descriptors ask for.
+    /// The number of shards; 0 derives it from cores, connections and descriptors.
     pub shards: usize,
-    /// Bind each shard to a core.
+    /// True to bind each shard to a core.
     pub pin_cpus: bool,
     /// How batches of messages leave.
     pub sender: SenderKind,

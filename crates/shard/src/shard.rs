@@ -44,8 +44,8 @@ pub(crate) use accept::spare;
 use batch::Batch;
 use short::Short;
 
-/// Events of the wake-up carry this token, those of the listeners the ones from [`LISTENERS`] on; all
-/// others are slots.
+/// The token of the wake-up's events. Those of the listeners have the tokens from [`LISTENERS`] on; all others are
+/// slots.
 pub(crate) const WAKE: u64 = u64::MAX;
 const LISTENERS: u64 = 1 << 32;
 
@@ -73,13 +73,13 @@ pub(crate) struct Shard {
     pub(crate) woke_us: Option<u64>,
     pub(crate) poller: Poller,
     pub(crate) sender: Sender,
-    /// One for each port; none when it drains.
+    /// One for each port; none while the shard drains.
     pub(crate) listeners: Vec<Listening>,
-    /// A spare descriptor, so that the shard can answer when all others are in use.
+    /// A spare descriptor, so that the shard can reject a peer when all others are in use.
     pub(crate) spare: Option<OwnedFd>,
     pub(crate) capacity: u64,
     pub(crate) bucket: Bucket,
-    /// Of the log lines about connections that are refused.
+    /// Limits the log lines about rejected connections.
     pub(crate) lines: Throttle,
     pub(crate) accept_after_us: u64,
     pub(crate) batch: Batch,
@@ -87,7 +87,7 @@ pub(crate) struct Shard {
     pub(crate) short: Short,
     /// Connections with more input than one read gave.
     pub(crate) unread: Vec<u32>,
-    /// Connections whose bytes have all left, where the engine waits for that.
+    /// Connections whose bytes have all left. The engine waits for that.
     pub(crate) confirmed: Vec<u32>,
     pub(crate) buffer: Vec<u8>,
     pub(crate) out: Vec<u8>,
@@ -107,15 +107,15 @@ pub(crate) struct Shard {
     pub(crate) tls_plain: Vec<u8>,
     /// A buffer for encrypted data, reused by all connections.
     pub(crate) tls_sealed: Vec<u8>,
-    /// Room for the next outputs.
+    /// A buffer for the next outputs.
     pub(crate) outputs: Outputs,
-    /// By which the shard is told to give its connections to a new process.
+    /// Passes on the orders to give connections to a new process.
     pub(crate) giver: Arc<Giver>,
-    /// What it has given so far.
+    /// What the shard has passed on so far.
     pub(crate) giving: Option<Box<Giving>>,
-    /// What is left of fan-outs that were under way when it stood still.
+    /// What is left of fan-outs that were under way when the shard stood still.
     pub(crate) owed: Vec<Owed>,
-    /// A new process has everything.
+    /// True when a new process has everything.
     pub(crate) released: bool,
 }
 
@@ -133,14 +133,14 @@ impl Shard {
         while !self.engine.is_over() {
             self.turn();
             if self.released {
-                // The sockets are closed with it; the new process has its own descriptors of them.
+                // The sockets close with the shard; the new process has its own descriptors of them.
                 return;
             }
         }
         self.engine.end_all();
         self.perform();
         self.permits.quit(self.engine.number(), self.permit);
-        // No later message comes here, and nobody waits for the receipts of earlier ones.
+        // No later message comes here, and no publisher waits for the receipts of earlier ones.
         self.engine.handle().end();
         self.engine.shared().ended.fetch_add(1, Ordering::SeqCst);
     }
@@ -166,7 +166,7 @@ impl Shard {
             return self.still_turn();
         }
         let events = self.wait();
-        // A bit for each listener at which somebody waits.
+        // A bit for each listener at which a connection waits.
         let mut accept = 0u64;
         self.resume();
         for at in 0..events {
@@ -195,7 +195,7 @@ impl Shard {
         }
     }
 
-    /// Waits for events, and sets the engine's time. Gives the number of events.
+    /// Waits for events, and sets the engine's time. Returns the number of events.
     fn wait(&mut self) -> usize {
         // A busy shard does not sleep: its turn ends where the next one begins, so no clock is read for that.
         let waits = self.wait_until_us().map(|due_us| (due_us, self.now_us()));
@@ -215,7 +215,7 @@ impl Shard {
         events
     }
 
-    /// Until when this turn may wait for events; `None` while there is something to do.
+    /// Returns until when this turn may wait for events; `None` while the shard has work.
     fn wait_until_us(&self) -> Option<u64> {
         let busy = !self.unread.is_empty()
             || !self.confirmed.is_empty()
@@ -257,7 +257,7 @@ impl Shard {
         }
         let ended = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
         if self.engine.is_paused(slot) {
-            // Its input has its turn later, and so has the end behind it.
+            // The shard reads the input later, and then the end behind it.
             if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
                 self.engine.on_lost(slot);
             } else if flags.contains(EventFlags::RDHUP) {
@@ -270,7 +270,7 @@ impl Shard {
         }
     }
 
-    /// The socket has input, or its end, up to which it is read if `to_end`.
+    /// Reads a socket that has input or its end; up to the end if `to_end`.
     pub(crate) fn readable(&mut self, slot: u32, to_end: bool) {
         let is_tls = self.is_tls(slot);
         if is_tls && !self.begin_reading_tls(slot) {
@@ -393,11 +393,10 @@ impl Shard {
         }
     }
 
-    /// Everything is sent: closes our side and waits for the peer's, where there is something to wait
-    /// for.
+    /// Called when everything is sent: closes our side, and waits for the peer's if the connection lingers.
     pub(crate) fn shut(&mut self, slot: u32) {
         if self.is_tls(slot) && !self.send_close_notify(slot) {
-            // It comes here again when that has left.
+            // The shard calls this again when that has left.
             return;
         }
         let Some(socket) = self.sockets.get(slot) else {
@@ -433,7 +432,7 @@ impl Shard {
             giving.left(slot);
         }
         if socket.is(State::Passed) {
-            // Another process has a descriptor of it, too, which would hold it open.
+            // The descriptor of the other process would leave the connection open.
             let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
         }
         drop(socket);
@@ -470,7 +469,7 @@ impl Shard {
         self.perform();
     }
 
-    /// Short answers took the time from this turn's beginning.
+    /// Counts the time of short replies, from this turn's beginning.
     fn count_replies(&mut self) {
         let replies = self.engine.poll_replies();
         if replies > 0 {
@@ -508,7 +507,7 @@ impl Shard {
         self.engine.now_us() >= self.sweep_due_us.max(self.engine.sweep_due_us())
     }
 
-    /// Where a connection comes from.
+    /// Returns the address of a connection's peer.
     fn address(&self, slot: u32) -> Option<IpAddr> {
         let address = rustix::net::getpeername(self.sockets.get(slot)?).ok()??;
         Some(std::net::SocketAddr::try_from(address).ok()?.ip().to_canonical())

@@ -1,4 +1,4 @@
-//! The sockets of a shard's connections, by slot, and what waits to be sent to slow ones.
+//! The sockets of a shard's connections, by slot, with the outboxes of slow ones.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,25 +17,25 @@ pub(crate) struct Socket {
 // 8 bytes a connection: see `Connection` of the engine.
 const _: () = assert!(size_of::<Option<Socket>>() <= 8);
 
-/// What a socket is in the middle of.
+/// The flags of a socket.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// In the batch that is being gathered.
+    /// The socket is in the batch that the shard gathers.
     Batched = 1,
-    /// In it more than once.
+    /// The socket is in that batch more than once.
     BatchedAgain = 2,
-    /// It has an outbox.
+    /// The socket has an outbox.
     Blocked = 4,
-    /// It is closed when its outbox is empty.
+    /// The shard closes the socket when its outbox is empty.
     Closing = 8,
-    /// Then only our side is shut, until the peer shuts its own.
+    /// The close shuts only our side, until the peer shuts its own.
     Linger = 16,
-    /// Another process has a descriptor of it.
+    /// Another process has a descriptor of the socket.
     Passed = 32,
-    /// It is encrypted by TLS.
+    /// TLS encrypts the connection.
     Tls = 64,
-    /// Its TLS handshake goes on in a later turn.
+    /// The TLS handshake goes on in a later turn.
     AwaitsHandshake = 128,
 }
 
@@ -90,7 +90,7 @@ impl Sockets {
         Some((socket, outbox))
     }
 
-    /// What a slow connection has still to be sent.
+    /// Returns the outbox of a slow connection.
     pub fn outbox(&self, slot: u32) -> Option<&Outbox> {
         let blocked = self.get(slot).is_some_and(|socket| socket.is(State::Blocked));
         if blocked { self.outboxes.get(&slot) } else { None }
@@ -109,7 +109,7 @@ impl Sockets {
         }
     }
 
-    /// The outbox is empty.
+    /// Removes the outbox, which is empty.
     pub fn unblock(&mut self, slot: u32) {
         if let Some(socket) = self.sockets.get_mut(slot) {
             socket.set(State::Blocked, false);
@@ -122,7 +122,7 @@ impl Sockets {
         self.outboxes.iter().map(|(slot, outbox)| (*slot, outbox))
     }
 
-    /// Gives back what was held for sockets that are gone.
+    /// Gives memory back after many sockets have gone.
     pub fn shrink(&mut self) {
         self.sockets.shrink();
         self.outboxes.shrink();

@@ -1,20 +1,20 @@
-//! What the kernel counts of a TCP socket: `tcp_info` in linux/tcp.h.
+//! The kernel's figures of a TCP socket: `tcp_info` in linux/tcp.h.
 
 #![expect(unsafe_code, reason = "getsockopt(2) for TCP_INFO")]
 
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Where the fields are, in bytes.
+/// Offsets of the fields, in bytes.
 const UNACKED: usize = 24;
 const BYTES_ACKED: usize = 120;
 const BYTES_RECEIVED: usize = 128;
-/// The bytes up to the end of the last of them: every kernel since 4.1 has these.
+/// Bytes up to the end of the last field. Every kernel since 4.1 has them.
 const BYTES: usize = 136;
 
 /// The figures of one socket.
 pub(crate) struct TcpInfo([u8; BYTES]);
 
-/// Reads the figures of a socket; `None` where it is not a socket of TCP.
+/// Reads the figures of a socket; `None` if it is no TCP socket.
 pub(crate) fn of(socket: impl AsFd) -> Option<TcpInfo> {
     let mut info = [0u8; BYTES];
     let mut length = info.len() as libc::socklen_t;
@@ -42,8 +42,8 @@ impl TcpInfo {
         u64::from_ne_bytes(self.field(BYTES_RECEIVED))
     }
 
-    /// Of a listener: the connections that wait to be accepted. The kernel has that number in the place of the segments
-    /// without acknowledgement, of which a listener has none.
+    /// For a listener: how many connections wait to be accepted. The kernel stores that number in the field of
+    /// unacknowledged segments, which a listener does not have.
     pub fn listen_queue(&self) -> u32 {
         u32::from_ne_bytes(self.field(UNACKED))
     }

@@ -16,7 +16,7 @@ use crate::records::RecordTable;
 /// encrypted in memory, so this bounds what a slow connection has beside its outbox.
 pub(crate) const WINDOW_BYTES: usize = 4 * tls::RECORD_DATA_BYTES_MAX;
 
-/// A connection that has so many encrypted bytes to send, and causes more, is closed: it sends key updates and
+/// The shard closes a connection that has more encrypted bytes than this to send: its peer sends key updates and
 /// reads nothing.
 pub(crate) const UNSENT_BYTES_MAX: usize = 2 * WINDOW_BYTES;
 
@@ -24,10 +24,10 @@ pub(crate) const UNSENT_BYTES_MAX: usize = 2 * WINDOW_BYTES;
 /// turn's end.
 pub(crate) const HANDSHAKES_PER_TURN: usize = 8;
 
-/// The queue of postponed handshakes keeps memory for so many when a second has passed.
+/// Entries to which the queue of postponed handshakes shrinks once a second.
 pub(crate) const HANDSHAKES_QUEUED: usize = 64;
 
-/// Returns the user of a certificate, or `None` if the certificate lacks the field or the field holds no valid name.
+/// Returns the user of a certificate, or `None` if the certificate lacks the field or the field has no valid name.
 fn user_of(field: CertificateUser, certificate: &Certificate) -> Option<Name> {
     let first = |matches: fn(&tls::Name) -> bool| {
         certificate.names.iter().find(|name| matches(name)).map(ToString::to_string)
@@ -51,7 +51,7 @@ pub struct TlsSettings {
     pub certificate_user: CertificateUser,
 }
 
-/// A client's certificate lacks the field that names its user, or the field holds no valid name.
+/// A client's certificate lacks the field that names its user, or the field has no valid name.
 #[derive(Debug, thiserror::Error)]
 #[error("the client's certificate names no user in the field that tls.client_user says")]
 pub(crate) struct NoUser;
@@ -70,7 +70,7 @@ impl TlsContext {
         TlsContext { settings: Arc::new(RwLock::new(settings)), handshakes_max }
     }
 
-    /// Replaces the settings. Handshakes that are under way go on by the old acceptor, and open connections don't change.
+    /// Replaces the settings. Handshakes under way go on by the old acceptor, and open connections don't change.
     pub fn set(&self, settings: TlsSettings) {
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
     }
@@ -88,7 +88,7 @@ impl TlsContext {
 /// A handshake that is under way.
 struct PendingHandshake {
     handshake: Box<Handshake>,
-    /// As it was when the handshake began: its acceptor verifies the certificate.
+    /// From the handshake's beginning: the acceptor of that time verifies the certificate.
     certificate_user: CertificateUser,
     /// The memory of its input, in bytes.
     input_bytes: usize,
@@ -124,7 +124,7 @@ impl Unfinished {
 /// The TLS connections of a shard, by slot. A connection that has sent nothing yet is in none of its tables.
 #[derive(Default)]
 pub(crate) struct TlsTable {
-    /// Of connections whose handshake is done.
+    /// Records of connections whose handshake is done.
     records: RecordTable,
     handshakes: HashMap<u32, PendingHandshake>,
     unfinished: HashMap<u32, Unfinished>,
@@ -216,7 +216,7 @@ impl TlsTable {
         unfinished
     }
 
-    /// Keeps unfinished input and output, if there is any.
+    /// Stores unfinished input and output, if there is any.
     pub fn keep_unfinished(&mut self, slot: u32, unfinished: Unfinished) {
         if !unfinished.is_empty() {
             self.input_bytes += unfinished.input_bytes();

@@ -1,4 +1,4 @@
-//! The way into a shard's engine: its mailbox, whose wake-up ends the shard's wait.
+//! The mailbox of a shard's engine. Its wake-up ends the shard's wait.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use rustix::fd::OwnedFd;
 /// The commands of one shard.
 pub(crate) type Commands = Mailbox<Command, EventWake>;
 
-/// A mailbox that wakes by an event descriptor, for at most so many commands.
+/// Makes a mailbox for at most `items_max` commands, which wakes by an event descriptor.
 pub(crate) fn commands(items_max: usize) -> rustix::io::Result<Arc<Commands>> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     let wake = EventWake(rustix::event::eventfd(0, flags)?);
@@ -30,7 +30,7 @@ impl Wake for EventWake {
     }
 }
 
-/// The engine's end of it.
+/// The engine's end of the mailbox.
 pub(crate) struct CommandQueue(pub Arc<Commands>);
 
 impl Queue for CommandQueue {

@@ -57,7 +57,7 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Has this many appends in flight for this many seconds, over 64 topics.
+/// Performs appends for this many seconds, over 64 topics, with this many in flight.
 fn appends(store: &Store, in_flight: usize, args: &Args, offset: &mut u64) {
     let rule = HistoryRule {
         messages_max: 1_000_000,
@@ -110,9 +110,8 @@ fn appends(store: &Store, in_flight: usize, args: &Args, offset: &mut u64) {
     );
 }
 
-/// The least that a disk can do: write the same bytes into a file and call `fdatasync`. It appends
-/// to the file, so that the file system records the new length each time, or it overwrites existing
-/// bytes.
+/// The least that a disk can do: writes the same bytes into a file and calls `fdatasync`. It appends to the file, so
+/// that the file system records the new length each time, or it overwrites existing bytes.
 fn bare(batch: usize, in_place: bool, args: &Args) -> std::io::Result<()> {
     let path = args.dir.join("bare");
     let mut file = File::create(&path)?;

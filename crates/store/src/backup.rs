@@ -1,8 +1,8 @@
 //! Copies of a store that is in use, or that no process has open.
 //!
-//! A backup holds the store as of one commit. The store goes on meanwhile: a backup reads one snapshot and writes
-//! with a cache of its own. Until it ends, redb can't reuse the pages that commits free in the store's file, so the
-//! file may grow by what is written meanwhile.
+//! A backup has the store as of one commit. The store goes on meanwhile: a backup reads one snapshot and writes with
+//! a cache of its own. Until it ends, redb can't reuse the pages that commits free in the store's file, so the file
+//! may grow by as much as commits write meanwhile.
 //!
 //! A server that serves a backup goes back in time, and assigns offsets again that clients have seen. So a backup has
 //! an epoch of its own: a client that comes back with a position of the old epoch learns that messages may be missing.
@@ -52,7 +52,7 @@ impl Store {
         })
     }
 
-    /// The last backup that this process began.
+    /// Returns the last backup that this process began.
     pub fn last_backup(&self) -> Option<Backup> {
         self.shared.backups.last().clone()
     }
@@ -131,12 +131,13 @@ fn write(
     })
 }
 
-/// The metadata of a backup. What happened after it is unknown, except how far the offsets may have come when it began.
+/// Returns the metadata of a backup. Later events are unknown, except how far the offsets may have come when it
+/// began.
 pub(crate) fn backup_metadata(metadata: &Metadata, new_epoch: u32) -> Metadata {
     let Metadata { epoch, last_offset: last, lost_through, lost_after, .. } = *metadata;
     let lost_after = if lost_through == 0 { last } else { lost_after.min(last) };
     let last_offset = last.saturating_add(OFFSETS_SKIPPED);
-    // 0 stands for no epoch in a resume token.
+    // 0 means no epoch in a resume token.
     let is_usable = |new: &u32| *new != 0 && *new != epoch;
     let new_epoch = [new_epoch, epoch ^ 1].into_iter().find(is_usable).unwrap_or(2);
     Metadata {

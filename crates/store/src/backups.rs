@@ -1,4 +1,4 @@
-//! How far the last backup of a process is.
+//! The progress of a process's last backup.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,9 +11,9 @@ use crate::error::{BackupError, InternalError};
 pub struct Backup {
     /// The directory of the copy.
     pub dir: PathBuf,
-    /// How many of the rows are done.
+    /// The number of rows that are done.
     pub rows: u64,
-    /// How many rows the snapshot has; 0 until they are counted.
+    /// The number of rows of the snapshot; 0 until they are counted.
     pub rows_total: u64,
     /// The bytes of the copied rows.
     pub bytes: u64,
@@ -25,7 +25,7 @@ pub struct Backup {
 #[derive(Default)]
 pub(crate) struct Backups {
     last: Mutex<Option<Backup>>,
-    /// The store closes, so its backup has to end.
+    /// True if the store closes, so that its backup must end.
     is_stopped: AtomicBool,
 }
 
@@ -34,7 +34,7 @@ impl Backups {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the backup that runs, and any that begins later, or lets them begin again.
+    /// Ends the running backup, and any that begins later, or lets backups begin again.
     pub fn set_stopped(&self, is_stopped: bool) {
         self.is_stopped.store(is_stopped, Relaxed);
     }

@@ -1,5 +1,5 @@
-//! What one write transaction does to the tables. The caller passes the time in, so that tests need
-//! neither a clock nor a thread.
+//! Changes the tables in one write transaction. The caller passes the time in, so that tests need neither a clock nor
+//! a thread.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -77,7 +77,7 @@ pub(crate) struct Append {
     pub record: Box<[u8]>,
     pub retention: Retention,
     pub idempotency_key: Option<Name>,
-    /// Written in the same commit.
+    /// A record that is written in the same commit.
     pub with: Option<Box<PartRecord>>,
 }
 
@@ -86,11 +86,11 @@ pub(crate) struct Append {
 pub(crate) struct SweepPlan {
     /// Topics that exceed their limits, or that have had no messages for long.
     pub topics: Vec<Name>,
-    /// Messages have expired.
+    /// True if messages have expired.
     pub expired: bool,
     /// Idempotency keys older than this are deleted, in milliseconds since 1970.
     pub keys_before_ms: Option<u64>,
-    /// How many expired messages the sweep deletes at most, and how many idempotency keys.
+    /// The limit on expired messages that the sweep deletes, and on idempotency keys.
     pub rows_max: usize,
     /// Topics that have been empty since before this time are forgotten, in milliseconds since
     /// 1970.
@@ -104,7 +104,7 @@ impl SweepPlan {
 }
 
 impl Op {
-    /// The topic whose rows the operation changes.
+    /// Returns the topic whose rows the operation changes.
     pub fn topic(&self) -> Option<&Name> {
         match self {
             Op::Append(append) => Some(&append.topic),
@@ -121,9 +121,9 @@ impl Op {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Applied {
     pub metadata: Metadata,
-    /// The sweep reached its limit of rows, so there may be more to delete.
+    /// True if the sweep reached its limit of rows, so that more may remain to delete.
     pub more: bool,
-    /// What retention has dropped.
+    /// The messages that retention has dropped.
     pub dropped: Dropped,
 }
 
@@ -147,8 +147,8 @@ struct LoadedTopic {
     was_empty: bool,
 }
 
-/// Applies the operations in order and then sweeps what retention asks for. The sweep skips topics
-/// that are known to be damaged.
+/// Applies the operations in order and then sweeps for retention. The sweep skips topics that are known to be
+/// damaged.
 pub(crate) fn apply<'a>(
     txn: &WriteTransaction,
     metadata: Metadata,
@@ -213,7 +213,7 @@ impl<'t> Batch<'t> {
         })
     }
 
-    /// The topic's row as this transaction sees it. `None` if the topic has none.
+    /// Returns the topic's row in this transaction. `None` if the topic has none.
     fn load_topic(&mut self, name: &Name) -> Result<Option<TopicRow>, InternalError> {
         if let Some(loaded) = self.loaded.get(name) {
             return Ok(Some(loaded.topic));
@@ -345,8 +345,8 @@ impl<'t> Batch<'t> {
         self.write_message(topic.number, offset, MessageRow { previous: before, record })
     }
 
-    /// The first message after an offset: its offset, the offset of the message before it, and its
-    /// record. It is damage if there is none.
+    /// Returns the first message after an offset: its offset, the offset of the message before it, and its record. A
+    /// missing message is damage.
     fn message_after(
         &self,
         name: &str,
@@ -534,7 +534,7 @@ impl<'t> Batch<'t> {
                 let mut dropped = self.dropped;
                 self.drop_oldest(&name, &mut topic, TRIM_MAX, |topic, _, head| {
                     let over = topic.over(head.at_ms, now_ms);
-                    // What has expired is not missed.
+                    // No client misses an expired message.
                     dropped.count(over.filter(|_| !head.is_expired(now_ms)));
                     over.is_some()
                 })?;

@@ -34,7 +34,7 @@ pub struct Report {
     /// The file's format version: the current one, or an earlier one. In the first one, rows have no
     /// checksums.
     pub format: u64,
-    /// The last process closed the store.
+    /// True if the last process closed the store.
     pub clean: bool,
     /// Topics whose row is intact.
     pub topics: u64,
@@ -46,7 +46,7 @@ pub struct Report {
     /// contain its last commit. Either the check found this now, which counts as damage, or an
     /// earlier start did.
     pub lost_range: Option<(u64, u64)>,
-    /// The damage. Empty if the file holds everything that was written.
+    /// The damage. Empty if the file contains everything that was written.
     pub damages: Vec<Damage>,
 }
 
@@ -57,7 +57,7 @@ pub fn check(dir: &Path) -> Result<Report, OpenError> {
     check_locked(dir)
 }
 
-/// Locks the directory against servers for as long as the caller holds the returned file.
+/// Locks the directory against servers until the caller drops the returned file.
 pub(crate) fn lock(dir: &Path) -> Result<Option<File>, OpenError> {
     let lock_error = |error| OpenError::Directory { dir: dir.into(), error };
     // A copy of a store may have no lock file. The check must not write one.
@@ -95,7 +95,7 @@ pub(crate) fn check_locked(dir: &Path) -> Result<Report, OpenError> {
     }
 }
 
-/// The same, for a store whose rows are to be copied unchanged: the rows of its format have checksums.
+/// Does the same for a store whose rows are to be copied unchanged: the rows of its format have checksums.
 pub(crate) fn check_before_copy(dir: &Path) -> Result<Report, OpenError> {
     let report = check_locked(dir)?;
     match report.format {
@@ -240,7 +240,7 @@ impl FileCheck<'_> {
     }
 }
 
-/// All topics whose rows are intact.
+/// Returns all topics whose rows are intact.
 pub(crate) fn scan_topics(source: &Source<'_>, damages: &mut Vec<Damage>) -> Vec<(Name, TopicRow)> {
     let db = source.db;
     let (mut found, mut last, mut missing_rows) = (Vec::new(), (String::new(), 0), None);
@@ -404,7 +404,7 @@ impl MessageScan<'_> {
         self.add(offset);
     }
 
-    /// No further message exists up to this offset.
+    /// Records that the topic has no further message up to this offset.
     fn through(&mut self, offset: u64) {
         if offset > self.proven_through {
             self.add(offset);

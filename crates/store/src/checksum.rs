@@ -11,7 +11,7 @@ use crate::error::RowError;
 /// The length of a checksum in bytes. It precedes the value.
 pub(crate) const BYTES: usize = 8;
 
-/// The checksum of a row. It covers the key and the value, so that no row passes for another one.
+/// Returns the checksum of a row. It covers the key and the value, so that no row passes for another one.
 pub(crate) fn of(key: &[u8], value: &[u8]) -> u64 {
     let mut both = [0; 16];
     both[..8].copy_from_slice(&xxh3_64(key).to_le_bytes());
@@ -19,13 +19,12 @@ pub(crate) fn of(key: &[u8], value: &[u8]) -> u64 {
     xxh3_64(&both)
 }
 
-/// The same for a key that consists of two parts.
+/// Returns the checksum of a row whose key consists of two parts.
 pub(crate) fn of_pair(first: &[u8], second: &[u8], value: &[u8]) -> u64 {
     of(&pair_key(xxh3_64(first), xxh3_64(second)), value)
 }
 
-/// The hash by which a topic's row names the topic before it. It is never 0, because 0 means that
-/// there is none.
+/// Returns the hash by which a topic's row names the topic before it. It is never 0, which means no topic.
 pub(crate) fn of_name(name: &str) -> u64 {
     xxh3_64(name.as_bytes()).max(1)
 }
@@ -41,7 +40,7 @@ pub(crate) fn verify<'a>(key: &[u8], row: &'a [u8]) -> Result<&'a [u8], RowError
     if u64::from_le_bytes(*sum) == of(key, value) { Ok(value) } else { Err(RowError) }
 }
 
-/// A key of two numbers, as bytes.
+/// Encodes a key of two numbers.
 pub(crate) fn pair_key(number: u64, offset: u64) -> [u8; 16] {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&number.to_le_bytes());

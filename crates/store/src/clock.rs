@@ -1,30 +1,30 @@
 //! The clock by which ages are counted before messages are deleted for good.
 //!
-//! Messages have the time of day, and its clock may jump: a machine boots with a wrong time, or NTP corrects it. Readers go
-//! by that clock, as they see a message again once the clock is right. Deletions go by an [`AgeClock`]. It follows the time
-//! of day, but not forwards by more than [`JUMP_MS`] at once: then it goes on as the clock does that counts since the boot,
-//! suspended time included, until the new time of day has lasted for a while. It follows backwards at once, which deletes
-//! later, never earlier.
+//! Messages have the time of day, and its clock may jump: a machine boots with a wrong time, or NTP corrects it.
+//! Readers use that clock, as they see a message again once the clock is right. Deletions use an [`AgeClock`]. It
+//! follows the time of day, but not forwards by more than [`JUMP_MS`] at once: then it follows the clock that counts
+//! since the boot, suspended time included, until the new time of day has lasted for a while. It follows backwards at
+//! once, which deletes later, never earlier.
 //!
-//! There is no clock to compare with while the process did not run. So an [`AgeClock`] that begins with an earlier [`Age`]
-//! doubts a time of day that is far ahead of it for [`START_DOUBT_MS`]: the process was stopped, or the clock is wrong and
-//! is corrected soon. Where the process before doubted the time of day for longer, so does this one.
+//! While the process did not run, it had no clock to compare with. So an [`AgeClock`] that begins with an earlier
+//! [`Age`] doubts a time of day that is far ahead of it for [`START_DOUBT_MS`]: the process was stopped, or the clock
+//! is wrong and is corrected soon. If the process before doubted the time of day for longer, so does this one.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// By how much the time of day may get ahead between two readings, in milliseconds.
+/// The largest step ahead of the time of day between two readings, in milliseconds.
 const JUMP_MS: i64 = 60_000;
 
 /// How long a time of day that has jumped forwards must last before it counts, in milliseconds: a day.
 const JUMP_DOUBT_MS: u64 = 24 * 3_600_000;
 
-/// The same where it is ahead at the start, in milliseconds: an hour.
+/// The same if it is ahead at the start, in milliseconds: an hour.
 const START_DOUBT_MS: u64 = 3_600_000;
 
-/// What two clocks say at the same moment.
+/// Two clocks at the same moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Reading {
     /// The time of day, in milliseconds since 1970.
@@ -42,7 +42,7 @@ impl Reading {
         Reading { wall_ms, boot_ms: u64::try_from(boot.as_millis()).unwrap_or(u64::MAX) }
     }
 
-    /// When the machine has booted, by the time of day, in milliseconds since 1970.
+    /// Returns when the machine has booted, by the time of day, in milliseconds since 1970.
     fn booted_ms(self) -> i64 {
         difference(self.wall_ms, self.boot_ms)
     }
@@ -53,7 +53,7 @@ fn difference(a: u64, b: u64) -> i64 {
     signed(a).saturating_sub(signed(b))
 }
 
-/// What a reading changes.
+/// A change by a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     /// The time of day has jumped forwards: ages do not follow yet.
@@ -66,12 +66,12 @@ enum Change {
     Behind,
 }
 
-/// What an age clock knows, for the clock that goes on after it.
+/// The state of an age clock, for the clock that continues it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Age {
     /// The time by which ages are counted, in milliseconds since 1970.
     pub now_ms: u64,
-    /// For how long the time of day is doubted still, in milliseconds; 0 where it is not.
+    /// For how long the time of day is still doubted, in milliseconds; 0 if it is not doubted.
     pub doubt_ms: u64,
 }
 
@@ -91,7 +91,7 @@ struct AgeTime {
 }
 
 impl AgeTime {
-    /// Begins at a reading. `earlier` is what the process before knew when it counted ages last.
+    /// Begins at a reading. `earlier` is the state of the process before when it last counted ages.
     fn new(now: Reading, earlier: Option<Age>) -> Self {
         let booted_ms = now.booted_ms();
         let earlier =
@@ -106,7 +106,7 @@ impl AgeTime {
         }
     }
 
-    /// What the clock that goes on after this one has to know.
+    /// Returns the state for the clock that continues this one.
     fn age(&self, now: Reading) -> Age {
         let left_ms = |doubt: Doubt| doubt.until_boot_ms.saturating_sub(now.boot_ms).max(1);
         Age { now_ms: self.now_ms(now), doubt_ms: self.doubt.map_or(0, left_ms) }
@@ -132,13 +132,13 @@ impl AgeTime {
         change
     }
 
-    /// The time by which ages are counted, in milliseconds since 1970.
+    /// Returns the time by which ages are counted, in milliseconds since 1970.
     fn now_ms(&self, now: Reading) -> u64 {
         now.boot_ms.saturating_add_signed(self.booted_ms)
     }
 }
 
-/// Tells the time by which ages are counted. See the module's documentation.
+/// The clock by which ages are counted. See the module's documentation.
 pub struct AgeClock {
     time: Mutex<AgeTime>,
     is_logged: bool,
@@ -148,7 +148,7 @@ pub struct AgeClock {
 }
 
 impl AgeClock {
-    /// What the clock that goes on after this one has to know.
+    /// Returns the state for the clock that continues this one.
     pub fn age(&self) -> Age {
         let now = self.reading();
         let mut time = self.time.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,8 +168,8 @@ impl AgeClock {
             AgeTime::new(now, Some(earlier));
     }
 
-    /// Begins now. `earlier` is what a clock before it knew when it counted ages last. Jumps are logged by one clock of
-    /// a process.
+    /// Begins now. `earlier` is the state of the clock before when it last counted ages. Only one clock of a process
+    /// logs jumps.
     pub fn new(earlier: Option<Age>, is_logged: bool) -> Self {
         AgeClock {
             time: Mutex::new(AgeTime::new(Reading::now(), earlier)),
@@ -200,13 +200,13 @@ impl AgeClock {
         now
     }
 
-    /// Moves the time of day away from what it is.
+    /// Moves the time of day by an offset.
     #[cfg(test)]
     pub(crate) fn move_wall(&self, by_ms: i64) {
         self.moved_ms.store(by_ms, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// The time by which ages are counted, in milliseconds since 1970.
+    /// Returns the time by which ages are counted, in milliseconds since 1970.
     pub fn now_ms(&self) -> u64 {
         self.age().now_ms
     }
@@ -251,7 +251,7 @@ mod tests {
         Reading { wall_ms, boot_ms }
     }
 
-    /// What the time of ages is after a reading, and what that changed.
+    /// Returns the time of ages after a reading, and the change by it.
     fn read(time: &mut AgeTime, wall_ms: u64, boot_ms: u64) -> (u64, Option<Change>) {
         let now = reading(wall_ms, boot_ms);
         let change = time.on_reading(now);
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(read(&mut time, later + passed + left_ms - 1, 8 + left_ms).1, None);
         let believed = read(&mut time, later + passed + left_ms, 9 + left_ms);
         assert_eq!(believed, (later + passed + left_ms, Some(Change::Believed)));
-        // At the end of the day it is stopped for a while.
+        // The machine is stopped for a while at the end of the day.
         let mut time = AgeTime::new(reading(later, 9), Some(Age { now_ms: TODAY_MS, doubt_ms: 1 }));
         assert_eq!(read(&mut time, later + START_DOUBT_MS - 1, 8 + START_DOUBT_MS).1, None);
     }
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(read(&mut time, TODAY_MS + stopped + START_DOUBT_MS - 1, end - 1).1, None);
         let believed = read(&mut time, TODAY_MS + stopped + START_DOUBT_MS, end);
         assert_eq!(believed, (TODAY_MS + stopped + START_DOUBT_MS, Some(Change::Believed)));
-        // A stop that is brief needs no hour.
+        // A brief stop needs no hour.
         let mut time = AgeTime::new(reading(TODAY_MS + 30_000, 9), earlier(TODAY_MS));
         assert_eq!(read(&mut time, TODAY_MS + 30_000, 9), (TODAY_MS + 30_000, None));
     }
@@ -360,8 +360,8 @@ mod tests {
     }
 
     proptest! {
-        /// However the time of day jumps: between two readings, ages grow by no more than the time that has passed and
-        /// [`JUMP_MS`], or the time of day has lasted.
+        /// Whatever jumps the time of day makes: between two readings, ages grow by no more than the time that has
+        /// passed and [`JUMP_MS`], or the time of day has lasted.
         #[test]
         fn ages_never_jump(
             earlier in prop::option::of((0..2 * TODAY_MS, 0..2 * JUMP_DOUBT_MS)),
@@ -394,7 +394,7 @@ mod tests {
             }
         }
 
-        /// Without a jump it is the time of day, however that is slewed.
+        /// Without a jump the time of ages is the time of day, even if that is slewed.
         #[test]
         fn without_a_jump_it_is_the_time_of_day(
             steps in prop::collection::vec((0..HOUR_MS, -JUMP_MS..=JUMP_MS), 0..100),

@@ -1,8 +1,8 @@
-//! Numbers and texts as records have them.
+//! Encodes and decodes numbers and texts of records.
 
 use crate::error::RowError;
 
-/// Appends a varint: 7 bits a byte, the lowest first.
+/// Appends a varint: 7 bits per byte, the lowest first.
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -48,7 +48,7 @@ impl<'a> Decoder<'a> {
         Ok(*first)
     }
 
-    /// Reads a count of items of which each takes at least one byte.
+    /// Reads a count of items, each of which takes at least one byte.
     pub fn count(&mut self) -> Result<usize, RowError> {
         let count = usize::try_from(self.number()?).map_err(|_| RowError)?;
         if count <= self.0.len() { Ok(count) } else { Err(RowError) }

@@ -22,7 +22,7 @@ pub struct Compacted {
 }
 
 /// Rewrites the file of the store in a directory that no process has open. The new file replaces the old one once it
-/// is complete and on the disk; until then, and after an error or a kill, the old one is there. The disk needs room
+/// is complete and on the disk; until then, and after an error or a kill, the old one stays. The disk needs capacity
 /// for both.
 ///
 /// # Errors
@@ -45,7 +45,7 @@ pub fn compact(dir: &Path) -> Result<Compacted, OpenError> {
                 let copied = catch_redb_panics(|| {
                     let metadata = snapshot_metadata(snapshot)?;
                     directory.replace(|new| {
-                        // Who compacts a file may be another user than its owner, as root is.
+                        // The user who compacts a file may not be its owner, as root.
                         copy_owner(&file, directory.paths())?;
                         copy_rows(snapshot, new, &metadata, &mut |_, _| Ok(()))?;
                         // redb doubles the length of a file that grows.
@@ -61,7 +61,7 @@ pub fn compact(dir: &Path) -> Result<Compacted, OpenError> {
     compacted
 }
 
-/// The error of a file of this length in bytes that can't be rewritten.
+/// Makes the error of a file of this length in bytes that can't be rewritten.
 fn compact_error(error: InternalError, dir: &Path, bytes: u64) -> OpenError {
     let (file, name) = (dir.join(FILE), dir.display());
     let reason = match error.disk_full() {

@@ -18,19 +18,19 @@ use crate::{events, small_tables, topic_rows};
 /// Bytes of rows in one transaction. A commit of this size keeps the disk busy no longer than one of publishers.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Rows in one transaction, also of those that are not copied.
+/// Rows in one transaction, including those that are not copied.
 const CHUNK_ROWS: u64 = 65_536;
 
-/// Gets the number of rows that the copy went through and of bytes that it wrote, each since the last call. An error
+/// Takes the number of rows that the copy went through and of bytes that it wrote, each since the last call. An error
 /// ends the copy.
 type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> Result<(), InternalError>;
 
-/// The metadata of the store.
+/// Returns the metadata of the store.
 pub(crate) fn snapshot_metadata(from: &ReadTransaction) -> Result<Metadata, InternalError> {
     Metadata::from_table(&from.open_table(METADATA)?)
 }
 
-/// The number of rows that [`copy_rows`] goes through.
+/// Returns the number of rows that [`copy_rows`] goes through.
 pub(crate) fn count_rows(from: &ReadTransaction) -> Result<u64, InternalError> {
     fn count<K: Key + 'static, V: Value + 'static>(
         from: &ReadTransaction,
@@ -56,7 +56,7 @@ pub(crate) fn count_rows(from: &ReadTransaction) -> Result<u64, InternalError> {
     Ok(counts.iter().sum())
 }
 
-/// Copies all rows into a new file, and gives it this metadata. Uses memory for a few pages, and 24 bytes a topic. The
+/// Copies all rows into a new file, with this metadata. Uses memory for a few pages, and 24 bytes per topic. The
 /// source has any format but the first.
 pub(crate) fn copy_rows(
     from: &ReadTransaction,
@@ -64,7 +64,7 @@ pub(crate) fn copy_rows(
     metadata: &Metadata,
     progress: Progress<'_>,
 ) -> Result<(), InternalError> {
-    // Each of these reads compares the table with its tally, and takes about a second a million rows.
+    // Each of these reads compares the table with its tally, and takes about a second per million rows.
     small_tables::each_cursor(from, |_, _, _| ())?;
     progress(0, 0)?;
     small_tables::each_idempotency_key(from, |_, _, _, _| ())?;
@@ -92,7 +92,7 @@ pub(crate) fn copy_rows(
     Ok(txn.commit()?)
 }
 
-/// Where a topic's messages are.
+/// The position of a topic's messages.
 struct Topic {
     number: u64,
     /// Up to this offset the topic has no messages.
@@ -185,8 +185,8 @@ impl Copy<'_> {
         Ok(topics)
     }
 
-    /// Copies the messages of these topics. Rows of other numbers stay behind: they are what a topic has left that
-    /// continued under a new number after damage.
+    /// Copies the messages of these topics. Skips rows of other numbers: a topic that continued under a new number
+    /// after damage has left them.
     fn messages(&mut self, topics: &[Topic]) -> Result<(), InternalError> {
         let mut topics = topics.iter().peekable();
         // The topic of the last row, and the offset up to which all its messages are accounted for.
@@ -232,7 +232,7 @@ impl Copy<'_> {
         }
     }
 
-    /// The error for a topic's message that is damaged, or that misses the one before it.
+    /// Returns the error for a topic's message that is damaged, or that lacks the one before it.
     fn damaged_message(&self, number: u64, offset: u64) -> InternalError {
         let what = "it, or one before it, is not what was written";
         let named = || -> Result<Option<String>, InternalError> {

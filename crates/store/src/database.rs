@@ -67,7 +67,7 @@ impl Drop for GuardedDatabase {
 pub(crate) struct Opened {
     pub db: GuardedDatabase,
     pub disk: StagedFile,
-    /// The file may lack its last commit.
+    /// True if the file may lack its last commit.
     pub may_lack_commit: bool,
 }
 
@@ -116,7 +116,7 @@ fn open_disk(
     Ok(Opened { db, disk, may_lack_commit })
 }
 
-/// The file's format version, if it has one.
+/// Returns the file's format version, if it has one.
 pub(crate) fn file_format(db: &Database) -> Result<Option<u64>, InternalError> {
     catch_redb_panics(|| {
         let txn = db.begin_read()?;

@@ -1,4 +1,4 @@
-//! The directory that gets a copy of a store: it has none yet, and a copy that fails leaves nothing in it.
+//! The directory that gets a copy of a store: it has none yet, and a copy that fails leaves no files in it.
 
 use std::io::{ErrorKind, Result as IoResult};
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::error::{InternalError, OpenError};
 use crate::files::{FILE, copy_owner};
 use crate::open::Directory;
 
-/// Whether a directory has a store.
+/// Returns true if a directory has a store.
 pub(crate) fn has_store(dir: &Path) -> IoResult<bool> {
     match dir.join(FILE).symlink_metadata() {
         Ok(_) => Ok(true),
@@ -27,7 +27,7 @@ pub(crate) fn require_no_store(dir: &Path) -> Result<(), OpenError> {
 }
 
 /// Creates the directory `to` if it is missing, locks it, and lets `write` fill it with a copy of the store in the
-/// file `from`. The copy belongs to the owner of `from`. After an error nothing of it is left.
+/// file `from`. The copy belongs to the owner of `from`. After an error it is removed.
 pub(crate) fn write_copy(
     from: &Path,
     to: &Path,
@@ -61,7 +61,7 @@ pub(crate) fn write_copy(
     written
 }
 
-/// The error of a copy from the file `from` into the directory `to`.
+/// Makes the error of a copy from the file `from` into the directory `to`.
 pub(crate) fn copy_error(error: InternalError, from: &Path, to: &Path) -> OpenError {
     let (file, name) = (to.join(FILE), to.display());
     if let Some(error) = error.disk_full() {

@@ -1,5 +1,5 @@
-//! Every change of the disk that a start of the store depends on. Tests record the changes and replay them on a model of
-//! a disk that loses its power (`tests/power`). A server records nothing.
+//! Every change of the disk that a start of the store depends on. Tests record the changes and replay them on a model
+//! of a disk that loses its power (`tests/power`). A server records nothing.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Result as IoResult};
@@ -13,7 +13,7 @@ use crate::files::DIR_MODE;
 #[cfg_attr(not(test), expect(dead_code, reason = "only tests read what a change does"))]
 pub(crate) enum Change<'a> {
     CreateDir(&'a Path),
-    /// Creates an empty file where there is none.
+    /// Creates an empty file if it is missing.
     Create(&'a Path),
     Write(&'a Path, u64, &'a [u8]),
     SetLen(&'a Path, u64),
@@ -43,8 +43,8 @@ pub(crate) fn record(change: Change<'_>) -> IoResult<()> {
     RECORDER.get().map_or(Ok(()), |recorder| recorder(change))
 }
 
-/// Creates the missing directories of a path, for their owner only, and syncs the directory above each, so that
-/// they are there after a power loss. Adds each to `created`.
+/// Creates the missing directories of a path, for their owner only, and syncs the directory above each, so that they
+/// survive a power loss. Adds each to `created`.
 pub(crate) fn create_directories(path: &Path, created: &mut Vec<PathBuf>) -> IoResult<()> {
     let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
     let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
@@ -92,7 +92,7 @@ pub(crate) fn rename(from: &Path, to: &Path) -> IoResult<()> {
     std::fs::rename(from, to)
 }
 
-/// Removes a file that may be there.
+/// Removes a file that may exist.
 pub(crate) fn remove(path: &Path) -> IoResult<()> {
     match std::fs::remove_file(path) {
         Ok(()) => record(Change::Remove(path)),

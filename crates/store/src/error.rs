@@ -27,12 +27,12 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// Damage in a table other than that of the messages.
+    /// Makes damage in a table other than that of the messages.
     pub(crate) fn in_table(table: &'static str, what: impl Into<String>) -> Self {
         Damage { table, topic: None, after: 0, through: 0, what: what.into() }
     }
 
-    /// Damage in a topic's messages after one offset and up to another.
+    /// Makes damage in a topic's messages after one offset and up to another.
     pub(crate) fn in_messages(
         topic: &str,
         after: u64,
@@ -81,7 +81,7 @@ pub enum StoreError {
 /// The queue did not accept the operation. The same call may succeed later.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
-    /// The queue is full.
+    /// The queue has no capacity.
     #[error("more waits for the disk than may wait: publish slower, or raise the limit")]
     Full,
     /// The last write failed, and none has succeeded since.
@@ -90,7 +90,7 @@ pub enum QueueError {
     /// The store is closed.
     #[error("the store is closed: the process is ending")]
     Closed,
-    /// The store's file passes from one process to another at this moment.
+    /// The store's file is passing from one process to another.
     #[error("the store passes to another process: try again after a second")]
     Away,
 }
@@ -112,7 +112,7 @@ pub enum BackupError {
         /// The directory.
         dir: PathBuf,
     },
-    /// The queue of reads is full.
+    /// The queue of reads has no capacity.
     #[error("too many reads wait for the store's disk: try again later")]
     Busy,
     /// The store is closed.
@@ -120,7 +120,7 @@ pub enum BackupError {
     Closed,
 }
 
-/// The store can't be opened or copied. Nothing that was on the disk was changed.
+/// The store can't be opened or copied. Nothing on the disk was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The process can't create the directory or write to it.
@@ -224,7 +224,7 @@ pub enum OpenError {
         /// What the store found.
         reason: String,
     },
-    /// The file is not as the process that passed it on left it.
+    /// The file has changed since the other process passed it on.
     #[error(
         "{file} is not as the process that passed it on has left it: something else has changed it \
          meanwhile. Nothing was changed: end what has it open, and look at it with `throng store check`"
@@ -259,7 +259,7 @@ pub(crate) enum InternalError {
 }
 
 impl InternalError {
-    /// The system's error, if there is one.
+    /// Returns the system's error, if there is one.
     fn io(&self) -> Option<&std::io::Error> {
         match self {
             InternalError::Redb(redb::Error::Io(error)) | InternalError::Io(error) => Some(error),
@@ -267,19 +267,19 @@ impl InternalError {
         }
     }
 
-    /// The system's error, if it says that the disk is full.
+    /// Returns the system's error, if it says that the disk is full.
     pub fn disk_full(&self) -> Option<&std::io::Error> {
         let full = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded];
         self.io().filter(|error| full.contains(&error.kind()))
     }
 
-    /// True if the system rejected the operation. False if the file is too short or not a database.
+    /// Returns true if the system rejected the operation. False if the file is too short or not a database.
     pub fn is_rejected_by_system(&self) -> bool {
         let of_the_file = [ErrorKind::InvalidData, ErrorKind::UnexpectedEof];
         self.io().is_some_and(|error| !of_the_file.contains(&error.kind()))
     }
 
-    /// True if the disk worked but returned something other than what was written.
+    /// Returns true if the disk worked but returned something other than what was written.
     pub fn is_damage(&self) -> bool {
         self.io().is_none()
             && !matches!(
@@ -310,7 +310,7 @@ impl InternalError {
         }
     }
 
-    /// What happened and what to do, for a store that is not open yet and does not retry by itself.
+    /// Returns what happened and what to do, for a store that is not open yet and does not retry by itself.
     pub fn advice_at_start(&self, dir: &Path) -> String {
         match self.disk_full() {
             Some(error) => format!(
@@ -322,7 +322,7 @@ impl InternalError {
         }
     }
 
-    /// What happened and what to do, for an open store in this directory.
+    /// Returns what happened and what to do, for an open store in this directory.
     pub fn advice(&self, dir: &Path) -> String {
         let dir = dir.display();
         match self.io().map(|error| (error.kind(), error)) {

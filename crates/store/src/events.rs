@@ -1,5 +1,5 @@
-//! Events for the application, from when they happen until it has taken them: a queue, whose rows are
-//! written once, read at the start, and deleted from the front.
+//! Events for the application, from when they happen until it has received them: a queue, whose rows are written
+//! once, read at the start, and deleted from the front.
 
 use redb::{ReadTransaction, ReadableTable, TableError, WriteTransaction};
 
@@ -25,8 +25,7 @@ pub(crate) fn change(
     Ok(())
 }
 
-/// Passes all events to `each`, in the order of their numbers. After an error it has got all that are
-/// intact.
+/// Passes all events to `each`, in the order of their numbers. After an error it has passed all intact ones.
 pub(crate) fn each(
     txn: &ReadTransaction,
     mut each: impl FnMut(u64, &[u8]),

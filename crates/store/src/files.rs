@@ -10,7 +10,7 @@ pub const FILE: &str = "throng.redb";
 /// The file that a process locks while it uses the directory.
 pub(crate) const LOCK: &str = "throng.lock";
 
-/// Only the owner may read the files, because they hold everybody's messages.
+/// Only the owner may read the files, because they contain all clients' messages.
 const FILE_MODE: u32 = 0o600;
 
 /// Only the owner may enter the directory.
@@ -23,7 +23,7 @@ pub(crate) fn owner_only() -> OpenOptions {
     options
 }
 
-/// Withdraws everybody else's access to a file that was created with wider permissions.
+/// Removes the access of other users to a file that was created with wider permissions.
 pub(crate) fn restrict_to_owner(path: &Path) {
     let Ok(metadata) = std::fs::metadata(path) else { return };
     if metadata.permissions().mode() & 0o077 == 0 {

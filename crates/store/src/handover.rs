@@ -1,9 +1,9 @@
-//! Passes the store's file from one process to the next, which has a store of its own around it already.
+//! Passes the store's file from one process to the next, which already has a `Store` without it.
 //!
-//! The process that has the file marks it as in use, closes it and gives up the lock
-//! ([`Store::pass_on`]); the other one opens it ([`Store::open_now`]), and writes nothing before its first
-//! operation. So the first one can take it back ([`Store::take_back`]) until the other begins, and whatever
-//! happens to both, the next start finds a store that was not closed.
+//! The process that has the file marks it as in use, closes it and gives up the lock ([`Store::pass_on`]); the other
+//! one opens it ([`Store::open_now`]), and writes nothing before its first operation. So the first one can take it
+//! back ([`Store::take_back`]) until the other begins, and if both end, the next start finds a store that was not
+//! closed.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,35 +16,34 @@ use crate::queue::State;
 use crate::store::{OpenInfo, Options, Store, info};
 use crate::tables::is_known;
 
-/// Whether this program can take over a file of this format version. The one that it writes is
-/// [`crate::FORMAT`].
+/// Returns true if this program can take over a file of this format version. It writes [`crate::FORMAT`].
 pub fn can_read(format: u64) -> bool {
     is_known(format) && format != crate::tables::FIRST_FORMAT
 }
 
 impl Store {
-    /// A store whose file another process still has: [`Store::open_now`] opens it. Until then nothing is
-    /// queued ([`crate::QueueError::Away`]), and there are no threads. Nothing on disk is looked at.
+    /// Makes a store whose file another process still has: [`Store::open_now`] opens it. Until then it queues nothing
+    /// ([`crate::QueueError::Away`]), has no threads, and does not read the disk.
     pub fn waiting(options: &Options) -> Store {
         let store = Store::around(options, Directory::new(&options.dir));
         store.set(State::Away);
         store
     }
 
-    /// Whether nothing is queued, written or read: all that callers were to be told they were told.
+    /// Returns true if no operation is queued, written or read: all callers have their results.
     pub fn is_idle(&self) -> bool {
         self.shared.queue.is_idle() && self.reads.is_idle()
     }
 
-    /// Closes the file for another process, which opens it with [`Store::open_now`]. What waits is written
-    /// and read before; then nothing is queued any more ([`crate::QueueError::Away`]), the threads end, and
-    /// the lock is given up. All clones stay, for [`Store::take_back`]; [`Store::close`] does nothing then.
+    /// Closes the file for another process, which opens it with [`Store::open_now`]. First it writes and reads
+    /// everything that waits; then it queues nothing any more ([`crate::QueueError::Away`]), the threads end, and the
+    /// lock is released. All clones stay, for [`Store::take_back`]; [`Store::close`] does nothing then.
     ///
-    /// The caller must have the descriptors of the thread that opened the store, and be none of the store's
-    /// own threads. It takes two `fsync`, and the end of what is being written.
+    /// The caller must have the descriptors of the thread that opened the store, and not be one of the store's own
+    /// threads. It takes two `fsync`, and the end of the current write.
     ///
     /// # Errors
-    /// When the store is not open, or can't write: this process has it as before.
+    /// If the store is not open, or can't write: this process has it as before.
     pub fn pass_on(&self) -> Result<Passed, StoreError> {
         if self.shared.queue.state() != State::Open {
             return Err(StoreError::Closed);
@@ -68,31 +67,31 @@ impl Store {
         result
     }
 
-    /// Whether the file is another process's: it was passed on, or has not come yet.
+    /// Returns true if another process has the file: it was passed on, or has not come yet.
     pub fn is_away(&self) -> bool {
         self.shared.queue.state() == State::Away
     }
 
-    /// Opens the file again that was passed on, when the other process has ended without a use of it: all
-    /// clones work on as before. For the thread that called [`Store::pass_on`].
+    /// Reopens a file that was passed on, after the other process has ended without using it: all clones work as
+    /// before. Call it from the thread that called [`Store::pass_on`].
     ///
     /// # Errors
-    /// When the other process has the file still, or has used it, or the disk refuses: the store stays as it
-    /// is, and this can be called again.
+    /// If the other process still has the file, or has used it, or the disk rejects it: the store stays as it is, and
+    /// the call can be repeated.
     pub fn take_back(&self) -> Result<OpenInfo, OpenError> {
         let passed = *self.passed();
         self.go_on(passed.as_ref())
     }
 
-    /// Opens the file that another process has passed on, in a store that was [`Store::waiting`]. It reads
-    /// little and verifies nothing. The store's threads share the caller's descriptors.
+    /// Opens the file that another process has passed on, in a store that was [`Store::waiting`]. It reads little and
+    /// verifies nothing. The store's threads share the caller's descriptors.
     ///
-    /// Nothing is written before the first operation, but for what redb notes of an open file. The owner of
-    /// the tables that are read at a start gets them from the other process.
+    /// It writes nothing before the first operation, except redb's marks of an open file. The owner of the tables
+    /// that are read at a start gets them from the other process.
     ///
     /// # Errors
-    /// As with [`Store::open`], and when the file is not as the other process has left it. The store goes on
-    /// waiting then, and this can be called again.
+    /// As with [`Store::open`], and if the file has changed since the other process passed it on. The store continues
+    /// to wait then, and the call can be repeated.
     pub fn open_now(&self, passed: &Passed) -> Result<OpenInfo, OpenError> {
         self.go_on(Some(passed))
     }
@@ -104,7 +103,7 @@ impl Store {
         if shared.queue.state() != State::Away {
             return Err(OpenError::NotPassed { file: file() });
         }
-        // An attempt that failed halfway may have left it locked.
+        // An attempt that failed halfway may have left the directory locked.
         shared.directory.release();
         shared.directory.lock()?;
         let opened = shared.directory.open_passed(expected, shared.cache_bytes_max);

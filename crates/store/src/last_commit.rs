@@ -1,13 +1,13 @@
 //! The number of the last commit that was acknowledged to a caller, in a file beside the store's.
-//! If redb drops a newer commit than this one, nobody was told about it, as after any kill.
+//! If redb drops a newer commit than this one, no caller had a reply for it, as after any kill.
 //!
-//! The writer updates the file after each commit and does not sync it; that is done once, for a new store. After a
-//! power loss it may hold an older number, but never a newer one. If the file is missing, as in a copy of the store's file
-//! alone, only redb's header counts, and the store treats an incomplete commit as lost.
+//! The writer updates the file after each commit, but syncs it only once, for a new store. After a power loss it may
+//! have an older number, but never a newer one. If the file is missing, as in a copy of the store's file alone, only
+//! redb's header counts, and the store treats an incomplete commit as lost.
 //!
-//! The file also has what the next process must know of this one's [`AgeClock`](crate::AgeClock): the file's own time is that
-//! by which ages are counted, and while the time of day is doubted, the file is longer and says for how long still. An
-//! earlier version, which knows no longer file, counts it as missing.
+//! The file also has the state of this process's [`AgeClock`](crate::AgeClock) for the next one: the file's own time
+//! is that by which ages are counted, and while the time of day is doubted, the file is longer and says for how long
+//! still. An earlier version, which knows no longer file, counts it as missing.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -24,7 +24,7 @@ use crate::metadata::Metadata;
 /// The file's name in the store's directory.
 pub(crate) const FILE: &str = "throng.mark";
 
-/// The length of what is there of the commit, in bytes.
+/// The length of the commit's part, in bytes.
 const LENGTH: usize = 24;
 
 /// The length of the file while the time of day is doubted.
@@ -34,9 +34,9 @@ const DOUBT_LENGTH: usize = LENGTH + 16;
 pub(crate) struct LastCommitFile {
     file: File,
     path: PathBuf,
-    /// What the clock of the process before knew when it recorded a commit.
+    /// The state of the clock of the process before when it recorded a commit.
     pub earlier: Option<Age>,
-    /// The file says that the time of day is doubted.
+    /// True if the file says that the time of day is doubted.
     has_doubt: AtomicBool,
 }
 
@@ -44,7 +44,7 @@ fn doubt_sum(doubt_ms: u64) -> u64 {
     checksum::of(b"doubt", &doubt_ms.to_le_bytes())
 }
 
-/// The number at a place of the file.
+/// Returns the number at a position of the file.
 fn number(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
@@ -84,8 +84,8 @@ impl LastCommitFile {
         let _ = self.file.set_modified(UNIX_EPOCH + Duration::from_millis(age.now_ms));
     }
 
-    /// Records that the time of day is doubted, or is no longer, where no commit has said so. Nothing before the first
-    /// commit.
+    /// Records that the time of day is doubted, or is no longer, if no commit has recorded it. Records nothing before
+    /// the first commit.
     pub fn record_doubt(&self, age: Age) {
         let is_known = self.has_doubt.load(Relaxed) == (age.doubt_ms > 0);
         if is_known || self.file.metadata().is_ok_and(|metadata| metadata.len() < LENGTH as u64) {
@@ -95,8 +95,8 @@ impl LastCommitFile {
         let _ = self.file.set_modified(UNIX_EPOCH + Duration::from_millis(age.now_ms));
     }
 
-    /// Brings what was recorded to the disk, for a new file: without any record its first start after a power cut would
-    /// have to report messages that may be lost.
+    /// Syncs the record of a new file: without any record its first start after a power cut would have to report
+    /// messages that may be lost.
     pub fn sync(&self) {
         // As with a record, an error must not stop a write.
         let _ = disk::sync(&self.file, &self.path);
@@ -113,7 +113,7 @@ impl LastCommitFile {
     }
 }
 
-/// The number of the last acknowledged commit, for a store of this epoch.
+/// Returns the number of the last acknowledged commit, for a store of this epoch.
 pub(crate) fn last_acknowledged(dir: &Path, epoch: u32) -> Option<u64> {
     let bytes = std::fs::read(dir.join(FILE)).ok()?;
     if number(&bytes, 16) != Some(checksum::of(FILE.as_bytes(), bytes.get(..16)?)) {
@@ -122,7 +122,7 @@ pub(crate) fn last_acknowledged(dir: &Path, epoch: u32) -> Option<u64> {
     number(&bytes, 8).filter(|_| number(&bytes, 0) == Some(epoch.into()))
 }
 
-/// Whether the opened file lacks acknowledged commits. `by_header` is the answer of redb's header.
+/// Returns true if the opened file lacks acknowledged commits. `by_header` is the result of redb's header.
 pub(crate) fn is_missing(dir: &Path, metadata: &Metadata, by_header: bool) -> bool {
     last_acknowledged(dir, metadata.epoch).map_or(by_header, |commits| metadata.commits < commits)
 }

@@ -1,12 +1,11 @@
-//! Durable storage: messages of topics with history, users' cursors, durable subscriptions,
-//! idempotency keys, events that the application has still to take, and records of other parts. A store is
-//! one redb file in a directory.
+//! Durable storage: messages of topics with history, users' cursors, durable subscriptions, idempotency keys, events
+//! that the application has yet to receive, and records of other parts. A store is one redb file in a directory.
 //!
 //! **Writing.** Operations go into a bounded queue. One thread takes everything that waits, writes
 //! it in one transaction, commits that to the disk (`fsync`), and calls each operation's `done` in
 //! order. So many publishers share one `fsync`, and a single publisher waits for one.
 //!
-//! **Reading.** Any number of readers see the last commit, and they block nobody.
+//! **Reading.** Any number of readers see the last commit, and they block no other thread.
 //!
 //! **Files and threads.** The file belongs to the descriptor table of the thread that called
 //! [`Store::open`]. Threads with a descriptor table of their own must not read directly: they pass
@@ -24,11 +23,10 @@
 //! copies one that no process has open. [`restore`] puts a copy into the place of a store, and [`compact`] rewrites
 //! a file without its free pages.
 //!
-//! **Retention.** The rule that came with a topic's last message applies to the whole topic. Reads
-//! never return a message that is too old or has expired. By number and by bytes a topic may exceed
-//! its rule by a tenth, so that the writer can delete in bulk: reads leave this out, up to 4,096
-//! messages of it. The newest message stays whatever its size. The store remembers a topic that has lost all its messages for another
-//! [`EMPTY_SECONDS_MAX`].
+//! **Retention.** The rule that came with a topic's last message applies to the whole topic. Reads never return a
+//! message that is too old or has expired. By number and by bytes a topic may exceed its rule by a tenth, so that the
+//! writer can delete in bulk: reads skip this excess, up to 4,096 messages of it. The newest message stays whatever
+//! its size. The store remembers a topic that has lost all its messages for another [`EMPTY_SECONDS_MAX`].
 //!
 //! **Compact topics** retain the last message of each key. The commit of a new message removes the
 //! earlier one of its key, and the floor stays as it is: a client that has seen everything up to an

@@ -17,7 +17,7 @@ pub const OFFSETS_SKIPPED: u64 = 1 << 20;
 pub(crate) struct Metadata {
     /// The epoch of the store's offsets.
     pub epoch: u32,
-    /// The last process closed the store.
+    /// True if the last process closed the store.
     pub clean: bool,
     /// The last offset that was stored or, after a close, assigned.
     pub last_offset: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Metadata {
     pub lost_through: u64,
     /// The hash of the last topic's name; 0 if there is no topic.
     pub last_name_hash: u64,
-    /// How many transactions were committed.
+    /// The number of committed transactions.
     pub commits: u64,
     /// The expected content of these tables.
     pub cursors: Tally,
@@ -120,7 +120,7 @@ impl Metadata {
         })
     }
 
-    /// The metadata as of the last commit.
+    /// Returns the metadata as of the last commit.
     pub fn load(db: &Database) -> Result<Self, InternalError> {
         Metadata::from_table(&db.begin_read()?.open_table(METADATA)?)
     }

@@ -1,4 +1,4 @@
-//! Opens the store's file or creates it, and records what the last process left behind.
+//! Opens the store's file or creates it, and records how the last process left it.
 
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt;
@@ -30,33 +30,33 @@ use crate::unsynced::{Unsynced, forget_cached};
 /// The name of a new file until it is complete.
 const NEW: &str = "throng.redb.new";
 
-/// How much of a new file redb may cache in memory, in bytes. It is written from its beginning to its end.
+/// Bytes of a new file that redb may cache in memory. The file is written from its beginning to its end.
 const NEW_CACHE_BYTES: usize = 16 << 20;
 
 /// The file that the store removes to free space, if a deletion finds the disk full.
 const RESERVE: &str = "throng.reserve";
 
-/// Its length in bytes. A deletion copies the pages above the rows that it deletes, a few hundred
-/// rows at a time, and needs room for that.
+/// Its length in bytes. A deletion copies the pages above the rows that it deletes, a few hundred rows at a time, and
+/// needs capacity for that.
 const RESERVE_BYTES: usize = 2 << 20;
 
-/// How many damaged places an error lists. `throng store check` lists them all.
+/// Damaged positions that an error lists, at most. `throng store check` lists them all.
 const LISTED_DAMAGES_MAX: usize = 5;
 
 /// The state of the store when it was opened.
 pub(crate) struct OpenState {
     pub metadata: Metadata,
     pub clean: bool,
-    /// The reserve file exists.
+    /// True if the reserve file exists.
     pub has_reserve: bool,
-    /// The file has an earlier format that the first commit raises to this one.
+    /// True if the file has an earlier format, which the first commit raises to this one.
     pub raises_format: bool,
 }
 
 /// A directory, which this process locks as long as its store is open.
 pub(crate) struct Directory {
     dir: PathBuf,
-    /// Of the store's file.
+    /// The failed syncs of the store's file.
     unsynced: Arc<Unsynced>,
     locked: Mutex<Option<Locked>>,
 }
@@ -67,12 +67,12 @@ struct Locked {
     /// it.
     lock: File,
     last_commit: LastCommitFile,
-    /// By it the store counts ages before it deletes something.
+    /// The clock by which the store counts ages before it deletes something.
     clock: AgeClock,
 }
 
 impl Directory {
-    /// The directory, which is not looked at yet.
+    /// Makes the directory without reading it.
     pub fn new(dir: &Path) -> Self {
         Directory { dir: dir.into(), unsynced: Arc::default(), locked: Mutex::new(None) }
     }
@@ -84,7 +84,7 @@ impl Directory {
         Ok(directory)
     }
 
-    /// The same for a directory that this process does not have locked.
+    /// Locks a directory that this process has not locked.
     pub fn lock(&self) -> Result<(), OpenError> {
         let dir = &self.dir;
         let directory_error = |error| OpenError::Directory { dir: dir.clone(), error };
@@ -122,20 +122,20 @@ impl Directory {
         self.dir.join(FILE)
     }
 
-    /// Records a commit that callers will be told about.
+    /// Records a commit before callers get their replies for it.
     pub fn record_commit(&self, metadata: &Metadata) {
         if let Some(locked) = &*self.locked() {
             locked.last_commit.record(metadata, locked.clock.age());
         }
     }
 
-    /// The time by which the store counts ages before it deletes something, in milliseconds since 1970; 0 while the
-    /// directory is not locked.
+    /// Returns the time by which the store counts ages before it deletes something, in milliseconds since 1970; 0
+    /// while the directory is not locked.
     pub fn now_ms(&self) -> u64 {
         self.age().map_or(0, |age| age.now_ms)
     }
 
-    /// The same with what the clock of the next process has to know; nothing while the directory is not locked.
+    /// Returns that time with the state for the next process's clock; `None` while the directory is not locked.
     pub fn age(&self) -> Option<Age> {
         let locked = self.locked();
         let Locked { clock, last_commit, .. } = locked.as_ref()?;
@@ -165,19 +165,19 @@ impl Directory {
         }
     }
 
-    /// Whether the reserve file exists.
+    /// Returns true if the reserve file exists.
     fn has_reserve(&self) -> bool {
         let reserve = std::fs::metadata(self.dir.join(RESERVE));
         reserve.is_ok_and(|file| file.len() == RESERVE_BYTES as u64)
     }
 
-    /// The store's files that exist.
+    /// Returns the store's existing files.
     pub fn paths(&self) -> Vec<PathBuf> {
         let all = [FILE, NEW, LOCK, last_commit::FILE].map(|name| self.dir.join(name));
         all.into_iter().filter(|path| path.exists()).collect()
     }
 
-    /// Removes the store's files: those of a copy that failed.
+    /// Removes the store's files, after a copy that failed.
     pub fn remove_files(&self) {
         self.paths().iter().for_each(|path| drop(disk::remove(path)));
     }
@@ -215,7 +215,7 @@ impl Directory {
         cache_bytes_max: usize,
         verify_bytes_max: u64,
     ) -> Result<(GuardedDatabase, OpenState), OpenError> {
-        // The part of a file that a process had written when it was killed.
+        // A process that was killed may have left an incomplete file.
         let _ = disk::remove(&self.dir.join(NEW));
         let file = self.file();
         let is_there = file.try_exists().map_err(|error| self.open_error(error.into()))?;
@@ -254,20 +254,20 @@ impl Directory {
         Ok((db, OpenState { has_reserve, ..start }))
     }
 
-    /// Has the kernel forget a file that the process before did not close: it may have in memory what a sync that
-    /// failed has not brought to the disk.
+    /// Makes the kernel forget a file that the process before did not close: its cache may have pages that a failed
+    /// sync has not written to the disk.
     fn forget_unclean(&self) {
         let file = self.file();
         let header = StagedFile::open_to_read(&file).and_then(|file| RedbHeader::read(&file));
         if header.ok().flatten().is_some_and(|header| header.is_unclean()) {
-            // Where this can't be done, the start goes by what is in memory.
+            // If this is impossible, the start uses the cached pages.
             let _ = forget_cached(&file);
         }
     }
 
-    /// Opens the file as the process before passed it on, or as this one left it for that: nothing is
-    /// verified, and nothing written but what redb notes of an open file. So the other process can take the
-    /// file back, and nothing takes long. The file must have the commit that is `expected`, if one is.
+    /// Opens a file that the process before, or this one, has passed on: verifies nothing, and writes nothing but
+    /// redb's marks of an open file. So the other process can take the file back, and the call takes little time. The
+    /// file must have the commit `expected`, if there is one.
     pub fn open_passed(
         &self,
         expected: Option<&Passed>,
@@ -293,12 +293,13 @@ impl Directory {
         open_database(|| StagedFile::open(&file, &self.unsynced), cache_bytes_max, verify)
     }
 
-    /// Whether a sync of the file has failed, so that [`Directory::write_again`] must come before the next commit.
+    /// Returns true if a sync of the file has failed, so that [`Directory::write_again`] must come before the next
+    /// commit.
     pub fn has_failed_sync(&self) -> bool {
         self.unsynced.has_failed()
     }
 
-    /// Brings to the disk what a sync that failed may have left in memory. Open the file anew after that.
+    /// Writes pages to the disk that a failed sync may have left in memory. Open the file anew after that.
     pub fn write_again(&self) -> Result<(), InternalError> {
         Ok(self.unsynced.write_again(&self.file())?)
     }
@@ -321,7 +322,7 @@ impl Directory {
     /// Creates the file under another name and renames it, so that it is either complete or absent.
     fn create(&self, epoch: u32) -> Result<(), InternalError> {
         let metadata = Metadata { epoch, clean: true, ..Metadata::default() };
-        // Should the first commit not be whole, the next start knows that it was not acknowledged.
+        // If the first commit is incomplete, the next start knows that it was not acknowledged.
         self.record_commit(&metadata);
         self.replace(|db| {
             let txn = db.begin_write()?;
@@ -330,8 +331,8 @@ impl Directory {
         })
     }
 
-    /// Replaces the store's file with a new one once `fill` has completed it. After an error it
-    /// removes the new file, because its space may be what is missing.
+    /// Replaces the store's file with a new one once `fill` has completed it. After an error it removes the new file,
+    /// because the disk may lack its space.
     pub(crate) fn replace<T>(
         &self,
         fill: impl FnOnce(&mut GuardedDatabase) -> Result<T, InternalError>,
@@ -394,7 +395,7 @@ impl Directory {
         }
     }
 
-    /// Lists the damaged places, as far as the check finds them.
+    /// Lists the damaged positions, as far as the check finds them.
     fn describe_damage(&self) -> String {
         let Ok(report) = check::scan_file(&self.file(), false) else { return String::new() };
         let places: Vec<String> = report
@@ -408,8 +409,7 @@ impl Directory {
         places.concat() + &more
     }
 
-    /// The error for a file of the first format, of this length in bytes, that could not be
-    /// rewritten.
+    /// Makes the error for a file of the first format, of this length in bytes, that could not be rewritten.
     fn rewrite_error(&self, error: InternalError, length: u64) -> OpenError {
         let Some(error) = error.disk_full() else { return self.open_error(error) };
         let reason = format!(
@@ -464,13 +464,13 @@ fn mark_open(db: &Database, may_lack_commit: bool) -> Result<OpenState, Internal
     let mut txn = db.begin_write()?;
     txn.set_quick_repair(true);
     metadata.save(&txn)?;
-    // A file of the version before becomes one of this version, which may write what that can't read.
+    // A file of the version before gets this version, whose writes the earlier one can't read.
     raise_format(&txn)?;
     txn.commit()?;
     Ok(OpenState { metadata, clean, has_reserve: false, raises_format: false })
 }
 
-/// Notes in the file that it is of this format.
+/// Records this format in the file.
 pub(crate) fn raise_format(txn: &WriteTransaction) -> Result<(), InternalError> {
     txn.open_table(FORMAT_TABLE)?.insert(FORMAT_KEY, FORMAT)?;
     Ok(())
@@ -481,8 +481,8 @@ pub(crate) fn mark_closed(db: &Database, last: u64) -> Result<Metadata, Internal
     mark(db, last, true)
 }
 
-/// Marks the store as in use, for the process that opens it next: that has nothing to write before it
-/// can go on, and should it end without a close, the next one knows that offsets may have been assigned.
+/// Marks the store as in use, for the process that opens it next: that one need not write before it can go on, and if
+/// it ends without a close, the next one knows that offsets may have been assigned.
 pub(crate) fn mark_passed(db: &Database, last: u64) -> Result<Metadata, InternalError> {
     mark(db, last, false)
 }

@@ -8,7 +8,7 @@ use std::sync::Once;
 use crate::error::InternalError;
 
 thread_local! {
-    /// This module catches panics of this thread at the moment.
+    /// True while this module catches panics of this thread.
     static IS_CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 

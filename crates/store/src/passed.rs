@@ -1,15 +1,15 @@
-//! What one process says to the next of the file that it passes on.
+//! The state in which one process passes the file to the next.
 
 use crate::metadata::Metadata;
 
-/// How a process has left the file that it passes on.
+/// The state in which a process has passed its file on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passed {
     /// The store's epoch.
     pub epoch: u32,
     /// The last offset that was assigned.
     pub last_offset: u64,
-    /// How many transactions were committed.
+    /// The number of committed transactions.
     pub commits: u64,
 }
 
@@ -22,7 +22,7 @@ impl Passed {
         Passed { epoch, last_offset, commits }
     }
 
-    /// The same as bytes, for another process.
+    /// Encodes it for another process.
     pub fn to_bytes(&self) -> [u8; Passed::BYTES] {
         let mut bytes = [0; Passed::BYTES];
         bytes[..4].copy_from_slice(&self.epoch.to_le_bytes());
@@ -31,7 +31,7 @@ impl Passed {
         bytes
     }
 
-    /// The same from [`Passed::to_bytes`]; `None` where the bytes are none.
+    /// Decodes [`Passed::to_bytes`]; `None` if the bytes are invalid.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (epoch, numbers) = bytes.split_first_chunk::<4>()?;
         let (last, rest) = numbers.split_first_chunk::<8>()?;

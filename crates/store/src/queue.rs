@@ -16,18 +16,18 @@ struct Inner<T> {
     items: VecDeque<(T, usize)>,
     bytes: usize,
     consumer_waits: bool,
-    /// What the consumer took last is being worked on.
+    /// True while the consumer works on the items that it took last.
     is_working: bool,
     state: State,
 }
 
-/// Whether a queue takes items.
+/// The state of a queue, which decides whether it accepts items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Open,
-    /// No more: the consumer ends when nothing waits.
+    /// The queue accepts nothing any more: the consumer ends when it is empty.
     Closed,
-    /// Not now: the consumer ends when nothing waits, and another one comes.
+    /// The queue accepts nothing for now: the consumer ends when it is empty, and another one comes.
     Away,
 }
 
@@ -39,10 +39,10 @@ pub(crate) enum PushError {
     Away,
 }
 
-/// What the consumer took.
+/// The items that the consumer took.
 pub(crate) struct Taken<T> {
     pub items: Vec<T>,
-    /// The queue is not open, and empty.
+    /// True if the queue is empty, and not open.
     pub is_finished: bool,
 }
 
@@ -126,24 +126,24 @@ impl<T> Queue<T> {
         self.wake.notify_all();
     }
 
-    /// Whether the queue takes items.
+    /// Returns the state of the queue.
     pub fn state(&self) -> State {
         self.lock().state
     }
 
-    /// Whether nothing waits, and the consumer is done with all that it took.
+    /// Returns true if no item waits, and the consumer has finished all that it took.
     pub fn is_idle(&self) -> bool {
         let inner = self.lock();
         inner.items.is_empty() && !inner.is_working
     }
 
-    /// Whether half of both bounds is free.
+    /// Returns true if half of both bounds is free.
     pub fn is_half_empty(&self) -> bool {
         let inner = self.lock();
         inner.items.len() <= self.count_max / 2 && inner.bytes <= self.bytes_max / 2
     }
 
-    /// How many items wait, and their bytes.
+    /// Returns the number of waiting items, and their bytes.
     pub fn waiting(&self) -> (usize, usize) {
         let inner = self.lock();
         (inner.items.len(), inner.bytes)

@@ -14,17 +14,16 @@ use crate::tables::{MESSAGES, METADATA, TOPICS};
 use crate::topic::TopicRow;
 use crate::topic_rows;
 
-/// How many expired or outdated rows one read skips.
+/// Expired or outdated rows that one read skips, at most.
 const SKIPPED_MAX: usize = 4_096;
 
 type MessageTable = ReadOnlyTable<(u64, u64), &'static [u8]>;
 
-/// How many of a topic's oldest rows one read looks at to find those that are over a limit. The file
-/// keeps up to a tenth more, so that large topics delete in bulk.
+/// A topic's oldest rows, at most, that one read scans for those beyond a limit. The file retains up to a tenth more,
+/// so that large topics delete in bulk.
 const OVER_MAX: usize = 4_096;
 
-/// How much to read. The limit that is reached first ends the read, but it always returns one
-/// message.
+/// The limits of a read. The limit that is reached first ends the read, but it always returns one message.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadLimits {
     /// The number of messages.
@@ -45,33 +44,33 @@ pub struct StoredMessages {
     pub dropped: u64,
     /// The last offset that the topic ever stored; 0 if the topic is unknown.
     pub last: u64,
-    /// How far the read came. The next read continues after (or before) this offset.
+    /// The offset that the read reached. The next read continues after (or before) it.
     pub through: u64,
-    /// More rows follow.
+    /// True if more rows follow.
     pub more: bool,
     /// Messages after the first offset and up to the second may be lost, because the file does not
     /// contain its last commit. The result has none of these messages, and the floor covers them.
     pub lost_range: Option<(u64, u64)>,
-    /// The next message in this direction is damaged.
+    /// True if the next message in this direction is damaged.
     pub damaged: bool,
 }
 
 /// Messages of a topic that were counted backwards, as of one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedMessages {
-    /// The messages.
+    /// The number of messages.
     pub messages: usize,
-    /// The same with expired messages and those that are too old.
+    /// The number with expired messages and those that are too old.
     pub rows: usize,
     /// The bytes of these rows.
     pub bytes: usize,
-    /// How far it came. The next count continues before this offset.
+    /// The offset that the count reached. The next count continues before it.
     pub through: u64,
-    /// More rows may follow.
+    /// True if more rows may follow.
     pub more: bool,
 }
 
-/// The metadata, and the topic's row or, if it has none, the floor of unknown topics.
+/// Returns the metadata, and the topic's row or, if it has none, the floor of unknown topics.
 fn load_topic(
     txn: &ReadTransaction,
     name: &str,
@@ -81,8 +80,8 @@ fn load_topic(
     Ok((topic.ok_or(metadata.forgotten_floor), metadata))
 }
 
-/// Runs a read and attributes damage to the topic, in the range of offsets that `suspect` holds. redb
-/// may panic over a damaged page.
+/// Runs a read and attributes damage to the topic, in the range of offsets in `suspect`. redb may panic over a
+/// damaged page.
 fn attribute_damage<T>(
     name: &str,
     suspect: &Cell<(u64, u64)>,
@@ -94,7 +93,7 @@ fn attribute_damage<T>(
     })
 }
 
-/// The topic's floor and its last offset.
+/// Returns the topic's floor and its last offset.
 pub(crate) fn floor_and_last(db: &Database, name: &str) -> Result<(u64, u64), InternalError> {
     attribute_damage(name, &Cell::new((0, u64::MAX)), || {
         let (topic, metadata) = load_topic(&db.begin_read()?, name)?;
@@ -103,7 +102,7 @@ pub(crate) fn floor_and_last(db: &Database, name: &str) -> Result<(u64, u64), In
     })
 }
 
-/// The topic's messages after an offset, oldest first.
+/// Returns the topic's messages after an offset, oldest first.
 pub(crate) fn after(
     db: &Database,
     name: &str,
@@ -118,7 +117,7 @@ pub(crate) fn after(
     reading.finish(read)
 }
 
-/// The topic's messages before an offset, newest first.
+/// Returns the topic's messages before an offset, newest first.
 pub(crate) fn before(
     db: &Database,
     name: &str,
@@ -133,9 +132,9 @@ pub(crate) fn before(
     reading.finish(read)
 }
 
-/// Counts the topic's messages before an offset, the newest first, and copies nothing. Unlike a read it
-/// ends behind the row that reaches a limit, and rows that don't count are bytes, too: redb reads a row's
-/// page for its key alone, and only the payload's checksum tells that it is intact.
+/// Counts the topic's messages before an offset, the newest first, and copies nothing. Unlike a read it ends behind
+/// the row that reaches a limit, and uncounted rows add bytes, too: redb reads a row's page for its key alone, and
+/// only the payload's checksum proves that it is intact.
 pub(crate) fn count_before(
     db: &Database,
     name: &str,
@@ -198,7 +197,7 @@ struct TopicRead<'a> {
     skipped: usize,
 }
 
-/// What the read did with a message.
+/// The outcome of a message in a read.
 enum Outcome {
     Continue,
     /// The read has reached its limit.
@@ -211,7 +210,7 @@ fn missing(name: &str, after: u64, through: u64) -> InternalError {
     Damage::in_messages(name, after, through, "there should be one, and it is not there").into()
 }
 
-/// The last message that is over a limit of the topic and still in the file: it counts as dropped. 0 if
+/// Returns the last message that exceeds a limit of the topic and is still in the file: it counts as dropped. 0 if
 /// there is none.
 fn over_limit(messages: &MessageTable, topic: &TopicRow) -> Result<u64, InternalError> {
     let (mut left, mut through) = (*topic, 0);
@@ -225,7 +224,7 @@ fn over_limit(messages: &MessageTable, topic: &TopicRow) -> Result<u64, Internal
         }
         let (key, value) = row?;
         let offset = key.value().1;
-        // What is damaged is found where it is read.
+        // The read of a damaged message reports the damage.
         let row = MessageRow::decode(number, offset, value.value());
         let Ok(head) = row.and_then(|row| row.head()) else { break };
         left.count = left.count.saturating_sub(1);
@@ -235,7 +234,7 @@ fn over_limit(messages: &MessageTable, topic: &TopicRow) -> Result<u64, Internal
     Ok(through)
 }
 
-/// Passes the topic's rows before an offset to `each`, the newest first, as long as that goes on.
+/// Passes the topic's rows before an offset to `each`, the newest first, as long as `each` requests more.
 fn scan_before(
     messages: &MessageTable,
     name: &str,
@@ -249,7 +248,7 @@ fn scan_before(
     }
     suspect.set((topic.base, before.min(topic.newest)));
     let number = topic.number;
-    // The next offset to expect, as the message after it says.
+    // The offset that the row after it names as its predecessor.
     let mut next = topic.newest;
     if before <= topic.newest {
         let row = messages.range((number, before)..=(number, u64::MAX))?.next();
@@ -314,7 +313,7 @@ impl<'a> TopicRead<'a> {
         Ok(TopicRead { txn, topic, name, limits, now_ms, suspect, stored, bytes: 0, skipped: 0 })
     }
 
-    /// Leaves out what is over a limit. Gives the offset from which on the topic's messages are read.
+    /// Skips messages beyond a limit. Returns the offset from which the topic's messages are read.
     fn skip_over_limit(&mut self, topic: &TopicRow) -> Result<u64, InternalError> {
         let over = over_limit(&self.txn.open_table(MESSAGES)?, topic)?;
         self.stored.floor = self.stored.floor.max(over);
@@ -361,8 +360,7 @@ impl<'a> TopicRead<'a> {
         Ok(if is_too_old { Outcome::TooOld } else { Outcome::Continue })
     }
 
-    /// Returns what was read before the damage. The next read then starts with the damage and
-    /// fails.
+    /// Returns the messages that were read before the damage. The next read then starts with the damage and fails.
     fn finish(mut self, read: Result<(), InternalError>) -> Result<StoredMessages, InternalError> {
         match read {
             Err(error) if self.stored.records.is_empty() || !error.is_damage() => Err(error),
@@ -384,8 +382,7 @@ impl<'a> TopicRead<'a> {
         self.suspect.set((after, topic.newest));
         let messages = self.txn.open_table(MESSAGES)?;
         let number = topic.number;
-        // The last offset that is proven: its message exists, or it precedes the first message that
-        // does.
+        // The last proven offset: its message exists, or it precedes the first message that does.
         let mut proven = after.max(topic.base);
         for row in messages.range((number, after + 1)..=(number, u64::MAX))? {
             let (key, value) = row?;
@@ -395,7 +392,7 @@ impl<'a> TopicRead<'a> {
                 self.suspect.set((proven, offset));
             }
             let row = MessageRow::decode(number, offset, value.value())?;
-            // The predecessor of the first row may be a message that the caller did not ask for.
+            // The predecessor of the first row may be a message that the caller did not request.
             let is_next = match proven > after {
                 true => row.previous == proven,
                 false => row.previous <= proven,

@@ -15,8 +15,8 @@ use crate::shared::Shared;
 use crate::small_tables;
 use crate::topic_rows;
 
-/// A job for the reader's thread. If it panics, only the log says so: the owner of its answer must
-/// notice that the job was dropped.
+/// A job for the reader's thread. If it panics, only the log reports it: the job's owner must notice that the job was
+/// dropped.
 pub type ReadJob = Box<dyn FnOnce(&Reader) + Send>;
 
 /// The part of the store that may block on the disk. The reader's thread passes one to each
@@ -60,7 +60,7 @@ impl Reader {
         }
     }
 
-    /// A topic's messages after an offset, oldest first.
+    /// Returns a topic's messages after an offset, oldest first.
     pub fn after(
         &self,
         topic: &str,
@@ -71,7 +71,7 @@ impl Reader {
         self.read(|db| read::after(db, topic, after, limits, now_ms))
     }
 
-    /// A topic's messages before an offset, newest first.
+    /// Returns a topic's messages before an offset, newest first.
     pub fn before(
         &self,
         topic: &str,
@@ -82,9 +82,9 @@ impl Reader {
         self.read(|db| read::before(db, topic, before, limits, now_ms))
     }
 
-    /// Counts a topic's messages before an offset, the newest first, without copying them. It ends behind
-    /// the message that reaches a limit, or a read's number of expired ones. At damage it ends, and a
-    /// count that begins there fails.
+    /// Counts a topic's messages before an offset, the newest first, without copying them. It ends behind the message
+    /// that reaches a limit, or a read's number of expired ones. It ends at damage, and a count that begins there
+    /// fails.
     pub fn count_before(
         &self,
         topic: &str,
@@ -95,17 +95,17 @@ impl Reader {
         self.read(|db| read::count_before(db, topic, before, limits, now_ms))
     }
 
-    /// The last offset that the topic ever stored; `None` if the topic is unknown.
+    /// Returns the last offset that the topic ever stored; `None` if the topic is unknown.
     pub fn last(&self, topic: &str) -> Result<Option<u64>, StoreError> {
         self.read(|db| Ok(Some(read::floor_and_last(db, topic)?.1).filter(|last| *last > 0)))
     }
 
-    /// The topic's floor: messages at or below this offset may have been dropped.
+    /// Returns the topic's floor: messages at or below this offset may have been dropped.
     pub fn floor(&self, topic: &str) -> Result<u64, StoreError> {
         self.read(|db| Ok(read::floor_and_last(db, topic)?.0))
     }
 
-    /// The store as of the last commit. It can be read until the file is closed.
+    /// Returns a snapshot of the last commit. It can be read until the file is closed.
     pub(crate) fn snapshot(&self) -> Result<ReadTransaction, StoreError> {
         self.read(|db| Ok(db.begin_read()?))
     }
@@ -117,9 +117,8 @@ impl Reader {
         self.read(|db| read(&db.begin_read()?))
     }
 
-    /// Passes up to `count` topics whose names begin with `prefix`, behind one of these, to `each`, in the order of
-    /// their names, each with the offset of the last message that it ever had. Gives the last name where there may be
-    /// more.
+    /// Passes up to `count` topics whose names begin with `prefix`, after `behind`, to `each`, in the order of their
+    /// names, each with the offset of the last message that it ever had. Returns the last name if there may be more.
     pub fn each_topic(
         &self,
         prefix: &str,
@@ -130,8 +129,8 @@ impl Reader {
         self.rows(|txn| topic_rows::each(txn, prefix, behind, count, each))
     }
 
-    /// Passes all cursors to `each`: user, topic, offset, in the order of users and topics. After
-    /// an error `each` has got all intact rows; that holds for the methods below, too.
+    /// Passes all cursors to `each`: user, topic, offset, in the order of users and topics. After an error it has
+    /// passed all intact rows; that is also true for the methods below.
     pub fn each_cursor(&self, each: impl FnMut(&str, &str, u64)) -> Result<(), StoreError> {
         self.rows(|txn| small_tables::each_cursor(txn, each))
     }
@@ -161,7 +160,7 @@ impl Reader {
         self.rows(|txn| small_tables::each_name(txn, each))
     }
 
-    /// Passes the events that the application has not taken yet to `each`, in the order of their numbers.
+    /// Passes the events that the application has not received yet to `each`, in the order of their numbers.
     pub fn each_event(&self, each: impl FnMut(u64, &[u8])) -> Result<(), StoreError> {
         self.rows(|txn| events::each(txn, each))
     }

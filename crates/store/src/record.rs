@@ -46,21 +46,21 @@ pub struct Record {
     pub offset: u64,
     /// When it was published, in milliseconds since 1970.
     pub at_ms: u64,
-    /// What was published. Empty attributes come back as `None`. The store does not save
-    /// [`Publication::except`], because it names a connection, and connections don't outlive the process.
+    /// The publication. Empty attributes come back as `None`. The store does not save [`Publication::except`],
+    /// because it names a connection, and connections don't outlive the process.
     pub publication: Publication,
 }
 
 impl Record {
-    /// The bytes of a message, for who stores them elsewhere. The topic and the offset are not among them.
+    /// Encodes a message, for storage elsewhere. The topic and the offset are not included.
     pub fn encode(publication: &Publication, at_ms: u64) -> Box<[u8]> {
         encode(publication, at_ms)
     }
 
-    /// The message of these bytes.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// When they are damaged, or of a newer version.
+    /// If the bytes are damaged, or of a newer version.
     pub fn decode(topic: &Name, offset: u64, bytes: &[u8]) -> Result<Record, RowError> {
         RecordRef::decode(bytes)?.record(topic, offset)
     }
@@ -97,14 +97,14 @@ pub(crate) struct RowPrefix {
 }
 
 impl RowPrefix {
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 }
 
 impl<'a> MessageRow<'a> {
-    /// The prefix of the record at this topic number and offset.
+    /// Returns the prefix of the record at this topic number and offset.
     pub fn prefix(&self, number: u64, offset: u64) -> RowPrefix {
         let mut prefix = RowPrefix { bytes: [0; checksum::BYTES + 10], length: checksum::BYTES };
         let mut distance = offset.saturating_sub(self.previous);
@@ -120,7 +120,7 @@ impl<'a> MessageRow<'a> {
         prefix
     }
 
-    /// The checksum covers the row's key and content. The long part is hashed in place.
+    /// Returns the checksum, which covers the row's key and content. The long part is hashed in place.
     fn sum(&self, number: u64, offset: u64) -> u64 {
         let mut all = [0; 32];
         let parts = [number, offset, self.previous, xxh3_64(self.record)];
@@ -144,7 +144,7 @@ impl<'a> MessageRow<'a> {
         if is_same { Ok(row) } else { Err(RowError) }
     }
 
-    /// The decoded record.
+    /// Returns the decoded record.
     pub fn head(&self) -> Result<RecordRef<'a>, RowError> {
         RecordRef::decode(self.record)
     }
@@ -226,18 +226,18 @@ impl<'a> RecordRef<'a> {
         Ok(RecordRef { kind, at_ms, event, tags, key, expires_ms, sender, more, payload })
     }
 
-    /// What a topic's limit counts: the payload, and what an MQTT publisher says of it.
+    /// Returns the bytes that a topic's limit counts: the payload, and the properties of an MQTT publisher.
     pub fn counted_bytes(&self) -> u64 {
         let properties = self.more.properties.as_ref().map_or(0, PropertiesRef::bytes);
         (self.payload.len() + properties) as u64
     }
 
-    /// True for a tombstone, a message that deletes its key: JSON `null` with a key.
+    /// Returns true for a tombstone, a message that deletes its key: JSON `null` with a key.
     pub fn is_tombstone(&self) -> bool {
         self.key.is_some() && self.kind == JSON && self.payload == b"null"
     }
 
-    /// True if the message's own expiry has passed.
+    /// Returns true if the message's own expiry has passed.
     pub fn is_expired(&self, now_ms: u64) -> bool {
         self.expires_ms.is_some_and(|expires_ms| expires_ms <= now_ms)
     }
@@ -259,9 +259,9 @@ impl<'a> RecordRef<'a> {
             sender: self.sender.map(Name::from),
             properties: self.more.properties.map(|it| it.copy().map(Box::new)).transpose()?,
             except_session: self.more.except_session,
-            // What is retained has its own record.
+            // A retained message has its own record.
             by_session: None,
-            // What the node says of itself is not stored.
+            // A node's messages about itself are not stored.
             is_own: false,
         };
         let attributes = (attributes != Attributes::default()).then(|| Box::new(attributes));
@@ -280,7 +280,7 @@ mod tests {
 
     use super::*;
 
-    /// It says something of properties, and that there are none.
+    /// A flag of properties in a record without any.
     const IS_TEXT_ALONE: u8 = 1 << 4;
 
     fn publications() -> impl Strategy<Value = Publication> {

@@ -1,4 +1,4 @@
-//! What MQTT publishers say of a message, in its record: the fields behind the bit `more`.
+//! The fields behind the bit `more` of a record, which only MQTT publishers set.
 
 use model::{Name, Properties, Publication, Qos};
 
@@ -14,7 +14,7 @@ const RESPONSE_TOPIC: u64 = 1 << 6;
 const CORRELATION: u64 = 1 << 7;
 const EXCEPT_SESSION: u64 = 1 << 8;
 
-/// What MQTT publishers alone say.
+/// The fields that only MQTT publishers set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MoreRef<'a> {
     pub qos: Qos,
@@ -33,7 +33,7 @@ pub(crate) struct PropertiesRef<'a> {
     user: (usize, &'a [u8]),
 }
 
-/// Most messages say nothing of it.
+/// Returns true if the record needs these fields. Most messages don't.
 pub(crate) fn has_more(publication: &Publication) -> bool {
     publication.qos != Qos::default()
         || publication.retain
@@ -70,7 +70,7 @@ pub(crate) fn put_more(publication: &Publication, out: &mut Vec<u8>) {
 }
 
 impl<'a> MoreRef<'a> {
-    /// What a record says that has none of it.
+    /// The fields of a record without them.
     pub const NONE: MoreRef<'static> =
         MoreRef { qos: Qos::ExactlyOnce, retain: false, properties: None, except_session: None };
 
@@ -102,7 +102,7 @@ impl<'a> MoreRef<'a> {
 }
 
 impl PropertiesRef<'_> {
-    /// The memory that they take when they are copied, in bytes.
+    /// Returns the bytes of memory of a copy.
     pub fn bytes(&self) -> usize {
         let mut input = Decoder(self.user.1);
         let user = (0..2 * self.user.0).map(|_| input.text().map_or(0, str::len));
@@ -113,7 +113,7 @@ impl PropertiesRef<'_> {
         Properties::bytes_of(texts, self.user.0)
     }
 
-    /// Copies them.
+    /// Copies the properties.
     pub fn copy(&self) -> Result<Properties, RowError> {
         let mut input = Decoder(self.user.1);
         let mut text = || input.text().map(Box::from);

@@ -1,16 +1,15 @@
 //! The commit slots in redb's file header, and which of them is active.
 //!
-//! redb goes back to the previous commit if the last one is incomplete. After a power loss that is
-//! right, because nobody was told that the last one was stored. But after damage it drops
-//! acknowledged data. The file alone does not tell the two cases apart, so the store reports a
-//! possible gap in both. If the newer commit is complete but not active yet, the store activates
-//! it.
+//! redb returns to the previous commit if the last one is incomplete. After a power loss that is right, because no
+//! caller had a reply for the last one. But after damage it drops acknowledged data. The file alone does not tell the
+//! two cases apart, so the store reports a possible gap in both. If the newer commit is complete but not active yet,
+//! the store activates it.
 //!
-//! redb keeps this layout to itself. What stands here holds for redb 4.5.0, whose file format is
-//! version 3 (`src/tree_store/page_store/header.rs` in its source), and `Cargo.toml` pins that version.
-//! Before the pin moves, compare with the new version:
+//! redb does not document this layout. This description is of redb 4.5.0, whose file format is version 3
+//! (`src/tree_store/page_store/header.rs` in its source), and `Cargo.toml` pins that version. Before the pin moves,
+//! compare with the new version:
 //!
-//! - the layout of the header: the constants below, and that a slot ends with the XXH3-128 of what is before;
+//! - the layout of the header: the constants below, and that a slot ends with the XXH3-128 of the bytes before;
 //! - that a repair adds exactly one commit ([`RedbHeader::may_lack_commit`]), and that the bit which
 //!   selects the slot is all that activates a commit ([`RedbHeader::activate_other_slot`]);
 //! - that a file which was not closed is repaired before anything is read (`staged_file.rs`), and that the
@@ -36,7 +35,7 @@ const RECOVERY_BIT: u8 = 2;
 pub(crate) struct RedbHeader {
     /// The transaction id of the active slot.
     pub primary: u64,
-    /// The newest transaction id. `None` if a slot is incomplete, so that nobody knows.
+    /// The newest transaction id. `None` if a slot is incomplete, so that the id is unknown.
     newest: Option<u64>,
     /// The byte that selects the active slot. Its other bits are redb's.
     state: u8,
@@ -73,13 +72,13 @@ impl RedbHeader {
         })
     }
 
-    /// True if the last process did not close the file.
+    /// Returns true if the last process did not close the file.
     pub fn is_unclean(&self) -> bool {
         self.state & RECOVERY_BIT != 0
     }
 
-    /// True if the inactive slot is complete and newer. Either the process was killed after it
-    /// wrote the whole commit, or the bit that selects the slot is damaged.
+    /// Returns true if the inactive slot is complete and newer. Either the process was killed after it wrote the
+    /// whole commit, or the bit that selects the slot is damaged.
     pub fn has_newer_slot(&self) -> bool {
         self.newest.is_some_and(|newest| newest > self.primary)
     }
@@ -89,9 +88,8 @@ impl RedbHeader {
         Ok(file.write(MAGIC.len() as u64, &[self.state ^ PRIMARY_BIT])?)
     }
 
-    /// True if the newest commit of this header may be missing from the opened file. `opened` is
-    /// the header after redb opened the file, and `repaired` says that redb added a commit of its
-    /// own.
+    /// Returns true if the newest commit of this header may be missing from the opened file. `opened` is the header
+    /// after redb opened the file, and `repaired` is true if redb added a commit of its own.
     pub fn may_lack_commit(&self, opened: &RedbHeader, repaired: bool) -> bool {
         self.newest.is_none_or(|newest| opened.primary.saturating_sub(repaired.into()) < newest)
     }
@@ -121,7 +119,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("throng-header-{}", std::process::id()));
         let db = Database::create(&path).unwrap();
         let read = || {
-            // redb holds a lock on its own file.
+            // redb locks its own file.
             let copy = path.with_extension("copy");
             std::fs::copy(&path, &copy).unwrap();
             let slot_version = std::fs::read(&copy).unwrap()[SLOTS[0]];

@@ -1,4 +1,4 @@
-//! Puts a backup into the place of a store.
+//! Replaces a store by a backup.
 
 use std::path::Path;
 
@@ -11,14 +11,14 @@ use crate::files::{FILE, copy_owner};
 use crate::open::Directory;
 use crate::panics::catch_redb_panics;
 
-/// Verifies the backup in the directory `from`, and copies it into the directory `to`, which no process has open. If `to`
-/// has a store and `replaces` is true, the backup replaces it once the new file is complete and on the disk. After an
-/// error or a loss of power before that, the old file is there.
+/// Verifies the backup in the directory `from`, and copies it into the directory `to`, which no process has open. If
+/// `to` has a store and `replaces` is true, the backup replaces it once the new file is complete and on the disk.
+/// After an error or a loss of power before that, the old file stays.
 ///
 /// The store gets `new_epoch`, a random number: a server assigns offsets again that clients may have seen after the
 /// backup, or after an earlier restore of it. So clients that come back learn that messages may be missing.
 ///
-/// Returns what a check found in `from`: of a damaged backup nothing is restored.
+/// Returns what a check found in `from`: a damaged backup is not restored.
 ///
 /// # Errors
 /// If a process has one of the directories open, `from` has no store or one of the first format, `to` has a store that
@@ -63,7 +63,7 @@ fn write_over(
                 copy_owner(&directory.file(), directory.paths())?;
                 copy_rows(snapshot, new, &metadata, &mut |_, _| Ok(()))
             })?;
-            // The mark of the old store says nothing of this one: it has another epoch.
+            // The mark of the old store does not match this one, which has another epoch.
             directory.record_commit(&metadata);
             Ok(())
         });

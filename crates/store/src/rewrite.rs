@@ -178,8 +178,8 @@ pub(crate) fn upgrade(
     damages.into_iter().next().map_or(Ok(()), |damage| Err(damage.into()))
 }
 
-/// Copies everything that can be read, and returns the damage. `known` is the result of an earlier
-/// check: its damage, and which messages may be lost.
+/// Copies all readable rows, and returns the damage. `earlier_report` has the damage that a check found, and which
+/// messages may be lost.
 pub(crate) fn copy(
     source: &Source<'_>,
     new: &Database,
@@ -218,7 +218,7 @@ pub(crate) fn copy(
     let lost = match source.is_unverifiable()
         || earlier_report.damages.iter().chain(&damages).any(is_unknown)
     {
-        // Nobody knows which other messages existed.
+        // The other messages that existed are unknown.
         true => Some((0, metadata.last_offset.saturating_add(OFFSETS_SKIPPED))),
         false => earlier_report.lost_range,
     };

@@ -1,4 +1,4 @@
-//! Rescues what is intact in a damaged store: writes it into a new one.
+//! Rescues the intact part of a damaged store: writes it into a new one.
 
 use std::path::Path;
 

@@ -26,7 +26,7 @@ pub(crate) struct Item {
     pub done: Option<Done>,
 }
 
-/// What the store's handles and its threads share.
+/// The state that the store's handles and its threads share.
 pub(crate) struct Shared {
     pub directory: Directory,
     pub cache_bytes_max: usize,
@@ -35,16 +35,16 @@ pub(crate) struct Shared {
     /// `None` while the writer reopens the file after an error, while another process has it, and after
     /// the close.
     pub db: RwLock<Option<GuardedDatabase>>,
-    /// Why the store accepts nothing at the moment, if so.
+    /// Why the store accepts nothing at the moment; `None` if it does.
     pub write_error: RwLock<Option<Arc<str>>>,
     pub counters: Counters,
-    /// The next maintenance has to create the reserve file.
+    /// True if the next maintenance must create the reserve file.
     pub reserve_requested: AtomicBool,
     /// The highest offset that a caller has passed in.
     pub last: AtomicU64,
     /// Copies of the store that are made while it is in use.
     pub backups: Backups,
-    /// How the file was passed on to another process, while it is there.
+    /// The state in which the file was passed to another process, while that one has it.
     pub passed: Mutex<Option<Passed>>,
 }
 

@@ -1,6 +1,6 @@
-//! The small tables, which the process reads completely at its start: cursors, idempotency keys,
-//! subscriptions, and the topic names that subscriptions refer to by number. Each row has a
-//! checksum, and the metadata holds a tally of each table.
+//! The small tables, which the process reads completely at its start: cursors, idempotency keys, subscriptions, and
+//! the topic names that subscriptions refer to by number. Each row has a checksum, and the metadata has a tally of
+//! each table.
 
 use model::Name;
 use redb::{ReadTransaction, ReadableTable, Table, TableError, WriteTransaction};
@@ -41,7 +41,7 @@ pub(crate) fn put_idempotency_key(
     Ok(())
 }
 
-/// The checksum at the start of a row of packed subscriptions.
+/// Returns the checksum at the start of a row of packed subscriptions.
 fn leading_checksum(row: &[u8]) -> u64 {
     row.first_chunk().map_or(0, |sum| u64::from_le_bytes(*sum))
 }
@@ -98,12 +98,12 @@ pub(crate) fn put_subscriptions(
     Ok(())
 }
 
-/// What the checksum of a record is about besides its value.
+/// Returns the key for a record's checksum.
 fn record_key(part: &str, key: &str) -> Vec<u8> {
     [part.as_bytes(), b"\0", key.as_bytes()].concat()
 }
 
-/// Stores a record of a part, or without a value removes it.
+/// Stores a record of a part, or removes it if there is no value.
 pub(crate) fn put_record(
     txn: &WriteTransaction,
     metadata: &mut Metadata,
@@ -147,7 +147,7 @@ impl<K: Ord> TableCheck<K> {
         Ok(())
     }
 
-    /// True if the row's checksum is right.
+    /// Returns true if the row's checksum is right.
     fn is_intact(&mut self, sum: u64, want: u64, of: impl FnOnce() -> String) -> bool {
         self.seen.add(sum);
         if sum != want {
@@ -244,7 +244,7 @@ pub(crate) fn each_name(
     check.finish(load_metadata(txn)?.names)
 }
 
-/// Passes the records of all parts on: part, key, value. A file of an earlier format has none.
+/// Passes the records of all parts to `each`: part, key, value. A file of an earlier format has none.
 pub(crate) fn each_record(
     txn: &ReadTransaction,
     mut each: impl FnMut(&str, &str, &[u8]),

@@ -24,9 +24,9 @@ const NAMES: TableDefinition<'static, u32, &str> = TableDefinition::new("names")
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
     pub db: &'a Database,
-    /// The file has the first format: its rows have no checksums and no links.
+    /// True if the file has the first format: its rows have no checksums and no links.
     pub is_first_format: bool,
-    /// redb has verified its own checksums.
+    /// True if redb has verified its own checksums.
     pub is_verified: bool,
 }
 
@@ -36,12 +36,12 @@ impl<'a> Source<'a> {
         Source { db, is_first_format: format == FIRST_FORMAT, is_verified }
     }
 
-    /// Rows may be missing or changed, and only their content can tell.
+    /// Returns true if rows may be missing or changed, and only their content can tell.
     pub fn is_unverifiable(&self) -> bool {
         self.is_first_format && !self.is_verified
     }
 
-    /// The metadata of the store.
+    /// Returns the metadata of the store.
     pub fn metadata(&self) -> Result<Metadata, InternalError> {
         let txn = self.db.begin_read()?;
         if !self.is_first_format {
@@ -162,7 +162,7 @@ impl<'a> Source<'a> {
 }
 
 impl Source<'_> {
-    /// Events for the application, which the first format had none of.
+    /// Passes events for the application to `each`. The first format had none.
     pub fn each_event(
         &self,
         txn: &ReadTransaction,

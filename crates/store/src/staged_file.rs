@@ -1,6 +1,5 @@
-//! The file as redb sees it. redb repairs a file that was not closed as soon as it opens it. Until
-//! this program knows that it can use the file, those writes stay in memory, so that a file which
-//! it rejects stays unchanged.
+//! The store's file for redb. redb repairs a file that was not closed as soon as it opens it. Until this program
+//! knows that it can use the file, those writes stay in memory, so that a file which it rejects stays unchanged.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind};
@@ -31,7 +30,7 @@ struct Inner {
     file: FileBackend,
     path: PathBuf,
     unsynced: Arc<Unsynced>,
-    /// redb takes no locks on this file. The caller makes sure that nobody writes to it.
+    /// True if redb takes no locks on this file. The caller ensures that no process writes to it.
     read_only: bool,
     /// The writes that stay in memory; `None` after [`StagedFile::write_through`].
     staged: RwLock<Option<Staged>>,
@@ -53,7 +52,7 @@ enum FileOp {
 }
 
 impl StagedFile {
-    /// Opens an existing file. What is written and not synced is noted in `unsynced`.
+    /// Opens an existing file. `unsynced` records its writes until they are synced.
     pub fn open(path: &Path, unsynced: &Arc<Unsynced>) -> Result<Self, InternalError> {
         let file = File::options().read(true).write(true).open(path)?;
         StagedFile::new(path, file, false, unsynced.clone())
@@ -93,8 +92,7 @@ impl StagedFile {
         self.inner.staged.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what was staged, once all that the file has is on the disk, and passes later writes directly to the
-    /// file.
+    /// Applies the staged writes, after a sync of the file, and passes later writes directly to the file.
     pub fn write_through(&self) -> Result<(), InternalError> {
         if self.inner.read_only {
             return Err(Error::from(ErrorKind::PermissionDenied).into());
@@ -116,7 +114,7 @@ impl StagedFile {
         Ok(())
     }
 
-    /// Stages an operation. Returns false if the caller has to apply it to the file.
+    /// Stages an operation. Returns false if the caller must apply it to the file.
     fn stage(&self, op: impl FnOnce(&mut Staged) -> FileOp) -> bool {
         let is_written_through =
             self.inner.staged.read().unwrap_or_else(PoisonError::into_inner).is_none();

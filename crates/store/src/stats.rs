@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use crate::topic::Limit;
 
-/// The upper bounds of the buckets of [`Stats::commit_us`], in microseconds. The last bucket counts
-/// what took longer.
+/// The upper bounds of the buckets of [`Stats::commit_us`], in microseconds. The last bucket counts longer commits.
 pub const COMMIT_US: [u64; 11] =
     [500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000];
 
-/// Messages that the limits of their topics have dropped, by the limit; none that had expired.
+/// Messages that the limits of their topics have dropped, by the limit, without expired ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// By the number of messages.
@@ -32,7 +31,7 @@ impl Dropped {
     }
 }
 
-/// The store's figures. Counters start at 0 when the store is opened.
+/// Counts of the store. Counters start at 0 when the store is opened.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     /// Operations in the queue, without those that the writer is committing.
@@ -62,17 +61,17 @@ pub struct Stats {
     /// Topics in which the writer has met damage. It stores nothing in them until their history is
     /// deleted.
     pub damaged_topics: u64,
-    /// Why the store accepts nothing at the moment, if so.
+    /// Why the store accepts nothing at the moment; `None` if it does.
     pub failed: Option<String>,
     /// The file's length in bytes.
     pub file_bytes: u64,
     /// Topics that have a row.
     pub topics: u64,
-    /// Messages that are stored.
+    /// Stored messages.
     pub messages: u64,
 }
 
-/// The atomic counters: the writer and the reader update them, anybody reads them.
+/// The atomic counters: the writer and the reader update them, and any thread may read them.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub commits: AtomicU64,

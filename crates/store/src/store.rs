@@ -22,25 +22,25 @@ use crate::stats::{Counters, Dropped, Stats};
 use crate::topic::Retention;
 use crate::writer::Writer;
 
-/// How many reads may wait.
+/// Reads that may wait, at most.
 const READS_MAX: usize = 65_536;
 
 /// The approximate memory of an operation in the queue without its texts, in bytes.
 const OP_BYTES: usize = 160;
 
-/// Where the store is, and its limits.
+/// The directory of the store, and its limits.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The directory. The store creates it if it is missing.
     pub dir: PathBuf,
     /// The epoch of a new store.
     pub new_epoch: u32,
-    /// How many operations may wait for the writer. Up to 8,192 more are in the current
-    /// transaction. Together they must stay below [`crate::OFFSETS_SKIPPED`].
+    /// Operations that may wait for the writer. Up to 8,192 more are in the current transaction. Together they must
+    /// stay below [`crate::OFFSETS_SKIPPED`].
     pub queue_messages_max: usize,
     /// The bytes of these operations. Up to 16 MiB more are in the current transaction.
     pub queue_bytes_max: usize,
-    /// How much of the file redb may cache in memory.
+    /// Bytes of the file that redb may cache in memory.
     pub cache_bytes_max: usize,
     /// On open, the store verifies a file of up to this length completely, which takes about a
     /// second for each 250 MiB. It verifies a larger file only if it was not closed.
@@ -57,15 +57,15 @@ pub struct OpenInfo {
     pub epoch: u32,
     /// New offsets start after this one.
     pub last_offset: u64,
-    /// The last process closed the store. If not, `last_offset` is [`crate::OFFSETS_SKIPPED`] above
-    /// the last stored offset.
+    /// True if the last process closed the store. If not, `last_offset` is [`crate::OFFSETS_SKIPPED`] above the last
+    /// stored offset.
     pub clean: bool,
 }
 
 /// A message to store.
 #[derive(Clone, Copy, Debug)]
 pub struct Append<'a> {
-    /// What was published, and to which topic.
+    /// The publication, with its topic.
     pub publication: &'a Publication,
     /// The message's offset. Offsets of a topic must grow from call to call.
     pub offset: u64,
@@ -75,7 +75,7 @@ pub struct Append<'a> {
     pub rule: &'a HistoryRule,
     /// The idempotency key, by which a repeated publish is recognized.
     pub idempotency_key: Option<&'a str>,
-    /// A record that is written in the same commit: either both are there after a crash, or neither.
+    /// A record that is written in the same commit: after a crash both exist, or neither.
     pub with: Option<&'a PartRecord>,
 }
 
@@ -92,8 +92,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in its directory, or creates one. That takes seconds at most, also after the
-    /// last process was killed.
+    /// Opens the store in its directory, or creates one. That takes seconds at most, even after the last process was
+    /// killed.
     ///
     /// Use the returned reader at startup, on this thread, before other threads depend on it.
     pub fn open(options: Options) -> Result<(Store, Reader, OpenInfo), OpenError> {
@@ -107,7 +107,7 @@ impl Store {
         Ok((store, reader, found))
     }
 
-    /// A store of this directory, which nothing of is open.
+    /// Makes a store of this directory without opening any file.
     pub(crate) fn around(options: &Options, directory: Directory) -> Store {
         let shared = Arc::new(Shared {
             directory,
@@ -154,14 +154,14 @@ impl Store {
         Ok(())
     }
 
-    /// Has the next maintenance create the reserve file.
+    /// Makes the next maintenance create the reserve file.
     #[cfg(test)]
     pub(crate) fn request_reserve(&self) {
         self.shared.reserve_requested.store(true, Relaxed);
     }
 
-    /// The time by which the store counts ages, for a clock that begins with it; nothing while another process has the
-    /// file.
+    /// Returns the time by which the store counts ages, for a clock that begins with it; `None` while another process
+    /// has the file.
     pub fn age(&self) -> Option<Age> {
         self.shared.directory.age()
     }
@@ -172,7 +172,7 @@ impl Store {
         self.shared.directory.move_wall(by_ms);
     }
 
-    /// A reader for tests, which may block.
+    /// Makes a reader for tests, which may block.
     #[cfg(test)]
     pub(crate) fn reader(&self) -> Reader {
         Reader { shared: self.shared.clone() }
@@ -182,13 +182,13 @@ impl Store {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the queues take something.
+    /// Sets the state of both queues.
     pub(crate) fn set(&self, state: State) {
         self.reads.set(state);
         self.shared.queue.set(state);
     }
 
-    /// Writes what waits, and ends the threads. The queues take nothing more, or not now.
+    /// Writes everything that waits, and ends the threads. `state` says whether the queues are closed or away.
     pub(crate) fn end_threads(&self, state: State) {
         self.shared.backups.set_stopped(true);
         self.set(state);
@@ -202,8 +202,8 @@ impl Store {
         }
     }
 
-    /// Writes what waits, marks the store as closed and ends its threads. Don't call it on one of
-    /// these. A second call does nothing.
+    /// Writes everything that waits, marks the store as closed and ends its threads. Don't call it on one of these. A
+    /// second call does nothing.
     pub fn close(&self) -> Result<(), StoreError> {
         self.end_threads(State::Closed);
         let db = self.shared.db.write().unwrap_or_else(PoisonError::into_inner).take();
@@ -280,8 +280,8 @@ impl Store {
         self.push(Op::Subscriptions { puts, names }, bytes, Some(done))
     }
 
-    /// Queues records of a part of the server by their keys; those without a value are removed. They are
-    /// read back whole at the start.
+    /// Queues records of a part of the server by their keys; those without a value are removed. The server reads all
+    /// of them at the start.
     pub fn put_records(
         &self,
         part: &'static str,
@@ -292,8 +292,8 @@ impl Store {
         self.push(Op::Records { part, puts }, bytes, Some(done))
     }
 
-    /// Queues events for the application, by numbers that grow, and the deletion of those up to a number,
-    /// which it has taken.
+    /// Queues events for the application, by numbers that grow, and the deletion of those up to a number, which it
+    /// has received.
     pub fn put_events(
         &self,
         puts: Vec<(u64, Box<[u8]>)>,
@@ -303,7 +303,8 @@ impl Store {
         self.push(Op::Events { puts, through }, bytes, None)
     }
 
-    /// Whether half of the queue is free. What nobody waits for leaves the other half to what somebody waits for.
+    /// Returns true if half of the queue is free. Operations that no client waits for leave the other half to those
+    /// that a client waits for.
     pub fn has_capacity(&self) -> bool {
         self.shared.queue.is_half_empty()
     }
@@ -319,18 +320,17 @@ impl Store {
         self.shared.idempotency_seconds_max.store(seconds, Relaxed);
     }
 
-    /// Why the store accepts nothing at the moment, if so.
+    /// Returns why the store accepts nothing at the moment; `None` if it does.
     pub fn write_error(&self) -> Option<Arc<str>> {
         self.shared.write_error()
     }
 
-    /// The store's figures. Works on any thread.
-    /// Messages that the limits of their topics have dropped since the store was opened.
+    /// Returns counts of the messages that the limits of their topics have dropped since the store was opened.
     pub fn dropped(&self) -> Dropped {
         self.shared.counters.dropped()
     }
 
-    /// Returns the store's figures.
+    /// Returns the store's counts. Works on any thread.
     pub fn stats(&self) -> Stats {
         let (queue_messages, queue_bytes) = self.shared.queue.waiting();
         let metadata = std::fs::metadata(self.shared.directory.file());
@@ -345,13 +345,13 @@ impl Store {
     }
 }
 
-/// What the caller is told of a file that was opened.
+/// Returns the caller's information about an opened file.
 pub(crate) fn info(found: &OpenState) -> OpenInfo {
     let OpenState { metadata, clean, .. } = found;
     OpenInfo { epoch: metadata.epoch, last_offset: metadata.last_offset, clean: *clean }
 }
 
-/// What a record counts in the queue, in bytes.
+/// Returns the bytes of a record in the queue.
 fn record_bytes((key, value): &RecordPut) -> usize {
     key.len() + value.as_ref().map_or(0, |value| value.len()) + 32
 }

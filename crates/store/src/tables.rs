@@ -4,24 +4,23 @@ use redb::TableDefinition;
 
 /// The format version that this program reads and writes.
 ///
-/// What changed with each:
+/// Changes of each version:
 /// - 2: rows have checksums, and messages and topics are linked.
-/// - 3: a message may have a sender. All else is as in 2, so that a file of version 2 is used as it
-///   is, and its version changes when it is opened.
+/// - 3: a message may have a sender. Otherwise it equals 2, so that a file of version 2 is used as it is, and its
+///   version changes when it is opened.
 /// - 4: there are records of other parts. A file of version 2 or 3 has none, and is used as it is.
-/// - 5: a message may have what MQTT publishers say of it. A file of version 2 to 4 is used as it is.
+/// - 5: a message may have the fields of MQTT publishers. A file of version 2 to 4 is used as it is.
 pub const FORMAT: u64 = 5;
 
 /// The format version whose files are written anew when they are opened.
 pub(crate) const FIRST_FORMAT: u64 = 1;
 
-/// True for the format versions that this program can read.
+/// Returns true for the format versions that this program can read.
 pub(crate) fn is_known(format: u64) -> bool {
     (FIRST_FORMAT..=FORMAT).contains(&format)
 }
 
-/// The table that every version can read. In versions after the first it holds only the format
-/// version.
+/// The table that every version can read. In versions after the first it contains only the format version.
 pub(crate) const FORMAT_TABLE: TableDefinition<'static, &str, u64> = TableDefinition::new("node");
 
 /// The key of the format version.
@@ -62,7 +61,7 @@ pub(crate) const CURSORS: TableDefinition<'static, (&str, &str), (u64, u64)> =
 pub(crate) const SUBSCRIPTIONS: TableDefinition<'static, &str, &[u8]> =
     TableDefinition::new("subscriptions");
 
-/// Maps the part that a record is of and the record's key to the record behind its checksum.
+/// Maps a record's part and key to the record behind its checksum.
 pub(crate) const RECORDS: TableDefinition<'static, (&str, &str), &[u8]> =
     TableDefinition::new("records");
 
@@ -70,6 +69,6 @@ pub(crate) const RECORDS: TableDefinition<'static, (&str, &str), &[u8]> =
 /// checksum.
 pub(crate) const NAMES: TableDefinition<'static, u32, (&str, u64)> = TableDefinition::new("names");
 
-/// Maps the number of an event that the application has not taken yet to its bytes behind their checksum.
-/// Only what uses it makes it, so that a file without it has none; programs that don't know it leave it alone.
+/// Maps the number of an event that the application has not received yet to its bytes behind their checksum. Only a
+/// write of events creates the table, so that a file without it has none; programs that don't know it ignore it.
 pub(crate) const EVENTS: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("events");

@@ -1,5 +1,4 @@
-//! Tests of the whole store. Tests that need their own clock run on the tables (`retention`,
-//! `model`).
+//! Tests of the whole store. Tests that need their own clock run on the tables (`retention`, `reference`).
 
 mod clock_jump;
 mod copies;

@@ -1,4 +1,4 @@
-//! What the store knows of a topic apart from its messages.
+//! The state of a topic apart from its messages.
 
 use model::HistoryRule;
 
@@ -18,7 +18,7 @@ pub(crate) struct TopicRow {
     pub floor: u64,
     /// The offset of the last message that was ever stored.
     pub last: u64,
-    /// How many messages are stored.
+    /// The number of stored messages.
     pub count: u64,
     /// The bytes of their payloads.
     pub bytes: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Retention {
     pub compact: bool,
 }
 
-/// What makes a message go.
+/// The limit by which a message is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     Messages,
@@ -64,16 +64,15 @@ impl Retention {
         }
     }
 
-    /// True if a message of this time is too old.
+    /// Returns true if a message of this time is too old.
     pub fn is_too_old(&self, at_ms: u64, now_ms: u64) -> bool {
         at_ms.saturating_add(self.seconds_max.saturating_mul(1000)) <= now_ms
     }
 }
 
 impl TopicRow {
-    /// True if enough messages exceed the limits that a deletion is worthwhile: a tenth over a
-    /// limit, so that large topics delete in bulk and topics of fewer than ten messages at once; or
-    /// a message that is too old.
+    /// Returns true if enough messages exceed the limits that a deletion is worthwhile: a tenth over a limit, so that
+    /// large topics delete in bulk and topics of fewer than ten messages at once; or a message that is too old.
     pub fn exceeds_limits(&self, now_ms: u64) -> bool {
         let over = |is: u64, max: u64| is > max.saturating_add(max / 10);
         self.count > 0
@@ -82,13 +81,13 @@ impl TopicRow {
                 || self.retention.is_too_old(self.oldest_ms, now_ms))
     }
 
-    /// By which limit the oldest message has to go, once a deletion has begun; `None` if it stays.
+    /// Returns the limit by which the oldest message is dropped, once a deletion has begun; `None` if it stays.
     pub fn over(&self, at_ms: u64, now_ms: u64) -> Option<Limit> {
         let is_too_old = self.retention.is_too_old(at_ms, now_ms);
         self.over_size().or(is_too_old.then_some(Limit::Seconds))
     }
 
-    /// The same of the limits that don't change with time.
+    /// Returns the same for the limits that don't change with time.
     pub fn over_size(&self) -> Option<Limit> {
         if self.count > self.retention.messages_max {
             return Some(Limit::Messages);
@@ -96,8 +95,8 @@ impl TopicRow {
         (self.bytes > self.retention.bytes_max && self.count > 1).then_some(Limit::Bytes)
     }
 
-    /// True if the removal of this message leaves a gap even though it has expired: it had replaced
-    /// an earlier value of its key.
+    /// Returns true if the removal of this message leaves a gap even though it has expired: it had replaced an
+    /// earlier value of its key.
     pub fn leaves_gap(&self, head: &RecordRef<'_>) -> bool {
         self.retention.compact && head.key.is_some()
     }

@@ -1,6 +1,5 @@
-//! Lookup of topic rows, with proof of absence. Each row holds the hash of the name before it, and
-//! the metadata holds the hash of the last name. If two neighbours point to each other, no row
-//! between them is missing.
+//! Lookup of topic rows, with proof of absence. Each row has the hash of the name before it, and the metadata has the
+//! hash of the last name. If two neighbours point to each other, no row between them is missing.
 
 use redb::{ReadTransaction, ReadableTable};
 
@@ -27,7 +26,7 @@ pub(crate) fn decode(name: &str, row: &[u8]) -> Result<TopicRow, InternalError> 
     TopicRow::decode(name, row).map_err(|_| damaged_row(name))
 }
 
-/// The next name in the table, and its row.
+/// Returns the next name in the table, and its row.
 pub(crate) fn next(
     table: &impl Topics,
     name: &str,
@@ -41,9 +40,9 @@ pub(crate) fn next(
     Ok(Some((next.value().into(), decode(next.value(), row.value())?)))
 }
 
-/// Passes up to `count` topics whose names begin with `prefix`, behind one of these, to `each`, with their last
-/// offsets. Gives the last name where there may be more. A row that the next one does not name is missing: then the
-/// read fails.
+/// Passes up to `count` topics whose names begin with `prefix`, after `behind`, to `each`, with their last offsets.
+/// Returns the last name if there may be more. The read fails if a row does not name its predecessor, because a row
+/// is missing then.
 pub(crate) fn each(
     txn: &ReadTransaction,
     prefix: &str,
@@ -52,7 +51,7 @@ pub(crate) fn each(
     mut each: impl FnMut(&str, u64),
 ) -> Result<Option<String>, InternalError> {
     let table = txn.open_table(TOPICS)?;
-    // No name is between another one and the same with this character.
+    // No name sorts between another one and the same with this character.
     let from = behind.map_or_else(|| prefix.into(), |name| format!("{name}\0"));
     let mut before = previous_name_hash(&table, &from)?;
     for (row, passed) in table.range::<&str>(&*from..)?.zip(1..) {
@@ -77,7 +76,7 @@ pub(crate) fn each(
     }
 }
 
-/// The hash of the name before this one; 0 if this one is the first.
+/// Returns the hash of the name before this one; 0 if this one is the first.
 pub(crate) fn previous_name_hash(table: &impl Topics, name: &str) -> Result<u64, InternalError> {
     match table.range::<&str>(..name)?.next_back() {
         None => Ok(0),
@@ -85,8 +84,8 @@ pub(crate) fn previous_name_hash(table: &impl Topics, name: &str) -> Result<u64,
     }
 }
 
-/// The topic's row. `None` only if the neighbours prove that there is none. `last_name_hash` returns the hash
-/// of the last name.
+/// Returns the topic's row. `None` only if the neighbours prove that it does not exist. `last_name_hash` returns the
+/// hash of the last name.
 pub(crate) fn find(
     table: &impl Topics,
     last_name_hash: impl FnOnce() -> Result<u64, InternalError>,

@@ -1,8 +1,9 @@
-//! What was written to the store's file and has not been synced since.
+//! Writes to the store's file since the last sync.
 //!
-//! When a sync fails, Linux counts what was written as clean, though some of it never reached the disk. Programs read
-//! it from memory, later syncs succeed without it, and a loss of power takes it away, with all commits that were built on
-//! it. So before the store builds on a file whose sync has failed, it writes all of that once more and syncs it.
+//! When a sync fails, Linux counts the written pages as clean, though some never reached the disk. Programs read them
+//! from memory, later syncs succeed without them, and a loss of power removes them, with all commits that depend on
+//! them. So before the store builds on a file whose sync has failed, it writes all of these ranges once more and
+//! syncs them.
 
 use std::fs::File;
 use std::io::Result as IoResult;
@@ -12,10 +13,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::disk;
 
-/// How much is read and written at a time, in bytes.
+/// Bytes that are read and written at a time.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Where a file was written since its last sync that succeeded.
+/// The ranges of a file that were written since its last successful sync.
 #[derive(Debug, Default)]
 pub(crate) struct Unsynced(Mutex<Writes>);
 
@@ -23,7 +24,7 @@ pub(crate) struct Unsynced(Mutex<Writes>);
 struct Writes {
     /// Offsets and lengths: 16 bytes for each write of a transaction.
     ranges: Vec<(u64, u64)>,
-    /// A sync has failed.
+    /// True if a sync has failed.
     has_failed: bool,
 }
 
@@ -32,17 +33,17 @@ impl Unsynced {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a write, before it happens.
+    /// Records a write, before it happens.
     pub fn add(&self, offset: u64, length: u64) {
         self.writes().ranges.push((offset, length));
     }
 
-    /// How many writes there are, before a sync.
+    /// Returns the number of writes, before a sync.
     pub fn count(&self) -> usize {
         self.writes().ranges.len()
     }
 
-    /// A sync has ended, before which there were so many writes.
+    /// Handles the end of a sync, before which there were `count` writes.
     pub fn on_synced(&self, count: usize, succeeded: bool) {
         let mut writes = self.writes();
         if !succeeded {
@@ -53,15 +54,15 @@ impl Unsynced {
         }
     }
 
-    /// Whether a sync has failed, so that nothing may build on the file before [`Unsynced::write_again`].
+    /// Returns true if a sync has failed, so that nothing may build on the file before [`Unsynced::write_again`].
     pub fn has_failed(&self) -> bool {
         self.writes().has_failed
     }
 
-    /// After a sync that failed: writes what is there once more, and syncs it. Does nothing where none has failed.
+    /// After a failed sync: writes the ranges once more, and syncs them. Does nothing if none has failed.
     ///
     /// # Errors
-    /// When the disk still refuses: this can be called again.
+    /// If the disk still rejects it: the call can be repeated.
     pub fn write_again(&self, path: &Path) -> IoResult<()> {
         let mut writes = self.writes();
         if !writes.has_failed {
@@ -85,11 +86,11 @@ impl Unsynced {
     }
 }
 
-/// Has the kernel write what it has of a file to the disk, and forget it, so that reads show what is on the disk. The
-/// process that wrote the file may have been killed after a sync that failed.
+/// Makes the kernel write its cached pages of a file to the disk, and forget them, so that reads return the content
+/// of the disk. The process that wrote the file may have been killed after a failed sync.
 pub(crate) fn forget_cached(path: &Path) -> IoResult<()> {
     let file = File::open(path)?;
-    // Its error is the one that the process before may not have seen. Reads show what it means.
+    // The process before may not have seen this error. Reads find its damage.
     let _ = file.sync_all();
     Ok(rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?)
 }
@@ -118,7 +119,7 @@ mod tests {
                 println!("this file system is in memory: left out");
                 break;
             }
-            // A page that is busy at this moment is not forgotten.
+            // The kernel does not forget a page that is busy at this moment.
             assert!(started.elapsed() < Duration::from_secs(60), "the file stays in memory");
             forget_cached(&path).unwrap();
         }
@@ -126,7 +127,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
     }
 
-    /// Whether a file is on a disk, and not in memory.
+    /// Returns true if a file is on a disk, and not in memory.
     fn is_on_disk(path: &Path) -> bool {
         const TMPFS: i64 = 0x0102_1994;
         const RAMFS: i64 = 0x8584_58f6;
@@ -149,7 +150,7 @@ mod tests {
         unsynced.add(2_999_999, 100);
         unsynced.add(u64::MAX, 1);
         unsynced.on_synced(unsynced.count(), false);
-        // A later sync that succeeds says nothing of what the failed one left.
+        // A later successful sync proves nothing about the pages that the failed one left.
         unsynced.on_synced(unsynced.count(), true);
         assert_eq!((unsynced.count(), unsynced.has_failed()), (4, true));
         std::fs::rename(&path, path.with_extension("away")).unwrap();

@@ -18,41 +18,39 @@ use crate::shared::{Done, Item, Shared};
 use crate::tables::{EXPIRIES, IDEMPOTENCY, MESSAGES, TOPICS};
 use crate::topic_rows;
 
-/// How many operations one transaction takes.
+/// Operations that one transaction takes, at most.
 const BATCH_OPS_MAX: usize = 8_192;
 
-/// How many bytes one transaction takes.
+/// Bytes that one transaction takes, at most.
 const BATCH_BYTES_MAX: usize = 16 << 20;
 
-/// How often the writer runs maintenance or, after an error, tries whether the disk accepts writes
-/// again.
+/// The interval of the writer's maintenance and, after an error, of its probes whether the disk accepts writes again.
 const MAINTENANCE_EVERY: Duration = Duration::from_secs(1);
 
-/// How many topics one maintenance scan reads.
+/// Topics that one maintenance scan reads, at most.
 const SCANNED_TOPICS_MAX: usize = 4_096;
 
-/// How many topics one maintenance scan returns.
+/// Topics that one maintenance scan returns, at most.
 const SWEPT_TOPICS_MAX: usize = 1_024;
 
-/// How long the store remembers a topic without messages, in seconds. Afterwards, clients that ask
-/// for messages after an offset below the topic's last one are told about a possible gap.
+/// How long the store remembers a topic without messages, in seconds. Afterwards, clients that request messages after
+/// an offset below the topic's last one get a notice of a possible gap.
 pub const EMPTY_SECONDS_MAX: u64 = 86_400;
 
-/// How many topics without messages the store remembers. If there are more, it forgets them early.
+/// Topics without messages that the store remembers, at most. If there are more, it forgets them early.
 pub const EMPTY_TOPICS_MAX: u64 = 262_144;
 
-/// redb reads a file that was not closed completely when it opens it, about a second for each 250
-/// MiB, unless the last transaction saved what redb would find out by that. Saving takes a second
-/// `fsync`: measured, a commit takes one and a half to three times as long. So the writer saves
-/// only if nothing was written for a second, and in each transaction if the file is longer than
-/// this, in bytes.
+/// redb completely reads a file that was not closed when it opens it, about a second for each 250 MiB, unless the
+/// last transaction saved the result of such a read. Saving takes a second `fsync`: measured, a commit takes one and
+/// a half to three times as long. So the writer saves only if nothing was written for a second, and in each
+/// transaction if the file is longer than this, in bytes.
 const LARGE_BYTES: u64 = 1 << 30;
 
-/// How many messages the first transaction of a deletion on a full disk deletes. Each transaction
-/// frees space for the next one, which may delete twice as many.
+/// Messages that the first transaction of a deletion on a full disk deletes. Each transaction frees space for the
+/// next one, which may delete twice as many.
 const FULL_DISK_ROWS: usize = 64;
 
-/// How often the writer tries to create the reserve file again after it removed it.
+/// The interval at which the writer tries to recreate the reserve file after it removed it.
 const RESERVE_EVERY: Duration = Duration::from_secs(60);
 
 /// How long the writer does not sweep after a sweep has met damage that belongs to no topic.
@@ -66,15 +64,15 @@ pub(crate) struct Writer {
     /// The topic at which the last maintenance scan ended.
     scanned_through: Name,
     next_maintenance: Instant,
-    /// How many bytes the failed transaction tried to write; `None` while writes succeed.
+    /// The bytes that the failed transaction tried to write; `None` while writes succeed.
     rejected_bytes: Option<usize>,
-    /// The last transaction saved what redb needs to open the file quickly.
+    /// True if the last transaction saved what redb needs to open the file quickly.
     quick_repair: bool,
-    /// The file is longer than [`LARGE_BYTES`].
+    /// True if the file is longer than [`LARGE_BYTES`].
     is_large: bool,
     /// The number of transactions at the last maintenance.
     commits_seen: u64,
-    /// The last sweep reached its limit of rows, so there is more to delete.
+    /// True if the last sweep reached its limit of rows, so that there is more to delete.
     has_backlog: bool,
     /// Topics in which the writer met damage, with that damage. It stores nothing in them.
     damaged: HashMap<Name, Arc<Damage>>,
@@ -82,7 +80,7 @@ pub(crate) struct Writer {
     next_sweep: Instant,
     /// When the writer tries to create the reserve file again; `None` while the file exists.
     next_reserve: Option<Instant>,
-    /// The next transaction notes in the file that it is of this format.
+    /// True if the next transaction must record this format in the file.
     raises_format: bool,
 }
 
@@ -131,7 +129,7 @@ impl Writer {
         }
     }
 
-    /// Writes what waits, and does maintenance if `is_due`. A test calls this in place of [`Writer::run`].
+    /// Writes everything that waits, and does maintenance if `is_due`. A test calls this in place of [`Writer::run`].
     #[cfg(test)]
     pub fn step(&mut self, is_due: bool) {
         let items = self.shared.queue.take(usize::MAX, usize::MAX, Some(Instant::now())).items;
@@ -156,8 +154,7 @@ impl Writer {
             None => self.commit_all(&ops, &self.backlog_plan(ops.len())),
         });
         for (done, result) in dones.into_iter().zip(results) {
-            // A panic in a callback is the caller's bug. It must not end the thread that all others
-            // need.
+            // A panic in a callback is the caller's bug. It must not end the thread that all others need.
             let Some(done) = done else { continue };
             if catch_unwind(AssertUnwindSafe(|| done(result))).is_err() {
                 tracing::error!("what was to be done after a commit panicked: this is a bug");
@@ -195,8 +192,7 @@ impl Writer {
         }
     }
 
-    /// The known damage that forbids an operation. A deletion is allowed, because it removes the
-    /// damage.
+    /// Returns the known damage that forbids an operation. A deletion is allowed, because it removes the damage.
     fn known_damage(&self, op: &Op) -> Option<Arc<Damage>> {
         match op {
             Op::Delete { .. } => None,
@@ -220,8 +216,8 @@ impl Writer {
         true
     }
 
-    /// Commits each operation in a transaction of its own, after a common transaction met damage
-    /// that nobody can attribute.
+    /// Commits each operation in a transaction of its own, after a common transaction met damage that belongs to no
+    /// known operation.
     fn commit_individually(
         &mut self,
         ops: &[Op],
@@ -238,7 +234,7 @@ impl Writer {
             .collect();
         for at in accepted {
             let op = &ops[*at];
-            // redb refuses all further work on a file after an error.
+            // redb rejects all further work on a file after an error.
             let opened = self.reopen();
             results[*at] = match (opened, self.known_damage(op)) {
                 (Err(error), _) => Err(self.stop_accepting(&error, ops)),
@@ -315,8 +311,8 @@ impl Writer {
         Some(Ok(()))
     }
 
-    /// What a transaction of this many operations sweeps while there is a backlog. Each operation
-    /// adds at most one row to a table that is swept, so sweeping twice as many rows catches up.
+    /// Returns the sweep of a transaction of this many operations while there is a backlog. Each operation adds at
+    /// most one row to a table that is swept, so sweeping twice as many rows catches up.
     fn backlog_plan(&self, ops: usize) -> SweepPlan {
         if !self.has_backlog {
             return SweepPlan::default();
@@ -325,7 +321,7 @@ impl Writer {
         SweepPlan { expired: true, keys_before_ms, rows_max: 2 * ops, ..SweepPlan::default() }
     }
 
-    /// Idempotency keys older than this are deleted, in milliseconds since 1970.
+    /// Returns the time before which idempotency keys are deleted, in milliseconds since 1970.
     fn keys_before_ms(&self, now_ms: u64) -> u64 {
         let seconds = self.shared.idempotency_seconds_max.load(Relaxed);
         now_ms.saturating_sub(seconds.saturating_mul(1000))
@@ -376,9 +372,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Deletes what retention no longer covers. If nothing was written, it also makes the next
-    /// start after a kill fast. A scan costs one read; a transaction runs only if the scan found
-    /// something.
+    /// Deletes rows that retention no longer covers. If nothing was written, it also makes the next start after a
+    /// kill fast. A scan costs one read; a transaction runs only if the scan found something.
     fn maintain(&mut self) {
         self.has_backlog = false;
         let now_ms = self.shared.directory.now_ms();
@@ -437,12 +432,12 @@ struct Committed {
     messages: u64,
 }
 
-/// What a transaction does beside its operations.
+/// Options of a transaction beside its operations.
 #[derive(Clone, Copy)]
 struct How {
-    /// It saves what redb needs to open the file quickly.
+    /// True if it saves what redb needs to open the file quickly.
     quick_repair: bool,
-    /// It notes in the file that it is of this format.
+    /// True if it records this format in the file.
     raises_format: bool,
     /// The time by which it counts ages, in milliseconds since 1970.
     now_ms: u64,
@@ -471,7 +466,7 @@ fn transact(
     Ok(Committed { applied, topics, messages })
 }
 
-/// What maintenance has to delete, and the topic at which the scan ended.
+/// Returns what maintenance must delete, and the topic at which the scan ended.
 fn plan_sweep(
     db: &Database,
     after: &Name,

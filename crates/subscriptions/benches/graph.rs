@@ -1,9 +1,9 @@
-//! The cost of a follower graph: memory for each edge, processor time to import it and to load it at a
-//! start, and the duration of a login and of a page of a topic's subscribers (in wall-clock time: on a
-//! busy machine its highest percentiles are the scheduler's).
+//! Measures a follower graph: memory for each edge, processor time to import it and to load it at a start, and the
+//! duration of a login and of a page of a topic's subscribers (in wall-clock time: on a busy machine its highest
+//! percentiles are the scheduler's).
 //!
-//! `cargo bench -p subscriptions -- --users 1000000 --edges 50`, and with `--by-topic 0` without the
-//! table of who follows a topic.
+//! `cargo bench -p subscriptions -- --users 1000000 --edges 50`, and with `--by-topic 0` without the table of each
+//! topic's followers.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use random::Random;
 use subscriptions::generate::Graph;
 use subscriptions::{Change, Subscriptions, csv};
 
-/// How many bytes of CSV are imported at a time, as `throng subscriptions import` sends them.
+/// Bytes of CSV that are imported at a time, as `throng subscriptions import` sends them.
 const CHUNK_BYTES: usize = 1 << 20;
 
 fn main() {
@@ -66,7 +66,7 @@ fn main() {
     load(&table, graph.users, by_topic);
 }
 
-/// Pages of the subscribers of topics with many and with few.
+/// Reads pages of the subscribers of topics with many and with few.
 fn pages(table: &Subscriptions, graph: Graph) {
     for rank in [0, 100, 10_000].into_iter().filter(|rank| *rank < graph.users) {
         let topic = format!("feed:u{}", graph.popular(rank));
@@ -90,7 +90,7 @@ fn pages(table: &Subscriptions, graph: Graph) {
     }
 }
 
-/// Rows that are loaded between two looks at the clock, which takes long.
+/// Rows that are loaded between two reads of the clock, which take long.
 const ROWS_AT_ONCE: usize = 4_096;
 
 /// Loads all rows into another table, as at a start.
@@ -129,7 +129,7 @@ fn load(table: &Subscriptions, users: u32, by_topic: bool) {
     println!("load            {:.2} s, {} edges", spent.as_secs_f64(), again.edges());
 }
 
-/// As the crate packs rows.
+/// Packs numbers as the crate packs rows.
 fn pack(numbers: &[u32]) -> Vec<u8> {
     let (mut packed, mut next) = (Vec::new(), 0);
     for number in numbers {
@@ -180,7 +180,7 @@ fn plan(table: &Subscriptions, text: &str) -> Change {
     plan.change()
 }
 
-/// Logins of users with about 50 topics, in an order that defeats the processor's caches.
+/// Measures logins of users with about 50 topics, in an order that defeats the processor's caches.
 fn logins(table: &Subscriptions, users: u32) {
     let logins_max = argument("--logins", 50_000) as usize;
     let mut times: Vec<Duration> = Vec::new();
@@ -211,14 +211,14 @@ fn logins(table: &Subscriptions, users: u32) {
     );
 }
 
-/// The processor time of this thread, because other processes may be busy on the machine.
+/// Returns the processor time of this thread, because other processes may be busy on the machine.
 fn processor() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let spent = text.split(' ').next().and_then(|text| text.parse().ok());
     Duration::from_nanos(spent.expect("/proc/thread-self/schedstat"))
 }
 
-/// The anonymous memory of this process, in bytes.
+/// Returns the anonymous memory of this process, in bytes.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap_or("0 kB");

@@ -1,12 +1,12 @@
-//! Subscriptions as CSV, one `user,topic` a line.
+//! Subscriptions as CSV, one `user,topic` per line.
 //!
 //! The first line may be the header `user,topic`. A name with a comma or a quotation mark is
 //! quoted, and quotation marks in it are doubled (RFC 4180). Names contain no control characters,
 //! so each line is one row, and a text can be split at any line end. Lines end with `\n` or `\r\n`.
 //! The parser skips empty lines and a byte order mark at the start.
 //!
-//! `csv_core` reads any text as some fields. Here a text that no program writes is an error: a name
-//! that was read in another way than it was meant would be a user who doesn't exist.
+//! `csv_core` parses any text to some fields. Here a text that no program writes is an error: a name that is not
+//! parsed as it was meant would be a user who doesn't exist.
 
 use std::borrow::Cow;
 
@@ -16,11 +16,11 @@ use model::name::{BAD_USER, check_name, check_topic};
 /// The fields of a file's first line.
 pub const HEADER: [&str; 2] = ["user", "topic"];
 
-/// Two names of 254 bytes have capacity in it. So a quotation mark without an end is not searched for
-/// in the whole text.
+/// Bytes of a row, at most: enough for two names of 254 bytes. Without this limit, the parser would search the whole
+/// text for the end of a quotation.
 const ROW_BYTES_MAX: usize = 1_024;
 
-/// One more than a row has, and one to be full.
+/// One more than a row has, and one that detects excess.
 const FIELDS_MAX: usize = 4;
 
 /// One subscription.
@@ -40,7 +40,7 @@ pub struct Row<'a> {
 pub struct LineError {
     /// The line number, from 1.
     pub line: usize,
-    /// What is wrong with the line, and what to write instead.
+    /// Why the line is invalid, and what to write instead.
     pub reason: &'static str,
 }
 
@@ -92,7 +92,7 @@ impl<'a> Iterator for Rows<'a> {
 type Names<'a> = (Cow<'a, str>, Cow<'a, str>);
 
 impl<'a> Rows<'a> {
-    /// Reads a line. `None` if there is nothing on it.
+    /// Reads a line. `None` if it is empty.
     fn read(&mut self) -> Result<Option<Names<'a>>, &'static str> {
         let text = self.rest;
         let (mut result, read, bytes, mut count) =
@@ -150,7 +150,7 @@ const MORE_FIELDS: &str =
 const NO_END: &str = "a quotation mark has no end on the line";
 const INSIDE: &str = "a quotation mark is inside of a field that does not begin with one";
 
-/// Checks that these are the names that the line was meant to have.
+/// Checks that the parsed names are those that the line was meant to have.
 fn check_quotes(line: &str, user: &str, topic: &str) -> Result<(), &'static str> {
     let mut rest = line;
     for (field, end) in [(user, ","), (topic, "")] {
@@ -208,7 +208,7 @@ mod tests {
             assert!(error.line == 3 && error.reason.contains(reason), "{line}: {error}");
         }
         assert_eq!(read(b"\xff,b").unwrap_err().reason, "it is not UTF-8");
-        // The line on which the quotation mark begins, not the one where the text ends.
+        // The error names the line on which the quotation mark begins, not the one where the text ends.
         for text in ["a,b\n\"a,b\nc,\"d\"\n", "a,b\n\"a\nb\",c\n", "a,b\n\"a,b"] {
             let error = read(text.as_bytes()).unwrap_err();
             assert!(error.line == 2 && error.reason.contains("no end"), "{text}: {error}");

@@ -1,4 +1,4 @@
-//! The table read the other way: for each topic the numbers of its subscribers.
+//! The inverse of the table of users: for each topic the numbers of its subscribers.
 
 use std::collections::HashMap;
 
@@ -8,33 +8,33 @@ use crate::list::{Long, Short};
 use crate::names::allocated;
 use crate::row;
 
-/// The subscribers of each topic, by numbers of topics and users. A topic without any has no entry.
+/// The subscribers of each topic, by numbers of topics and users. A topic without subscribers has no entry.
 #[derive(Default)]
 pub(crate) struct Followers {
-    /// Most topics have few: one piece each.
+    /// The lists of one piece; most topics have few subscribers.
     short: PageTable<Short>,
     long: HashMap<u32, Long>,
-    /// Topics and users of whom the lists don't know yet, as [`pair`]s.
+    /// Topics and users that the lists do not contain yet, as [`pair`]s.
     waiting: Vec<u64>,
-    /// What the lists' allocations take.
+    /// The bytes of the lists' allocations.
     bytes: usize,
 }
 
-/// Pairs that wait at most: 16 MiB. The more wait, the seldomer each list is changed.
+/// Pairs that wait, at most: 16 MiB. More waiting pairs mean fewer changes of each list.
 const WAITING_PAIRS_MAX: usize = if cfg!(test) { 100 } else { 2 << 20 };
 
-/// A topic and a user in one number, which is quicker to sort.
+/// Returns a topic and a user as one number, which is quicker to sort.
 fn pair(topic: u32, user: u32) -> u64 {
     u64::from(topic) << 32 | u64::from(user)
 }
 
 impl Followers {
-    /// Whether the lists know of all.
+    /// Returns true if no pairs wait.
     pub fn is_settled(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Has the lists know of all.
+    /// Adds all waiting pairs to the lists.
     pub fn settle(&mut self) {
         self.add_waiting();
         self.waiting = Vec::new();
@@ -56,8 +56,8 @@ impl Followers {
         self.waiting = waiting;
     }
 
-    /// A user has other topics than before. Both rows are valid. The lists learn later what came, with many
-    /// others; until then nobody gets the user's number.
+    /// Changes a user's topics. Both rows are valid. The lists get added topics later, with many others; until then
+    /// no other user may get the user's number.
     pub fn change(&mut self, user: u32, before: &[u8], now: &[u8]) {
         let (mut before, mut now) = (row::unpack(before).peekable(), row::unpack(now).peekable());
         loop {
@@ -83,7 +83,7 @@ impl Followers {
         }
     }
 
-    /// How many a topic has.
+    /// Returns the number of a topic's subscribers.
     pub fn count(&self, topic: u32) -> u64 {
         match self.short.get(topic) {
             Some(short) => short.count(),
@@ -91,7 +91,7 @@ impl Followers {
         }
     }
 
-    /// A topic's subscribers from this number on, in order; at most so many.
+    /// Returns at most `max` subscribers of a topic from this number on, in order.
     pub fn from(&self, topic: u32, number: u32, max: usize) -> Vec<u32> {
         match (self.short.get(topic), self.long.get(&topic)) {
             (Some(short), _) => short.numbers().filter(|it| *it >= number).take(max).collect(),
@@ -100,7 +100,7 @@ impl Followers {
         }
     }
 
-    /// Users have subscribed to a topic. Their numbers are sorted, and none has it yet.
+    /// Adds subscribers to a topic. Their numbers are sorted and new to the topic.
     fn add(&mut self, topic: u32, users: &[u32]) {
         if let Some(short) = self.short.get_mut(topic) {
             self.bytes -= short.memory_bytes();
@@ -141,7 +141,7 @@ impl Followers {
         self.long.insert(topic, long);
     }
 
-    /// A user has left a topic.
+    /// Removes a subscriber from a topic.
     fn remove(&mut self, topic: u32, user: u32) {
         if let Some(short) = self.short.get_mut(topic) {
             self.bytes -= short.memory_bytes();
@@ -163,7 +163,7 @@ impl Followers {
         }
     }
 
-    /// Frees what was held for more topics.
+    /// Frees memory of former topics.
     pub fn shrink(&mut self) {
         self.short.shrink();
         if self.long.len() < self.long.capacity() / 8 {
@@ -171,10 +171,10 @@ impl Followers {
         }
     }
 
-    /// The memory of the table in bytes.
+    /// Returns the memory of the table in bytes.
     pub fn memory_bytes(&self) -> usize {
         let waiting = allocated(self.waiting.capacity() * size_of::<u64>());
-        // A byte more for each place, and an eighth of them free, as hash tables have it.
+        // A hash table has a byte more for each slot, and an eighth of its slots free.
         let long = self.long.capacity() * (size_of::<(u32, Long)>() + 1) * 8 / 7;
         self.bytes + self.short.bytes() + long + waiting
     }
@@ -200,7 +200,7 @@ mod tests {
             let empty = followers.memory_bytes();
             let mut model: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
             for (topic, user, kind) in steps {
-                // Far apart, so that tables have pages.
+                // Numbers far apart give the table several pages.
                 let (topic, set) = (topic % topics * 5_000, model.entry(topic % topics * 5_000));
                 let set = set.or_default();
                 match kind {

@@ -1,10 +1,10 @@
 //! Generates a follower graph with the shape of a social network: a few users have very many
 //! followers, most have a handful.
 //!
-//! The number of followers of a user falls with the user's rank `r`, from 0, as `1 / (r + 24)`
-//! (Zipf and Mandelbrot's law with exponent 1; the 24 prevents that everybody follows the first
-//! few). Among a million users with 50 edges each, the first has about 170,000 followers, and the
-//! last about 5. The number of users that a user follows is log-normal.
+//! The number of followers of a user falls with the user's rank `r`, from 0, as `1 / (r + 24)` (Zipf and Mandelbrot's
+//! law with exponent 1; the 24 prevents that all users follow the first few). Among a million users with 50 edges
+//! each, the first has about 170,000 followers, and the last about 5. The number of users that a user follows is
+//! log-normal.
 
 use random::Random;
 
@@ -12,7 +12,7 @@ use random::Random;
 const SHIFT: f64 = 24.0;
 /// The spread of the number of users that a user follows (sigma of the logarithm).
 const SPREAD: f64 = 0.8;
-/// Nobody follows more than this many times the mean.
+/// No user follows more than this many times the mean.
 const DEGREE_MAX: u32 = 20;
 /// How often the generator draws again for duplicates before it takes the next free users instead.
 const ROUNDS_MAX: usize = 32;
@@ -22,20 +22,19 @@ const ROUNDS_MAX: usize = 32;
 pub struct Graph {
     /// The number of users. Users are numbers from 0.
     pub users: u32,
-    /// How many users each user follows on average. Nobody follows more than 20 times as many, or
-    /// themselves.
+    /// How many users each user follows on average. No user follows more than 20 times as many, or themselves.
     pub edges_per_user: u32,
     /// The seed of the random numbers.
     pub seed: u64,
 }
 
 impl Graph {
-    /// The edges as (follower, followed), grouped by follower from 0 on, without duplicates.
+    /// Returns the edges as (follower, followed), grouped by follower from 0 on, without duplicates.
     pub fn edges(self) -> Edges {
         Edges { graph: self, order: Order::new(&self), follower: 0, followed: Vec::new(), at: 0 }
     }
 
-    /// The user with this rank, which is below `users`. Rank 0 has the most followers.
+    /// Returns the user with this rank, which is below `users`. Rank 0 has the most followers.
     pub fn popular(self, rank: u32) -> u32 {
         Order::new(&self).user(rank)
     }
@@ -86,7 +85,7 @@ impl Edges {
                 break;
             }
         }
-        // Only a user who follows nearly everybody reaches this loop.
+        // Only a user who follows almost all others reaches this loop.
         let mut next = *follower;
         while followed.len() < degree {
             next = (next + 1) % graph.users;

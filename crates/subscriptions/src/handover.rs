@@ -1,4 +1,4 @@
-//! Subscriptions on their way to another process: topics' names with their numbers, and users' rows.
+//! Passes subscriptions to another process: topics' names with their numbers, and users' rows.
 
 use std::sync::Arc;
 
@@ -7,25 +7,25 @@ use ::handover::{Part, PartError};
 use crate::locked::Tables;
 use crate::{LoadRowError, ROWS_A_LOCK, Subscriptions};
 
-/// Numbers of names or users that are looked at while the lock is held once.
+/// Numbers of names or users that are scanned under the lock at a time.
 const PIECE: u32 = 16 * ROWS_A_LOCK as u32;
 
-/// Kinds of keys. They stay for good.
+/// Kinds of keys. They never change.
 const NAME: u8 = b'n';
 const ROW: u8 = b'u';
 const END: u8 = b'e';
 
-/// The part's name, which stays for good.
+/// The part's name, which never changes.
 const SUBSCRIPTIONS: &str = "subscriptions";
 
-/// The table of subscriptions, for another process. Nothing of it is given to the store again.
+/// The table of subscriptions, for another process. The new process does not write it to the store again.
 pub struct SubscriptionsPart(pub Arc<Subscriptions>);
 
-/// Records that are copied while the lock is held.
+/// Records that are copied under the lock.
 #[derive(Default)]
 struct Piece {
     bytes: Vec<u8>,
-    /// Where each record's key and value end.
+    /// The ends of each record's key and value.
     ends: Vec<(usize, usize)>,
 }
 
@@ -37,7 +37,7 @@ impl Piece {
         self.ends.push((end, self.bytes.len()));
     }
 
-    /// The names with these numbers.
+    /// Adds the names with these numbers.
     fn add_names(&mut self, tables: &Tables, numbers: std::ops::Range<u32>) {
         for number in numbers {
             let Some(name) = tables.names.get(number) else { continue };
@@ -46,7 +46,7 @@ impl Piece {
         }
     }
 
-    /// Gives all records, and is empty then.
+    /// Passes all records to `each`, and empties the piece.
     fn give(&mut self, each: &mut dyn FnMut(&[u8], &[u8])) {
         let mut begin = 0;
         for (end, next) in self.ends.drain(..) {
@@ -77,13 +77,13 @@ impl SubscriptionsPart {
 }
 
 impl Subscriptions {
-    /// Takes a user's row away, as if there had never been one.
+    /// Removes a user's row, as if it had never existed.
     fn unload_row(&self, user: &str) {
-        // It is held until both tables are the same again: then the user's number may become another's.
+        // Locks the followers until both tables are equal again: then the user's number may become another's.
         let mut followers = self.tables.write_followers();
         let put = self.tables.write().users.put(user, &[]);
         if let (Some(followers), Some(put)) = (&mut followers, put) {
-            // The lists must know of what is taken away.
+            // The lists must contain the row before it is removed.
             followers.settle();
             followers.change(put.number, put.row_before(), &[]);
         }
@@ -95,7 +95,7 @@ impl Part for SubscriptionsPart {
         SUBSCRIPTIONS
     }
 
-    /// Names come before the rows that use them.
+    /// Exports names before the rows that use them.
     fn export(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
         let tables = &self.0.tables;
         let mut piece = Piece::default();
@@ -115,7 +115,7 @@ impl Part for SubscriptionsPart {
         let mut from = 0;
         loop {
             let tables = tables.read();
-            // Those that are new since then may be in the next rows.
+            // Rows may use names that are new since then.
             let end = tables.names.end();
             piece.add_names(&tables, named..end);
             named = end;
@@ -131,7 +131,7 @@ impl Part for SubscriptionsPart {
                 break;
             }
         }
-        // It is another record whenever there are others before it, or nearly so.
+        // The value differs whenever the records before it do, or nearly so.
         let tables = tables.read();
         let counts = [tables.users.len() as u64, tables.users.edges(), tables.names.len() as u64];
         drop(tables);
@@ -142,7 +142,7 @@ impl Part for SubscriptionsPart {
         let damaged = |what: LoadRowError| PartError::new(SUBSCRIPTIONS, what);
         match (key, value) {
             ([NAME, number @ ..], Some(value)) => self.import_name(number, value),
-            // A name that nobody uses stays.
+            // A name without users stays.
             ([NAME, ..], None) => Ok(()),
             ([ROW, user @ ..], value) => {
                 let user = std::str::from_utf8(user).map_err(|_| damaged(LoadRowError::User))?;
@@ -154,7 +154,7 @@ impl Part for SubscriptionsPart {
                     }
                 }
             }
-            // All that came so far is worked off while the other process serves still, and not in its pause.
+            // Processes all imported rows while the other process still serves, and not in its pause.
             ([END], _) => {
                 self.0.loaded();
                 Ok(())
@@ -219,7 +219,7 @@ mod tests {
         // One name, three rows, and the end.
         assert_eq!(pass_all(&old, &new, &mut sent), 5);
         assert_same(&old.0, &new.0, users);
-        // Names go on where they were.
+        // New names get the next numbers of the old process.
         let numbers = |table: &Subscriptions| {
             let mut plan = table.plan(9);
             plan.set("last", &["newer"]).unwrap();

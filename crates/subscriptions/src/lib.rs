@@ -2,12 +2,11 @@
 //!
 //! [`Subscriptions`] is the table in memory. Topics have numbers, and a user's row is the packed
 //! list of the user's topic numbers. A subscription (an edge) takes 3 to 5 bytes in all if users
-//! have 50 each. One lock protects the table. It is held for one user, or for [`ROWS_A_LOCK`] rows,
+//! have 50 each. One lock protects the table. A call takes it for one user, or for [`ROWS_A_LOCK`] rows,
 //! at a time.
 //!
-//! Who follows a topic is in a second table, if it is wanted: for each topic the packed list of its
-//! subscribers' numbers. It has a lock of its own, which no login takes. [`Subscriptions::search`] looks for
-//! a page of them, by name.
+//! A second, optional table has for each topic the packed list of its subscribers' numbers. It has a lock of its own,
+//! which no login takes. [`Subscriptions::search`] finds a page of subscribers, by name.
 //!
 //! A change has two steps, so that the table never contains what the store does not: a [`Plan`]
 //! computes the [`Change`], the caller has the store save it (see [`SubscriptionStore`]), and then
@@ -15,9 +14,8 @@
 //! undo the earlier one (the control API serializes the changes of each user). Without a store,
 //! [`Subscriptions::edit`] and [`Subscriptions::set`] do both steps.
 //!
-//! A name's number never changes, and a name stays when nobody follows it any more: it takes its
-//! own bytes and about 11 more. A change that is rejected or fails may leave unused names behind,
-//! too.
+//! A name's number never changes, and a name stays in the table without followers: it takes its own bytes and about
+//! 11 more. A change that is rejected or fails may leave unused names behind, too.
 //!
 //! This crate has no socket, no thread and no file: [`csv`] parses and writes texts, and
 //! [`generate`] makes a follower graph for tests.
@@ -58,7 +56,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// True if there is nothing to save.
+    /// Returns true if the change is empty.
     pub fn is_empty(&self) -> bool {
         self.puts.is_empty() && self.names.is_empty()
     }
@@ -99,7 +97,7 @@ pub enum EditError {
     Full(#[from] NamesFullError),
 }
 
-/// The table of names is full: it holds 4 GiB, or 4,294,967,296 names.
+/// The table of names has no capacity: it has 4 GiB, or 4,294,967,296 names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the table of topic names is full (4 GiB): no new topic can be subscribed to")]
 pub struct NamesFullError;
@@ -116,7 +114,7 @@ pub enum LoadNameError {
     /// The name already has another number.
     #[error("a topic has two numbers")]
     Twice,
-    /// The table of names is full.
+    /// The table of names has no capacity.
     #[error("{NamesFullError}")]
     Full,
 }

@@ -1,26 +1,26 @@
-//! A sorted list of numbers that may be long, packed as [`row`](crate::row)s are: in one piece while it is
-//! short, and then in blocks, so that a change moves a block's bytes only.
+//! A sorted list of numbers, packed as [`row`](crate::row)s are: in one piece while it is short, and in blocks when
+//! it is long, so that a change moves only a block's bytes.
 
 use std::iter;
 
 use crate::names::allocated;
 use crate::row;
 
-/// The most bytes of a piece or a block.
+/// Bytes of a piece or a block, at most.
 const BLOCK_BYTES: usize = 512;
-/// A block with fewer bytes is joined to its neighbour, and a list with so many becomes one piece again.
+/// A block with fewer bytes is joined to its neighbour, and a list with fewer becomes one piece again.
 const BLOCK_BYTES_MIN: usize = BLOCK_BYTES / 4;
 
-/// A list that is not in one piece.
+/// A list in blocks.
 #[derive(Default)]
 pub(crate) struct Long {
     blocks: Vec<Block>,
     count: u64,
-    /// What the blocks' allocations take.
+    /// The bytes of the blocks' allocations.
     bytes: usize,
 }
 
-/// Some of a list's numbers; at least one.
+/// A part of a list's numbers; at least one.
 struct Block {
     first: u32,
     last: u32,
@@ -35,15 +35,15 @@ impl Block {
     }
 }
 
-/// A list in one piece: the last number, in four bytes, so that a larger one is appended without a look at
-/// those before; and all numbers, packed.
+/// A list in one piece: the last number, in four bytes, so that a larger one is appended without reading those
+/// before; and all numbers, packed.
 #[derive(Default)]
 pub(crate) struct Short(Box<[u8]>);
 
 const LAST_BYTES: usize = 4;
 
 impl Short {
-    /// A list of these sorted numbers.
+    /// Makes a list of these sorted numbers.
     pub fn new(numbers: &[u32]) -> Self {
         Short::of(numbers.last().copied().unwrap_or_default(), &row::pack(numbers))
     }
@@ -57,7 +57,7 @@ impl Short {
         (u32::from_le_bytes(*last), packed)
     }
 
-    /// The last number, if there is one.
+    /// Returns the last number, if the list is not empty.
     pub fn last(&self) -> Option<u32> {
         let (last, packed) = self.parts();
         (!packed.is_empty()).then_some(last)
@@ -71,7 +71,7 @@ impl Short {
         row::unpack(self.parts().1)
     }
 
-    /// Adds numbers that are sorted and above all that it has.
+    /// Appends sorted numbers above all numbers of the list.
     pub fn append(&mut self, numbers: &[u32]) {
         let Some(new) = numbers.last() else { return };
         match self.last() {
@@ -97,7 +97,7 @@ impl Short {
         }
     }
 
-    /// Takes a number out.
+    /// Removes a number.
     pub fn remove(&mut self, number: u32) {
         let (last, packed) = self.parts();
         if let Some(packed) = row::without(packed, number) {
@@ -106,26 +106,26 @@ impl Short {
         }
     }
 
-    /// Whether it has become too long for one piece.
+    /// Returns true if the list is too long for one piece.
     pub fn is_long(&self) -> bool {
         self.0.len() > BLOCK_BYTES
     }
 
-    /// The memory that it takes, itself not included, in bytes.
+    /// Returns the bytes of its allocation.
     pub fn memory_bytes(&self) -> usize {
         allocated(self.0.len())
     }
 }
 
 impl Long {
-    /// A list of these sorted numbers.
+    /// Makes a list of these sorted numbers.
     pub fn new(numbers: &[u32]) -> Self {
         let mut list = Long::default();
         list.append(numbers);
         list
     }
 
-    /// The list in one piece, if it has become short enough for that.
+    /// Returns the list in one piece, if it is short enough for that.
     pub fn as_short(&self) -> Option<Short> {
         let [block] = &self.blocks[..] else { return None };
         (block.packed.len() < BLOCK_BYTES_MIN).then(|| Short::of(block.last, &block.packed))
@@ -139,11 +139,11 @@ impl Long {
         self.blocks.last().map(|block| block.last)
     }
 
-    /// Adds numbers that are sorted and above all that it has.
+    /// Appends sorted numbers above all numbers of the list.
     pub fn append(&mut self, numbers: &[u32]) {
-        /// So many fit into an empty block.
+        /// The numbers that always fit into an empty block.
         const NUMBERS: usize = BLOCK_BYTES / row::NUMBER_BYTES_MAX;
-        /// Below this, so many more fit.
+        /// A block up to this size has capacity for `SPARE` more numbers.
         const BYTES: usize = BLOCK_BYTES - SPARE * row::NUMBER_BYTES_MAX;
         const SPARE: usize = 8;
         let mut rest = numbers;
@@ -170,12 +170,12 @@ impl Long {
         self.blocks.push(block);
     }
 
-    /// The block where a number is or would be.
+    /// Returns the index of the block for a number, which may not contain it.
     fn at(&self, number: u32) -> usize {
         self.blocks.partition_point(|block| block.first <= number).saturating_sub(1)
     }
 
-    /// Adds a number; false if it is there.
+    /// Adds a number. Returns false if the list has it already.
     pub fn insert(&mut self, number: u32) -> bool {
         if self.blocks.last().is_none_or(|block| block.last < number) {
             self.append(&[number]);
@@ -197,7 +197,7 @@ impl Long {
         true
     }
 
-    /// Takes a number out; false if it isn't there.
+    /// Removes a number. Returns false if the list does not have it.
     pub fn remove(&mut self, number: u32) -> bool {
         let at = self.at(number);
         let Some(block) = self.blocks.get_mut(at) else { return false };
@@ -210,7 +210,7 @@ impl Long {
         self.bytes -= allocated(block.packed.len());
         block.packed = packed;
         self.bytes += allocated(block.packed.len());
-        // The least and the largest may have been it.
+        // The number may have been the first or the last of the block.
         if number == block.first {
             block.first = row::unpack(&block.packed).next().unwrap_or(number);
         }
@@ -241,7 +241,7 @@ impl Long {
         }
     }
 
-    /// Puts blocks in the place of others.
+    /// Replaces blocks by others.
     fn replace(&mut self, at: usize, count: usize, blocks: Vec<Block>) {
         let bytes = |blocks: &[Block]| -> usize {
             blocks.iter().map(|block| allocated(block.packed.len())).sum()
@@ -251,7 +251,7 @@ impl Long {
         tables::shrink(&mut self.blocks);
     }
 
-    /// The numbers from this one on.
+    /// Returns the numbers from this one on.
     pub fn from(&self, number: u32) -> impl Iterator<Item = u32> + '_ {
         let mut blocks = self.blocks[self.at(number).min(self.blocks.len())..].iter();
         let mut numbers = None;
@@ -266,7 +266,7 @@ impl Long {
         all.skip_while(move |other| *other < number)
     }
 
-    /// The memory that it takes, itself included, in bytes.
+    /// Returns the memory of the list in bytes, with the list of blocks.
     pub fn memory_bytes(&self) -> usize {
         self.bytes + allocated(self.blocks.capacity() * size_of::<Block>())
     }
@@ -275,7 +275,7 @@ impl Long {
 /// Appends numbers to a piece whose last number is `last`.
 fn append(piece: &mut Box<[u8]>, last: u32, numbers: &[u32]) {
     let mut bytes = std::mem::take(piece).into_vec();
-    // Exactly, so that what is boxed again needs no second copy.
+    // The exact capacity spares the boxing a second copy.
     bytes.reserve_exact(row::bytes_after(last, numbers));
     row::pack_after(&mut bytes, last, numbers);
     *piece = bytes.into_boxed_slice();
@@ -300,7 +300,7 @@ mod tests {
             prop_assert_eq!(numbers.last(), Some(&block.last));
             prop_assert!(block.packed.len() <= BLOCK_BYTES);
         }
-        // No two neighbours could be one half-empty block since the last change beside them.
+        // Bounds the blocks: the last change beside two neighbours joined them if they made one half-empty block.
         prop_assert!(list.blocks.len() <= 2 + model.len() / 8);
         Ok(())
     }

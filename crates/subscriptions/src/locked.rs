@@ -1,4 +1,4 @@
-//! Who has subscribed to what, in numbers and names, behind locks.
+//! The tables of users, names and followers, behind locks.
 
 use std::collections::HashSet;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -16,11 +16,11 @@ pub(crate) struct Tables {
     pub unsaved: HashSet<u32>,
 }
 
-/// The tables and their locks. Who takes both takes that of the followers first.
+/// The tables and their locks. A thread that takes both takes that of the followers first.
 pub(crate) struct LockedTables {
     tables: RwLock<Tables>,
-    /// The same read the other way, if it is to be known. Logins don't need it: so it has a lock of its
-    /// own, which may be held for longer.
+    /// The inverse table, if it is configured. Logins don't need it, so it has a lock of its own, which may be taken
+    /// for longer.
     followers: Option<RwLock<Followers>>,
 }
 
@@ -37,7 +37,7 @@ impl LockedTables {
         self.tables.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The followers, of whom all are known now.
+    /// Locks the followers for reading, after all waiting pairs are added.
     pub fn read_followers(&self) -> Option<RwLockReadGuard<'_, Followers>> {
         let lock = self.followers.as_ref()?;
         loop {

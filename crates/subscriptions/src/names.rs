@@ -18,17 +18,17 @@ const BLOCKS_MAX: usize = 1 << 16;
 /// The number of hash tables in the index, so that each grows quickly.
 pub(crate) const TABLES: usize = 256;
 
-/// The hash table for a hash. The tables themselves use the top and low bits of the hash.
+/// Returns the hash table for a hash. The tables themselves use the top and low bits of the hash.
 pub(crate) fn table_of(hash: u64) -> usize {
     (hash >> 32) as usize % TABLES
 }
 
-/// The bytes that the allocator takes for a piece of `bytes` (glibc's rules).
+/// Returns the bytes that the allocator takes for `bytes` bytes (glibc's rules).
 pub(crate) fn allocated(bytes: usize) -> usize {
     if bytes == 0 { 0 } else { (bytes + 8).next_multiple_of(16).max(32) }
 }
 
-/// Where a name begins in the blocks, and one more, so that no name takes no more capacity than one.
+/// The position of a name in the blocks, plus one, so that an `Option` of it takes no more bytes.
 #[derive(Clone, Copy)]
 struct Position(NonZeroU32);
 
@@ -74,7 +74,7 @@ impl Names {
         self.len
     }
 
-    /// All numbers are below this.
+    /// Returns a bound: all numbers are below it.
     pub fn end(&self) -> u32 {
         self.positions.end()
     }
@@ -122,7 +122,7 @@ impl Names {
 
     /// Adds an entry. Neither the number nor the name is in use, and the name fits into a block.
     fn add(&mut self, number: u32, name: &str) -> Result<(), NamesFullError> {
-        // The table of positions has a number above each of its own.
+        // The table of positions needs a number above each of its own.
         if number == u32::MAX {
             return Err(NamesFullError);
         }

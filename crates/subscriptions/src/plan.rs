@@ -1,4 +1,4 @@
-//! Computes what a change would do before it is done.
+//! Computes a change before it is applied.
 
 use std::collections::HashMap;
 
@@ -8,8 +8,8 @@ use model::name::{check_name, check_topic};
 use crate::locked::{LockedTables, Tables};
 use crate::{Change, EditError, Edited, row};
 
-/// A change to any number of users. It sees the current rows and its own planned changes. It holds
-/// the lock for one user at a time.
+/// A change to any number of users. It is based on the current rows and its own planned changes. It takes the lock
+/// for one user at a time.
 pub struct Plan<'a> {
     tables: &'a LockedTables,
     max: usize,
@@ -36,8 +36,8 @@ impl<'a> Plan<'a> {
         Plan { tables, max, change: Change::default(), indexes: HashMap::new() }
     }
 
-    /// Plans to remove topics from a user and then to add others: the user has what is in both
-    /// lists. Topics that the user already has, or does not have, are skipped.
+    /// Plans to remove topics from a user and then to add others: the user keeps a topic that is in both lists. Skips
+    /// added topics that the user has, and removed topics that the user does not have.
     ///
     /// # Errors
     /// If the user would have too many topics, or a name is not valid. The plan stays as it was.
@@ -53,7 +53,8 @@ impl<'a> Plan<'a> {
         self.plan(user, topics, &Removal::All)
     }
 
-    /// The finished change, for the store to save and then for [`Subscriptions::apply`](crate::Subscriptions::apply).
+    /// Returns the finished change, for the store to save and then for
+    /// [`Subscriptions::apply`](crate::Subscriptions::apply).
     pub fn change(self) -> Change {
         let mut change = self.change;
         change.names.sort_unstable_by_key(|(number, _)| *number);
@@ -135,7 +136,7 @@ impl<'a> Plan<'a> {
         PlannedTopics { old, new, unnumbered }
     }
 
-    /// The user's topics as planned, or else the current ones.
+    /// Returns the user's planned topics, or else the current ones.
     fn row(&self, tables: &Tables, user: &str) -> Vec<u32> {
         let packed = match self.indexes.get(user) {
             Some(at) => &*self.change.puts[*at].1,
@@ -155,7 +156,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The numbers of a sorted list that are not in another sorted list.
+/// Returns the numbers of a sorted list that are not in another sorted list.
 fn without(list: &[u32], other: &[u32]) -> Vec<u32> {
     let mut other = other.iter().peekable();
     let mut alone = Vec::new();

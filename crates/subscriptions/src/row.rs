@@ -22,7 +22,7 @@ pub(crate) fn pack_after(packed: &mut Vec<u8>, last: u32, numbers: &[u32]) {
     pack_from(packed, last.wrapping_add(1), numbers);
 }
 
-/// How many bytes [`pack_after`] appends.
+/// Returns the number of bytes that [`pack_after`] appends.
 pub(crate) fn bytes_after(last: u32, numbers: &[u32]) -> usize {
     let mut before = last;
     let mut bytes = |number: &u32| {
@@ -48,7 +48,7 @@ fn write(packed: &mut Vec<u8>, mut delta: u32) {
     packed.push(delta as u8);
 }
 
-/// A valid row with one number more; `None` if it has that number.
+/// Adds a number to a valid row; `None` if the row has it.
 pub(crate) fn with(packed: &[u8], number: u32) -> Option<Box<[u8]>> {
     let (place, found) = place(packed, number);
     let mut bytes = Vec::with_capacity(packed.len() + NUMBER_BYTES_MAX);
@@ -64,7 +64,7 @@ pub(crate) fn with(packed: &[u8], number: u32) -> Option<Box<[u8]>> {
     Some(bytes.into_boxed_slice())
 }
 
-/// A valid row with one number less; `None` if it hasn't that number.
+/// Removes a number from a valid row; `None` if the row does not have it.
 pub(crate) fn without(packed: &[u8], number: u32) -> Option<Box<[u8]>> {
     let (place, found) = place(packed, number);
     let (_, end) = found.filter(|(found, _)| *found == number)?;
@@ -78,15 +78,15 @@ pub(crate) fn without(packed: &[u8], number: u32) -> Option<Box<[u8]>> {
     Some(bytes.into_boxed_slice())
 }
 
-/// Where a number is, or would be, in a row.
+/// The position of a number in a row, which may not contain it.
 struct Place {
-    /// In bytes.
+    /// The position in bytes.
     at: usize,
-    /// The smallest number that may stand there.
+    /// The smallest number that this position may have.
     next: u64,
 }
 
-/// The place of a number, and the first one from it on, with its end.
+/// Returns the position of a number, and the first number from it on, with its end.
 fn place(packed: &[u8], number: u32) -> (Place, Option<(u32, usize)>) {
     let mut numbers = numbers(packed);
     loop {
@@ -99,7 +99,7 @@ fn place(packed: &[u8], number: u32) -> (Place, Option<(u32, usize)>) {
     }
 }
 
-/// The number of topics in a valid row.
+/// Returns the number of topics in a valid row.
 pub(crate) fn count(packed: &[u8]) -> usize {
     packed.iter().filter(|byte| **byte < 0x80).count()
 }
@@ -107,7 +107,7 @@ pub(crate) fn count(packed: &[u8]) -> usize {
 /// An iterator over the numbers of a row. It ends after the first error.
 pub(crate) struct Numbers<'a> {
     rest: &'a [u8],
-    /// The smallest valid next number. Above `u32::MAX` there is none.
+    /// The smallest valid next number. Above `u32::MAX` the row must end.
     next: u64,
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn numbers(packed: &[u8]) -> Numbers<'_> {
     Numbers { rest: packed, next: 0 }
 }
 
-/// The numbers of a valid row.
+/// Returns the numbers of a valid row.
 pub(crate) fn unpack(packed: &[u8]) -> impl Iterator<Item = u32> + '_ {
     numbers(packed).map_while(Result::ok)
 }

@@ -1,4 +1,4 @@
-//! A search for those who have subscribed to a topic.
+//! A search for a topic's subscribers.
 
 use std::collections::BTreeSet;
 
@@ -6,31 +6,31 @@ use model::Name;
 
 use crate::locked::LockedTables;
 
-/// Users that one step looks at.
+/// Users that one step scans.
 const USERS_A_STEP: usize = 1_024;
 
-/// Looks for some of a topic's subscribers, by name, in short steps: between them, others may have the locks
-/// and the thread. Who subscribes or leaves meanwhile may be found or not.
+/// Searches for some of a topic's subscribers, by name, in short steps: between them, other threads may take the
+/// locks, and other work this thread. The search may find or miss users who subscribe or leave meanwhile.
 pub struct Search<'a> {
     tables: &'a LockedTables,
     /// The topic's number, if it has one.
     topic: Option<u32>,
     after: &'a str,
     limit: usize,
-    /// The number to go on with; `None` at the end.
+    /// The number to continue with; `None` at the end.
     next: Option<u32>,
-    /// The first of those that were found, and one more than the limit.
+    /// The first of the found users, at most one more than the limit.
     found: BTreeSet<Name>,
 }
 
 /// Some of a topic's subscribers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// All of the topic's subscribers.
+    /// The number of the topic's subscribers.
     pub count: u64,
-    /// Those that were asked for, by name.
+    /// The requested subscribers, by name.
     pub users: Vec<Name>,
-    /// Whether there are more behind them.
+    /// True if further subscribers come after them.
     pub more: bool,
 }
 
@@ -47,7 +47,7 @@ impl<'a> Search<'a> {
         Some(Search { tables, topic, after, limit, next: Some(0), found: BTreeSet::new() })
     }
 
-    /// Looks at some users more. Returns false at the end.
+    /// Scans further users. Returns false at the end.
     pub fn step(&mut self) -> bool {
         let (Some(topic), Some(next)) = (self.topic, self.next) else { return false };
         let Some(followers) = self.tables.read_followers() else { return false };
@@ -73,7 +73,7 @@ impl<'a> Search<'a> {
         self.next.is_some()
     }
 
-    /// What was found.
+    /// Returns the found subscribers.
     pub fn page(self) -> Page {
         let more = self.found.len() > self.limit;
         let users: Vec<Name> = self.found.into_iter().take(self.limit).collect();

@@ -10,35 +10,34 @@ use crate::plan::Plan;
 use crate::subscribers::Search;
 use crate::{Change, EditError, Edited, LoadNameError, LoadRowError, row};
 
-/// How many rows are changed while the lock is held once.
+/// Rows that are changed under the lock at a time.
 pub const ROWS_A_LOCK: usize = 64;
 
-/// All users' subscriptions. Shards read the table at each login, and the control thread changes
-/// it.
+/// All users' subscriptions. Shards read the table at each login, and the control thread changes it.
 pub struct Subscriptions {
     pub(crate) tables: LockedTables,
 }
 
 impl Default for Subscriptions {
-    /// A table that knows who follows a topic.
+    /// Makes a table that knows each topic's subscribers.
     fn default() -> Self {
         Subscriptions::new(true)
     }
 }
 
 impl Subscriptions {
-    /// An empty table. `by_topic`: it knows who follows a topic, which about doubles its memory.
+    /// Makes an empty table. With `by_topic` it knows each topic's subscribers, which about doubles its memory.
     pub fn new(by_topic: bool) -> Self {
         Subscriptions { tables: LockedTables::new(by_topic) }
     }
 
-    /// A search for a topic's subscribers whose names come after `after`, for the first `limit` of them by
-    /// name. `None` if the table doesn't know who follows a topic.
+    /// Starts a search for a topic's subscribers whose names come after `after`, for the first `limit` of them by
+    /// name. `None` if the table doesn't know each topic's subscribers.
     pub fn search<'a>(&'a self, topic: &str, after: &'a str, limit: usize) -> Option<Search<'a>> {
         Search::new(&self.tables, topic, after, limit)
     }
 
-    /// The user's topics in arbitrary order. Empty for an unknown user.
+    /// Returns the user's topics in arbitrary order. Empty for an unknown user.
     pub fn of(&self, user: &str) -> Vec<Name> {
         let tables = self.tables.read();
         let Some(packed) = tables.users.get(user) else {
@@ -49,22 +48,22 @@ impl Subscriptions {
         topics
     }
 
-    /// The number of users with at least one topic.
+    /// Returns the number of users with at least one topic.
     pub fn users(&self) -> usize {
         self.tables.read().users.len()
     }
 
-    /// The number of subscriptions of all users.
+    /// Returns the number of subscriptions of all users.
     pub fn edges(&self) -> u64 {
         self.tables.read().users.edges()
     }
 
-    /// The number of topics that have a number, with or without subscribers.
+    /// Returns the number of topics that have a number, with or without subscribers.
     pub fn topics(&self) -> usize {
         self.tables.read().names.len()
     }
 
-    /// The memory of the table in bytes: all capacities, each rounded up as glibc's allocator does.
+    /// Returns the memory of the table in bytes: all capacities, each rounded up as glibc's allocator does.
     pub fn memory_bytes(&self) -> usize {
         let tables = self.tables.read();
         let unsaved = tables.unsaved.capacity() * (size_of::<u32>() + 1) * 8 / 7;
@@ -89,7 +88,7 @@ impl Subscriptions {
                 tables.unsaved = HashSet::new();
             }
         }
-        // It is held until both tables are the same again: then a user's number may become another's.
+        // Locks the followers until both tables are equal again: then a user's number may become another's.
         let mut followers = self.tables.write_followers();
         if let Some(followers) = &mut followers {
             followers.settle();
@@ -113,11 +112,11 @@ impl Subscriptions {
         self.tables.write().users.shrink();
     }
 
-    /// Removes topics from a user and then adds others, at once and in memory only: the user has
-    /// what is in both lists.
+    /// Removes topics from a user and then adds others, at once and in memory only: the user keeps a topic that is in
+    /// both lists.
     ///
     /// # Errors
-    /// If the user would have too many topics, or a name is not valid. Nothing was changed.
+    /// If the user would have too many topics, or a name is not valid. The call changes nothing then.
     pub fn edit(
         &self,
         user: &str,
@@ -171,7 +170,7 @@ impl Subscriptions {
         drop(tables);
         if let (Some(followers), Some(put)) = (&mut followers, put) {
             if !put.row_before().is_empty() {
-                // The lists must know of what is taken away.
+                // The lists must contain the row before it is replaced.
                 followers.settle();
             }
             followers.change(put.number, put.row_before(), packed);
@@ -179,7 +178,7 @@ impl Subscriptions {
         Ok(())
     }
 
-    /// Ends loading: who follows a topic is known now. (Whoever asks or changes something ends it, too.)
+    /// Ends loading: the table now knows each topic's subscribers. (A search or a change ends it, too.)
     pub fn loaded(&self) {
         if let Some(mut followers) = self.tables.write_followers() {
             followers.settle();

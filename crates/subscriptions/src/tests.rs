@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::{Change, EditError, LoadRowError, Page, Subscriptions};
 
-/// All of a topic's subscribers after a name, in pages.
+/// Returns all of a topic's subscribers after a name, read in pages.
 fn subscribers(
     table: &Subscriptions,
     topic: &str,
@@ -92,7 +92,7 @@ fn a_plan_changes_nothing_until_it_is_applied() {
     let mut plan = table.plan(3);
     assert_eq!(plan.edit("alice", &["a", "b"], &[]).unwrap().count, 2);
     assert_eq!(plan.edit("bob", &["b"], &[]).unwrap().count, 1);
-    // The plan sees its own changes.
+    // The plan includes its own changes.
     assert!(plan.edit("alice", &["c", "d"], &[]).is_err());
     let edited = plan.edit("alice", &["c"], &["a"]).unwrap();
     assert_eq!(
@@ -150,7 +150,7 @@ fn who_follows_a_topic_is_known_in_pages_by_name() {
     let late = ["u4996", "u4998", "u50", "u500", "u502"];
     assert_eq!(subscribers(&table, "even", "u4995", 2).1[..5], late);
     assert_eq!(subscribers(&table, "none", "", 10), (0, Vec::new()));
-    // Numbers are given again: nobody is taken for somebody else.
+    // Numbers are reused: no user is mistaken for another one.
     for n in 0..5_000 {
         table.set(&format!("u{n}"), &[], 9).unwrap();
     }

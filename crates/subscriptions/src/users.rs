@@ -15,7 +15,7 @@ pub(crate) struct Users {
     /// Maps a name's hash to the user's number.
     index: Vec<HashTable<u32>>,
     edges: u64,
-    /// The bytes that the allocations take.
+    /// The bytes of the allocations.
     bytes: usize,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Put {
 }
 
 impl Put {
-    /// The row that the user had before.
+    /// Returns the row that the user had before.
     pub fn row_before(&self) -> &[u8] {
         parts(&self.before).1
     }
@@ -71,18 +71,18 @@ impl Users {
         self.pieces.get(*number).map(|piece| parts(piece).1)
     }
 
-    /// The name of the user with this number, if there is one.
+    /// Returns the name of the user with this number, if the user exists.
     pub fn name_of(&self, number: u32) -> Option<&str> {
         let name = std::str::from_utf8(self.name(number)).ok();
         name.filter(|name| !name.is_empty())
     }
 
-    /// All numbers are below this.
+    /// Returns a bound: all numbers are below it.
     pub fn end(&self) -> u32 {
         self.pieces.end()
     }
 
-    /// The name and the row of the user with this number, if there is one.
+    /// Returns the name and the row of the user with this number, if the user exists.
     pub fn row_of(&self, number: u32) -> Option<(&[u8], &[u8])> {
         self.pieces.get(number).map(|piece| parts(piece))
     }
@@ -128,11 +128,11 @@ impl Users {
         Some(put)
     }
 
-    /// Frees what was held for more users.
+    /// Frees memory of former users.
     pub fn shrink(&mut self) {
         let Users { keys, pieces, index, .. } = self;
         pieces.shrink();
-        // Also those of few that are empty: they are many.
+        // Also empty tables of a small capacity, because they are many.
         let is_large = |table: &HashTable<u32>| table.len() < table.capacity().div_ceil(8);
         for table in index.iter_mut().filter(|table| is_large(table)) {
             let name =

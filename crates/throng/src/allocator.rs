@@ -1,4 +1,4 @@
-//! Returns freed memory to the system. docs/internals/connection.md says how this was chosen.
+//! Returns freed memory to the system. docs/internals/connection.md has the reasons for this choice.
 
 #![allow(unsafe_code, reason = "mallopt(3) and malloc_trim(3)")]
 #![cfg_attr(not(target_env = "gnu"), allow(dead_code, unused_imports))]
@@ -11,8 +11,7 @@ const EVERY: Duration = Duration::from_secs(5);
 /// Trims take at most this fraction of the time, so slow trims run rarely.
 const SHARE: u32 = 1_000;
 
-/// The longest time between two trims, so that freed memory is back within half a minute in any
-/// case.
+/// The longest time between two trims, so that freed memory is back within half a minute in any case.
 const SELDOM: Duration = Duration::from_secs(20);
 
 /// Larger allocations come directly from the system and return to it when they are freed. Without a
@@ -21,8 +20,7 @@ const SELDOM: Duration = Duration::from_secs(20);
 #[cfg(target_env = "gnu")]
 const LARGE_BYTES: i32 = 128 << 10;
 
-/// Starts the thread that returns freed memory. If the thread can't start, the process holds on to
-/// freed memory.
+/// Starts the thread that returns freed memory. If the thread can't start, the process does not return freed memory.
 pub fn start() {
     #[cfg(target_env = "gnu")]
     {

@@ -1,12 +1,12 @@
-//! Which program this process is, so that it can be started again after its file has changed.
+//! Finds the program of this process, so that it can be started again after its file has changed.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Bits of a file's mode: others may write; the group may; somebody may execute; only owners delete
-/// from this folder.
+/// Bits of a file's mode: others may write; the group may; some user may execute; only owners delete from this
+/// folder.
 const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
 const EXECUTE: u32 = 0o111;
@@ -14,14 +14,14 @@ const STICKY: u32 = 0o1000;
 
 static OWN: OnceLock<Option<PathBuf>> = OnceLock::new();
 
-/// Remembers where the binary of this process is. To be called at the start: later the working
-/// directory may be another.
+/// Remembers the path of this process's binary. The caller calls this at the start: later the working directory may
+/// be another.
 pub fn remember() {
     own();
 }
 
-/// Where the binary of this process is, as it was called: a symbolic link is kept, so that it is followed
-/// again when it points elsewhere. `/proc/self/exe` would be the file that is running, even if it is
+/// The path of this process's binary, as it was called. A symbolic link stays in the path, so that a later start
+/// follows it again when it points elsewhere. `/proc/self/exe` would be the file that is running, even if it is
 /// deleted.
 fn own() -> Option<&'static Path> {
     let find = || {
@@ -34,7 +34,7 @@ fn own() -> Option<&'static Path> {
     OWN.get_or_init(find).as_deref()
 }
 
-/// The same; empty where it is not known, which then can't be started.
+/// Returns the path of this process's binary. It is empty if unknown; then the binary can't be started.
 pub fn path() -> PathBuf {
     own().map(Path::to_owned).unwrap_or_default()
 }
@@ -68,12 +68,11 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|it| it.is_file() && it.permissions().mode() & EXECUTE != 0)
 }
 
-/// Checks that a server may start this binary because somebody asked for it: it is a program, and
-/// nobody but root and the server's own user can have written it. Otherwise whoever may call the API
-/// could have the server run what is theirs.
+/// Checks that the server may start this binary on request: it is a program, and only root and the server's own user
+/// can have written it. Otherwise any caller of the API could make the server run a program of its own.
 ///
 /// # Errors
-/// Why not, and what to do.
+/// The reason, and what to do.
 pub fn check(path: &Path) -> Result<(), String> {
     let shown = path.display();
     if !path.is_absolute() {
@@ -82,7 +81,7 @@ pub fn check(path: &Path) -> Result<(), String> {
     if !is_program(path) {
         return Err(format!("{shown} is no program that can be run here"));
     }
-    // What a link points to is what runs; who can change the link decides which that is.
+    // A link's target is what runs, and any user who can change the link chooses the target.
     let real = path.canonicalize().map_err(|error| format!("{shown}: {error}"))?;
     for path in [path, &real] {
         for part in path.ancestors() {

@@ -22,14 +22,14 @@ pub struct Cli {
     pub serve: Serve,
 }
 
-/// The commands that a binary may be built without, and whether this one has them.
+/// The commands that a binary may be built without, each with whether this binary has it.
 const HOST_TOOLS: [(&str, bool); 3] = [
     ("flood", cfg!(feature = "flood")),
     ("top", cfg!(feature = "top")),
     ("tune", cfg!(feature = "tune")),
 ];
 
-/// What to do about a command line that can't be parsed, besides what its error says.
+/// Returns advice for a command line that can't be parsed, besides what its error says.
 pub fn advice(error: &clap::Error) -> Option<String> {
     match error.get(ContextKind::InvalidSubcommand) {
         Some(ContextValue::String(name)) if HOST_TOOLS.contains(&(name, false)) => Some(format!(
@@ -302,7 +302,7 @@ mod tests {
         }
     }
 
-    /// The examples of a help text: what is indented below "Examples:", up to a wide gap.
+    /// Returns the examples of a help text: what is indented below "Examples:", up to a wide gap.
     fn examples(help: &str) -> Vec<String> {
         let lines = help.lines().skip_while(|line| *line != "Examples:").skip(1);
         let lines = lines.take_while(|line| line.starts_with("  "));
@@ -328,7 +328,7 @@ mod tests {
         });
     }
 
-    /// Clap wraps text for the terminal, and keeps every line end that stands in it.
+    /// Clap wraps text for the terminal, and leaves every line end in it.
     #[test]
     fn no_paragraph_of_a_help_text_is_broken_into_lines() {
         let mut command = Cli::command();

@@ -1,8 +1,8 @@
-//! How a command fails.
+//! The errors of commands.
 
 use std::process::ExitCode;
 
-/// Why a command failed. The variant decides the exit code.
+/// The reason why a command failed. The variant decides the exit code.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     /// The configuration or the command line is invalid. The text has a line for each error.
@@ -11,10 +11,10 @@ pub enum CommandError {
     /// The system or another program rejected something.
     #[error("{0}")]
     Runtime(String),
-    /// An upgrade was refused or given up: the server serves on as it is. The text may be empty.
+    /// An upgrade was rejected or given up: the server serves on as it is. The text may be empty.
     #[error("{0}")]
     NothingMoved(String),
-    /// An upgrade was done, and some connections were closed by it.
+    /// An upgrade was done, and it closed some connections.
     #[error("some connections were lost")]
     PartlyLost,
     /// The command ran and printed findings that need attention.
@@ -23,7 +23,7 @@ pub enum CommandError {
 }
 
 impl CommandError {
-    /// The error lines; empty for findings and for what was said already.
+    /// Returns the error lines; none for findings and for what the command has printed already.
     pub fn text(&self) -> &str {
         match self {
             CommandError::Usage(text)
@@ -33,8 +33,8 @@ impl CommandError {
         }
     }
 
-    /// Prints the error lines and returns the exit code: 2 for usage, 3 for findings and an upgrade that
-    /// moved nothing, 4 for one that lost something, 1 for the rest.
+    /// Prints the error lines and returns the exit code: 2 for usage, 3 for findings and an upgrade that moved
+    /// nothing, 4 for one that lost connections, 1 for the rest.
     pub fn report(self) -> ExitCode {
         let (text, code) = match self {
             CommandError::Usage(text) => (text, 2),

@@ -1,4 +1,4 @@
-//! What the long help of a command adds to its flags: examples and exit statuses. A test parses every
+//! The text that the long help of a command adds to its flags: examples and exit statuses. A test parses every
 //! example, and docs/command-line.md has all of it.
 
 /// The examples of the binary itself, with some of the host tools if it has them.

@@ -1,10 +1,10 @@
 //! Throng, the push server. Each command has a file in `commands`.
 //!
-//! The commands `flood`, `top` and `tune` are features, on by default; without them
-//! (`--no-default-features`) this is a server and what belongs to its data.
+//! The commands `flood`, `top` and `tune` are features, on by default; without them (`--no-default-features`) the
+//! binary is a server with the commands for its data.
 //!
-//! The binary is this crate with the protocols of the crate `protocol`. A server that speaks one more is
-//! this crate with that one: see `examples/line-protocol`.
+//! The binary is this crate with the protocols of the crate `protocol`. A server with one more protocol is this crate
+//! with that one added: see `examples/line-protocol`.
 
 mod allocator;
 mod binary;
@@ -27,12 +27,12 @@ use cli::{Cli, Command};
 use protocol::Protocols;
 pub use sources::setting_flags;
 
-/// Does what the command line says, as a server that speaks these protocols, and gives the exit code.
+/// Runs the command line of this process, as a server with these protocols, and returns the exit code.
 pub fn run(protocols: &'static Protocols) -> ExitCode {
     run_with(std::env::args_os(), protocols)
 }
 
-/// The same with this command line, which begins with the program's name.
+/// Runs this command line, which begins with the program's name, as `run` does.
 pub fn run_with(
     arguments: impl Iterator<Item = OsString>,
     protocols: &'static Protocols,
@@ -80,7 +80,7 @@ pub fn run_with(
     }
 }
 
-/// The command line as clap has it, for those who write about it.
+/// Returns clap's form of the command line, for generators of documentation.
 pub fn command() -> clap::Command {
     Cli::command()
 }

@@ -1,4 +1,4 @@
-//! The flags with which commands call a node: its API key, and whose certificates to trust.
+//! The flags with which commands call a node: its API key, and the certificates to trust.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ impl Access {
     /// Returns the node at this URL.
     ///
     /// # Errors
-    /// When the URL, the key or the file of `--ca` can't be used; the text says which.
+    /// If the URL, the key or the file of `--ca` can't be used; the text says which.
     pub fn target(&self, url: &str) -> Result<Target, CommandError> {
         let key = sources::api_key(self.api_key_file.as_deref())?;
         let pem = self.ca.as_deref().map(|path| files::read_text(path, CA_BYTES_MAX));

@@ -1,4 +1,4 @@
-//! Notifies the service manager how the server is: sd_notify(3), for units with `Type=notify`.
+//! Notifies the service manager of the server's state: sd_notify(3), for units with `Type=notify`.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -10,26 +10,26 @@ use rustix::time::{ClockId, clock_gettime};
 /// The variable that names the manager's socket: a path, or `@` and an abstract name.
 const SOCKET: &str = "NOTIFY_SOCKET";
 
-/// The states of which the manager is notified.
+/// The states that the server sends to the manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Clients are served; also after a reload, whether it changed anything or not.
+    /// The server serves clients; also after a reload, whether it changed anything or not.
     Ready,
-    /// The configuration is read again.
+    /// The server reads its configuration again.
     Reloading,
-    /// The end has begun.
+    /// The server has begun to end.
     Stopping,
-    /// From now on the process with this number is the service, and serves. Only the one that was it so
-    /// far may say so.
+    /// From now on the process with this number is the service, and serves. Only the process that was the service so
+    /// far may send this.
     MainPid(u32),
 }
 
-/// Notifies the manager, if there is one. What it doesn't get is logged: the server works without it.
+/// Notifies the manager, if one runs the service. A failure is logged only: the server works without the manager.
 pub fn notify(state: State) {
     let Some(socket) = std::env::var_os(SOCKET).filter(|name| !name.is_empty()) else { return };
     let text = match state {
         State::Ready => "READY=1".to_string(),
-        // The manager tells this reload from the one before by the time.
+        // The time distinguishes this reload from the one before.
         State::Reloading => format!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_us()),
         State::Stopping => "STOPPING=1".to_string(),
         State::MainPid(pid) => format!("MAINPID={pid}\nREADY=1"),

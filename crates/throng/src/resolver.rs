@@ -1,8 +1,8 @@
-//! How a statically linked binary looks up host names.
+//! Lookup of host names in a statically linked binary.
 //!
-//! glibc reads in `/etc/nsswitch.conf` where names come from, and loads a library of the host for each source that is
-//! not `files` or `dns`. Another version of glibc may have built that library, and a static binary can crash in it. The
-//! sources `files` (`/etc/hosts`) and `dns` (`/etc/resolv.conf`) are part of glibc since 2.34.
+//! `/etc/nsswitch.conf` names the sources of host names, and glibc loads a library of the host for each source that
+//! is not `files` or `dns`. Another version of glibc may have built that library, and a static binary can crash in
+//! it. The sources `files` (`/etc/hosts`) and `dns` (`/etc/resolv.conf`) are part of glibc since 2.34.
 
 #![expect(unsafe_code, reason = "__nss_configure_lookup(3)")]
 
@@ -17,7 +17,7 @@ const SOURCES: &CStr = c"files dns";
 pub fn restrict() {
     // SAFETY: the strings end with a zero byte and live as long as the process; no other thread looks a name up.
     let status = unsafe { __nss_configure_lookup(DATABASE.as_ptr(), SOURCES.as_ptr()) };
-    // It fails for lack of memory or for a database that does not exist.
+    // The call fails for lack of memory or for a database that does not exist.
     assert_eq!(status, 0, "glibc refuses the sources of host names");
 }
 

@@ -11,11 +11,10 @@ use crate::flags::Flags;
 /// The default file, which is read only if it exists.
 const FILE: &str = "throng.toml";
 
-/// The largest configuration in bytes. That is room for far more rules than anybody writes.
+/// The largest configuration in bytes: enough for far more rules than anyone writes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// The setting that names the file with the key, so that the key does not show up in a list of
-/// processes.
+/// The setting that names the file with the key, so that no list of processes shows the key.
 const KEY_FILE: (&str, &str) = ("admin.api_key_file", "--api-key-file");
 
 /// The variables of the key and of its file, which the server's clients read, too.
@@ -56,9 +55,8 @@ pub fn load(flags: &Flags) -> Result<Loaded, CommandError> {
     Loaded::load(&sources).map_err(|error| CommandError::Usage(error.to_string()))
 }
 
-/// Secrets in configuration files that other users can read, each with advice. A configuration is
-/// often meant to be readable, so this is only a warning; a file that holds nothing but a secret
-/// would be rejected.
+/// Returns the secrets in configuration files that other users can read, each with advice. A configuration is often
+/// meant to be readable, so this is only a warning; a file that contains only a secret would be rejected.
 pub fn open_secrets(loaded: &Loaded) -> Vec<String> {
     let secrets = config::SETTINGS.iter().filter(|setting| setting.secret);
     let open = secrets.filter_map(|setting| match loaded.origin(setting.key) {
@@ -71,8 +69,8 @@ pub fn open_secrets(loaded: &Loaded) -> Vec<String> {
     open.collect()
 }
 
-/// The key of a server's client: from its file, or else from the variables that the server reads, too.
-/// As for `throng serve`, an empty variable means no key.
+/// Returns the key for a server's client: from its file, or else from the variables that the server reads, too. As
+/// for `throng serve`, an empty variable means no key.
 pub fn api_key(file: Option<&Path>) -> Result<Option<String>, CommandError> {
     let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.trim().is_empty());
     let (source, file) = match (file, variable(KEY_VARIABLE), variable(KEY_FILE_VARIABLE)) {
@@ -107,7 +105,7 @@ fn flag_values(flags: &Flags) -> Vec<(&'static str, &'static str, String)> {
 }
 
 fn all_flags(flags: &Flags) -> Vec<(&'static str, &'static str, Option<String>)> {
-    // Taken apart, so that no flag is forgotten. The two that name files are read beside these.
+    // This names every field, so that no flag is forgotten. The code reads the two that name files separately.
     let Flags {
         config: _,
         listen,

@@ -1,4 +1,4 @@
-//! How soon something that failed is tried again.
+//! The delay before something that failed is repeated.
 
 /// A delay that doubles each time, up to a bound.
 #[derive(Clone, Debug)]

@@ -1,8 +1,8 @@
-//! How often something is done that could be done without end.
+//! Limits for things that could happen without end.
 //!
-//! [`Throttle`] says which of many log lines are written. What peers cause could fill a disk, and hold up the threads
-//! that write it: some lines a second say as much, with the number of those that were left out. [`Backoff`] says how
-//! soon something that failed is tried again.
+//! [`Throttle`] decides which of many log lines are written. Lines that peers cause could fill a disk, and delay
+//! the threads that write them: some lines a second say as much, with the number of suppressed ones. [`Backoff`]
+//! gives the delay before something that failed is repeated.
 
 #![forbid(unsafe_code)]
 
@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub use backoff::Backoff;
 
-/// Lets so many lines through in a time. Any thread may ask.
+/// Lets so many lines through in a period. Any thread may call it.
 #[derive(Debug)]
 pub struct Throttle {
     lines: u32,
     every_us: u64,
-    /// When the time began that runs now.
+    /// When the current period began.
     began_us: AtomicU64,
-    /// Lines in it.
+    /// Lines in the current period.
     passed: AtomicU32,
     suppressed: AtomicU64,
 }
@@ -36,9 +36,8 @@ impl Throttle {
         }
     }
 
-    /// Asks for a line about `events` at this time, in microseconds of any clock that does not go
-    /// back. `None` to leave it out; else how many events were left out since the last line, where
-    /// there were any.
+    /// Requests a line about `events` at this time, in microseconds of any clock that does not go back. Returns
+    /// `None` to suppress it; else how many events were suppressed since the last line, if any were.
     pub fn pass(&self, now_us: u64, events: u64) -> Option<Option<u64>> {
         let began_us = self.began_us.load(Ordering::Relaxed);
         let is_over = now_us.saturating_sub(began_us) >= self.every_us;

@@ -35,7 +35,7 @@ pub struct Settings {
     pub identities: Vec<Identity>,
     /// The lowest version that clients may speak.
     pub version_min: Version,
-    /// Whether clients prove who they are.
+    /// Whether clients prove their identity by a certificate.
     pub client_certificates: ClientCertificates,
     /// The keys of tickets. All acceptors share them, also one that replaces another, so that tickets stay valid.
     pub ticket_keys: TicketKeys,
@@ -43,7 +43,7 @@ pub struct Settings {
     pub challenges: AlpnChallenges,
 }
 
-/// Whether clients prove by a certificate who they are.
+/// Whether clients prove their identity by a certificate.
 pub enum ClientCertificates {
     /// The server does not request one.
     None,
@@ -122,13 +122,13 @@ impl Acceptor {
         Ok(Acceptor(Arc::new(Inner { config, identities, versions, ticket_keys })))
     }
 
-    /// What the certificates of the identities say, in the order of the settings.
+    /// Returns the parsed certificates of the identities, in the order of the settings.
     pub fn certificates(&self) -> impl Iterator<Item = &Certificate> {
         self.0.identities.all().iter().map(Identity::certificate)
     }
 
-    /// Returns a configuration for servers that use rustls's own streams. It has the same identities and the same keys of
-    /// tickets, and requests no certificates of clients. `alpn` is as in [`Acceptor::handshake`].
+    /// Returns a configuration for servers that use rustls's own streams. It has the same identities and the same
+    /// keys of tickets, and requests no certificates of clients. `alpn` is as in [`Acceptor::handshake`].
     ///
     /// # Errors
     /// When rustls rejects the versions; it does not for those of [`Version`].

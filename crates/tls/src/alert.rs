@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A record with the fatal alert `internal_error`, for a client whose handshake does not begin because the server is at a
-/// limit.
+/// A record with the fatal alert `internal_error`, for a client whose handshake does not begin because the server is
+/// at a limit.
 pub const ALERT_OVERLOADED: [u8; 7] = [21, 3, 3, 0, 2, 2, Alert::INTERNAL_ERROR.0];
 
 /// The description of an alert, as it is sent.

@@ -1,4 +1,4 @@
-//! What rustls calls during a handshake.
+//! The callbacks of rustls during a handshake.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ pub(crate) struct Callbacks {
     recorded: Mutex<Recorded>,
 }
 
-/// What rustls reported and offers no getter for.
+/// Values that rustls reports and has no getter for.
 #[derive(Default)]
 pub(crate) struct Recorded {
     /// The host that the client named.

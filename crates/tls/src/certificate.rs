@@ -1,4 +1,4 @@
-//! What a certificate says (RFC 5280).
+//! The contents of a certificate (RFC 5280).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -77,7 +77,7 @@ impl Certificate {
         })
     }
 
-    /// Whether it has expired at this time, in seconds since 1970.
+    /// Returns true if it has expired at this time, in seconds since 1970.
     pub fn is_expired(&self, now: u64) -> bool {
         now > self.not_after
     }

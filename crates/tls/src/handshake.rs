@@ -32,12 +32,13 @@ const HANDSHAKE: u8 = 22;
 pub struct Handshake {
     state: State,
     callbacks: Arc<Callbacks>,
-    /// What the client sent and rustls has not consumed. The first `fed_bytes` are complete records that rustls has seen.
+    /// Bytes that the client sent and rustls has not consumed. The first `fed_bytes` are complete records that
+    /// rustls has seen.
     buffer: Vec<u8>,
     fed_bytes: usize,
     /// Bytes of all records that rustls has seen.
     total_bytes: usize,
-    /// Whether the server has sent anything.
+    /// True once the server has sent anything.
     has_replied: bool,
 }
 
@@ -63,7 +64,7 @@ pub enum Progress {
 pub struct Established {
     /// Encrypts and decrypts everything after the handshake.
     pub records: Records,
-    /// What the client sent after its handshake: the first bytes for [`Records::open`].
+    /// Bytes that the client sent after its handshake: the first for [`Records::open`].
     pub unread: Vec<u8>,
     /// The client's certificate, which one of the authorities has signed.
     pub client_certificate: Option<Certificate>,
@@ -71,7 +72,7 @@ pub struct Established {
     pub version: Version,
     /// The cipher suite, by its name at IANA.
     pub suite: &'static str,
-    /// Whether the client resumed a session with a ticket.
+    /// True if the client resumed a session with a ticket.
     pub is_resumed: bool,
     /// The host that the client named, in lower case.
     pub server_name: Option<String>,
@@ -101,12 +102,12 @@ impl Handshake {
         }
     }
 
-    /// Takes bytes that the client sent, and appends to `out` what the server sends. Between calls it holds at most
+    /// Takes bytes that the client sent, and appends to `out` what the server sends. Between calls it has at most
     /// [`HANDSHAKE_BYTES_MAX`] bytes and part of a header.
     ///
     /// # Errors
-    /// When the server rejects the client, or the client gives up. `out` may have an alert, which the caller sends before
-    /// it closes the connection. Later calls fail as well.
+    /// When the server rejects the client, or the client gives up. `out` may have an alert, which the caller sends
+    /// before it closes the connection. Later calls fail as well.
     pub fn on_received(
         &mut self,
         bytes: &[u8],

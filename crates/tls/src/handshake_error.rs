@@ -22,7 +22,7 @@ pub struct HandshakeError {
 /// What a handshake failed at. Its text is a label of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HandshakeErrorKind {
-    /// The client does not speak TLS. Nothing is in `out`, so the caller may answer in the client's own protocol.
+    /// The client does not speak TLS. Nothing is in `out`, so the caller may reply in the client's own protocol.
     NotTls,
     /// The client speaks only versions below the lowest that is allowed.
     Version,

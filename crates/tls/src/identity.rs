@@ -79,7 +79,7 @@ impl Identity {
         Ok(Identity { certified, certificate })
     }
 
-    /// What the first certificate of the chain says.
+    /// Returns the first certificate of the chain, parsed.
     pub fn certificate(&self) -> &Certificate {
         &self.certificate
     }
@@ -110,8 +110,8 @@ pub(crate) fn crypto_provider() -> CryptoProvider {
     CryptoProvider { cipher_suites, ..default_provider() }
 }
 
-/// Certificates that reply to the challenges of an authority that verifies hosts by TLS-ALPN-01 (RFC 8737). A clone shares
-/// them with its original.
+/// Certificates that reply to the challenges of an authority that verifies hosts by TLS-ALPN-01 (RFC 8737). A clone
+/// shares them with its original.
 #[derive(Clone, Default)]
 pub struct AlpnChallenges(Arc<RwLock<HashMap<String, Arc<CertifiedKey>>>>);
 
@@ -138,7 +138,7 @@ impl AlpnChallenges {
         self.write().clear();
     }
 
-    /// Whether there is no challenge.
+    /// True if no host has a challenge.
     pub(crate) fn is_empty(&self) -> bool {
         self.read().is_empty()
     }

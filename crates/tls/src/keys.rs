@@ -11,11 +11,11 @@ use crate::suite::{Aead, KEY_BYTES_MAX, NONCE_BYTES, SECRET_BYTES_MAX};
 /// (RFC 8446, 5.3).
 pub(crate) const KEY_RECORDS_MAX: u64 = 1 << 60;
 
-/// The keys of one direction: 104 bytes, nothing on the heap, wiped on drop. (A move may leave a copy on the stack, which
-/// nothing wipes.)
+/// The keys of one direction: 104 bytes, nothing on the heap, wiped on drop. (A move may leave a copy on the stack,
+/// which nothing wipes.)
 ///
-/// The key is expanded for each record, which takes about 0.14 µs. An expanded key would take 630 bytes of memory for as
-/// long as the connection is open, and most connections rest.
+/// The key is expanded for each record, which takes about 0.14 µs. An expanded key would take 630 bytes of memory for
+/// as long as the connection is open, and most connections rest.
 pub(crate) struct Keys {
     /// The sequence number of the next record.
     pub(crate) sequence: u64,

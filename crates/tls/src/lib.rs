@@ -1,13 +1,13 @@
 //! The server's side of TLS 1.2 (RFC 5246) and 1.3 (RFC 8446), without sockets: bytes in, bytes out.
 //!
-//! An [`Acceptor`] is made from [`Settings`]: certificates, versions, what clients must prove. It begins a [`Handshake`]
-//! for each connection, which rustls performs. When the handshake is done, rustls and its buffers are dropped. What
-//! stays are [`Records`]: 224 bytes, nothing on the heap. They encrypt and decrypt data with the keys that the handshake
-//! agreed on, and can be exported as bytes for another process.
+//! An [`Acceptor`] is made from [`Settings`]: certificates, versions, what clients must prove. It begins a
+//! [`Handshake`] for each connection, which rustls performs. When the handshake is done, rustls and its buffers are
+//! dropped. What stays are [`Records`]: 224 bytes, nothing on the heap. They encrypt and decrypt data with the keys
+//! that the handshake agreed on, and can be exported as bytes for another process.
 //!
 //! The server offers what RFC 9325 recommends: ephemeral keys and AEADs only (AES-GCM: RFC 5288, ChaCha20-Poly1305:
-//! RFC 7905), no compression, no renegotiation, no early data. Clients resume sessions with tickets ([`TicketKeys`]), so
-//! the server stores no sessions.
+//! RFC 7905), no compression, no renegotiation, no early data. Clients resume sessions with tickets ([`TicketKeys`]),
+//! so the server stores no sessions.
 //!
 //! The order of calls for one connection:
 //!
@@ -19,8 +19,8 @@
 //! Each call appends what must be sent to a buffer of the caller, which sends it also after an error: it may have an
 //! alert for the client.
 //!
-//! Nothing here knows a socket, a clock or a thread. Callers pass times in, as seconds since 1970. Whatever a client sends
-//! ends in data or in an error ([`HandshakeError`], [`RecordError`]), never in a panic.
+//! Nothing here knows a socket, a clock or a thread. Callers pass times in, as seconds since 1970. Whatever a client
+//! sends ends in data or in an error ([`HandshakeError`], [`RecordError`]), never in a panic.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants)]

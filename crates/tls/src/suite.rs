@@ -65,7 +65,7 @@ impl Aead {
         }
     }
 
-    /// Whether it is AES-GCM: then a record of TLS 1.2 has part of its nonce in it (RFC 5288, 3).
+    /// Returns true for AES-GCM: a record of TLS 1.2 then has part of its nonce in it (RFC 5288, 3).
     pub(crate) fn is_gcm(self) -> bool {
         match self {
             Aead::Aes128Gcm | Aead::Aes256Gcm => true,

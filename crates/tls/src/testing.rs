@@ -72,7 +72,8 @@ pub fn pair((version, aead): (Version, usize), seed: u8) -> (Records, Records) {
     )
 }
 
-/// Appends a record of any content type with any content, as a malicious client can. `content` has at most 65,000 bytes.
+/// Appends a record of any content type with any content, as a malicious client can. `content` has at most 65,000
+/// bytes.
 pub fn forge(records: &mut Records, content_type: u8, content: &[u8], out: &mut Vec<u8>) {
     records.seal_record(content_type, content, out);
 }

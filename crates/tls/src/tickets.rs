@@ -17,7 +17,7 @@ pub const TICKET_KEY_SECONDS: u64 = 12 * 3_600;
 /// time at least, and for twice this time at most.
 pub const TICKET_SECONDS: u32 = 12 * 3_600;
 
-/// A key is forgotten after so many seconds: the last tickets that it has encrypted are as old as clients keep them.
+/// A key is forgotten after so many seconds: clients store the last tickets that it has encrypted for no longer.
 const KEY_LIFETIME_SECONDS: u64 = TICKET_KEY_SECONDS + TICKET_SECONDS as u64;
 
 /// The key that encrypts, and the one before it.
@@ -68,10 +68,11 @@ impl TicketKeys {
         Ok(TicketKeys(Arc::new(RwLock::new(VecDeque::from([Key::random(now)?])))))
     }
 
-    /// Makes the next key if it is time for it, and forgets keys that are too old; `now` is in seconds since 1970. Call it
-    /// every minute or so, and after an import. Returns whether there is a new key.
+    /// Makes the next key if it is time for it, and forgets keys that are too old; `now` is in seconds since 1970.
+    /// Call it every minute or so, and after an import. Returns whether there is a new key.
     ///
-    /// A clock that was wrong when a key was made does not keep it for longer: a key from the future counts as old, too.
+    /// A clock that was wrong when a key was made does not keep it for longer: a key from the future counts as old,
+    /// too.
     ///
     /// # Errors
     /// When there are no random numbers: then no key changes.
@@ -157,7 +158,7 @@ impl TicketKeys {
     }
 }
 
-/// Whether it is time for the next key.
+/// Returns true if the next key is due.
 fn is_due(keys: &VecDeque<Key>, now: u64) -> bool {
     keys.front().is_none_or(|key| now.abs_diff(key.created) >= TICKET_KEY_SECONDS)
 }

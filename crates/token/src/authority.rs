@@ -1,4 +1,4 @@
-//! What is asked about tokens, and what it is made of.
+//! Verifies tokens by keys, claims and revocations.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,30 +14,30 @@ use crate::jwks::Missing;
 use crate::revocation::Token;
 use crate::{Algorithm, Jwks, Key, Revocations};
 
-/// A longer token is none, in bytes.
+/// Bytes of a token, at most.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
 
-/// Keys that are tried on one token.
+/// Keys that are tried on one token, at most.
 const TRIES_MAX: usize = 8;
 
-/// What tokens have to be.
+/// The requirements for tokens.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// Keys that are known from the start.
     pub keys: Vec<Key>,
-    /// How tokens may be signed; in any way that the keys fit where there is none.
+    /// The accepted algorithms; any that fits a key if there is none.
     pub algorithms: Vec<Algorithm>,
-    /// Who may issue them; anybody whose signature is right where there is none.
+    /// The accepted issuers; any with a valid signature if there is none.
     pub issuers: Vec<String>,
-    /// For whom they are; without it for nobody in particular.
+    /// The required audience. Without one, a token must name none.
     pub audience: Option<String>,
-    /// Nothing may be done without a token.
+    /// True if clients need a token.
     pub required: bool,
-    /// What may be done without a token, and with one that says nothing of it.
+    /// The grants of clients without a token, and of tokens without grants.
     pub anonymous_grants: Arc<Grants>,
 }
 
-/// Says what tokens are worth.
+/// Verifies tokens.
 #[derive(Debug)]
 pub struct Authority {
     settings: Settings,
@@ -46,7 +46,7 @@ pub struct Authority {
     stats: Arc<Stats>,
 }
 
-/// How tokens were judged.
+/// Counts of accepted and rejected tokens.
 #[derive(Debug, Default)]
 pub struct Stats {
     accepted: AtomicU64,
@@ -63,12 +63,12 @@ const CODES: [ErrorCode; 4] = [
 ];
 
 impl Stats {
-    /// Tokens that counted.
+    /// The number of accepted tokens.
     pub fn accepted(&self) -> u64 {
         self.accepted.load(Ordering::Relaxed)
     }
 
-    /// Tokens that did not, by the code of the error.
+    /// The number of rejected tokens, by the code of the error.
     pub fn rejected(&self) -> impl Iterator<Item = (ErrorCode, u64)> {
         CODES.into_iter().zip(self.rejected.iter().map(|count| count.load(Ordering::Relaxed)))
     }
@@ -76,7 +76,7 @@ impl Stats {
     fn count<T>(&self, judged: &Result<T, TokenError>) {
         match judged {
             Ok(_) => &self.accepted,
-            // It is looked at again.
+            // The token is verified again.
             Err(TokenError::KeysComing) => return,
             Err(error) => {
                 let at = CODES.iter().position(|code| *code == error.code()).unwrap_or(0);
@@ -92,12 +92,12 @@ impl Stats {
 struct Header {
     alg: String,
     kid: Option<String>,
-    /// What has to be understood, of which nothing is.
+    /// Extensions that must be understood. None is known here.
     crit: Option<serde::de::IgnoredAny>,
 }
 
 impl Authority {
-    /// An authority with these keys, of which some may still have to be fetched, and these revocations.
+    /// Makes an authority with these keys and revocations. Some keys may still have to be fetched.
     pub fn new(
         settings: Settings,
         jwks: Arc<Jwks>,
@@ -107,7 +107,7 @@ impl Authority {
         Authority { settings, jwks, revocations, stats }
     }
 
-    /// The claims of a token whose signature is right, and which is in force.
+    /// Returns the claims of a token whose signature is valid, and which is in force.
     fn claims(&self, token: &str, now_s: u64) -> Result<Claims, TokenError> {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(TokenError::Malformed("it is too long"));
@@ -150,7 +150,7 @@ impl Authority {
             // A key of the configuration, which is the operator's.
             None => true,
             Some(Some(bound_to)) => issuer == Some(&*bound_to),
-            // Where it stands says nothing of whose it is: it is not for those who publish their own.
+            // A key at an address of no issuer in particular can't sign for issuers that publish their own.
             Some(None) => !issuer.is_some_and(|issuer| self.jwks.has_own(issuer)),
         };
         if !speaks {
@@ -167,11 +167,11 @@ impl Authority {
         Ok(claims)
     }
 
-    /// Which key signed a token: nothing for a key of the configuration, else the issuer that a published key is bound
-    /// to, if it is bound.
+    /// Finds the key that signed a token. Returns `None` for a key of the configuration, else the issuer that the
+    /// published key is bound to, if it is bound.
     ///
     /// # Errors
-    /// No known key did.
+    /// When no known key did.
     fn verified_by(
         &self,
         token: &str,
@@ -204,7 +204,7 @@ impl Authority {
         }
     }
 
-    /// Why no key was right, of so many that were tried.
+    /// Returns why no key was right, after so many were tried.
     fn unsigned(
         &self,
         algorithm: Algorithm,
@@ -213,10 +213,10 @@ impl Authority {
         now_s: u64,
     ) -> TokenError {
         let fits = self.settings.keys.iter().any(|key| key.algorithms().contains(&algorithm));
-        // Nobody publishes a shared key.
+        // Issuers don't publish shared keys.
         let published =
             !self.jwks.is_empty() && algorithm.family() != jsonwebtoken::AlgorithmFamily::Hmac;
-        // Nothing proves what the token says of its issuer: it says whose keys could.
+        // The issuer in the token is not proven: it only says whose keys could fit.
         let issuer = claimed_issuer(payload);
         let issuer = issuer.as_deref();
         // A key of that name is known: a newer one would have another.
@@ -236,7 +236,7 @@ impl Authority {
     }
 }
 
-/// What a token says of its issuer, if anything.
+/// Returns the issuer that a token names, if any.
 fn claimed_issuer(payload: &str) -> Option<String> {
     Claims::read(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()?.iss
 }

@@ -1,4 +1,4 @@
-//! What a token says.
+//! The claims of a token.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::revocation::id_hash;
 /// Patterns that one token may have for one action.
 pub const PATTERNS_MAX: usize = 100;
 
-/// What a token may say of its bearer to others, in bytes.
+/// Bytes of a token's info about its bearer.
 pub const INFO_BYTES_MAX: usize = 4 << 10;
 
 /// Users of one token.
 const USERS_MAX: usize = 100;
 
-/// So far clocks may differ, in seconds: a token may be this much too new.
+/// Seconds by which clocks may differ: a token may be this much too new.
 const CLOCKS_SECONDS: u64 = 60;
 
 /// The claims that are read; others are the application's own.
@@ -63,13 +63,13 @@ struct Throng {
 struct Date(f64);
 
 impl Date {
-    /// The second in which it is.
+    /// Returns the second in which it is.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
     fn seconds(self) -> u64 {
         self.0 as u64
     }
 
-    /// The first second that begins then or later.
+    /// Returns the first second that begins then or later.
     fn end_seconds(self) -> u64 {
         Date(self.0.ceil()).seconds()
     }
@@ -121,18 +121,18 @@ impl Audience {
     }
 }
 
-/// What the claims have to be.
+/// The requirements for claims.
 pub(crate) struct Expected<'a> {
-    /// One of these has issued it; anybody where there is none.
+    /// The accepted issuers; any if there is none.
     pub issuers: &'a [String],
-    /// It is for this one; without it for nobody in particular.
+    /// The required audience. Without one, a token must name none.
     pub audience: Option<&'a str>,
-    /// In seconds since 1970.
+    /// The time, in seconds since 1970.
     pub now_s: u64,
 }
 
 impl Claims {
-    /// Reads the claims of a token whose signature is right.
+    /// Reads the claims of a token whose signature is valid.
     pub fn read(json: &[u8]) -> Result<Self, TokenError> {
         let mut deserializer = serde_json::Deserializer::from_slice(json);
         let claims = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
@@ -147,7 +147,7 @@ impl Claims {
         Ok(claims)
     }
 
-    /// Checks whose and for whom it is, and its times.
+    /// Checks the issuer, the audience and the times.
     pub fn check(&self, expected: &Expected<'_>) -> Result<(), TokenError> {
         let Expected { issuers, audience, now_s } = *expected;
         let issued = |issuer: &String| issuers.contains(issuer);
@@ -173,7 +173,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Whose it is, the subject first.
+    /// Returns the token's users, the subject first.
     pub fn users(&self) -> Result<Vec<Name>, TokenError> {
         let mut users = Vec::new();
         for user in self.sub.iter().chain(&self.users) {
@@ -189,12 +189,12 @@ impl Claims {
         Ok(users)
     }
 
-    /// When it was issued, in seconds since 1970; 0 when it doesn't say.
+    /// Returns when it was issued, in seconds since 1970; 0 when it doesn't say.
     pub fn issued_s(&self) -> u32 {
         self.iat.map_or(0, |iat| u32::try_from(iat.seconds()).unwrap_or(u32::MAX))
     }
 
-    /// What a connection with it may do. Without claims of ours it has these grants.
+    /// Returns what a connection with it may do. Without the claim `throng` it has the grants `otherwise`.
     pub fn verified(self, otherwise: &Arc<Grants>) -> Result<Verified, TokenError> {
         if self.topic.is_some() {
             let message = "it is for one topic: give it with a request for that topic, beside a token \
@@ -220,7 +220,7 @@ impl Claims {
         Ok(Verified { users, grants, info, expires, mark })
     }
 
-    /// What a token for one topic is for.
+    /// Returns the contents of a token for one topic.
     pub fn topic(self) -> Result<TopicToken, TokenError> {
         let users = self.users()?;
         let Some(topic) = self.topic else {
@@ -237,11 +237,11 @@ impl Claims {
     }
 }
 
-/// Grants as the claim `throng` has them: `{"subscribe":["chat:{sub}:*"],"publish":[…],"presence":[…],
+/// Reads grants in the form of the claim `throng`: `{"subscribe":["chat:{sub}:*"],"publish":[…],"presence":[…],
 /// "history":[…]}`.
 ///
 /// # Errors
-/// It is something else, or has more than [`PATTERNS_MAX`] patterns of an action.
+/// When it is something else, or has more than [`PATTERNS_MAX`] patterns of an action.
 pub fn grants(json: &str) -> Result<Grants, String> {
     let lists: Throng = serde_json::from_str(json).map_err(|error| error.to_string())?;
     match lists.info {
@@ -250,10 +250,10 @@ pub fn grants(json: &str) -> Result<Grants, String> {
     }
 }
 
-/// What is said of somebody to others: an object, as it is.
+/// Checks the info about a bearer for other members: an object, which stays as it is.
 ///
 /// # Errors
-/// It is something else, or larger than [`INFO_BYTES_MAX`].
+/// When it is something else, or larger than [`INFO_BYTES_MAX`].
 pub fn info(json: &str) -> Result<Arc<str>, String> {
     if !json.starts_with('{') || json.len() > INFO_BYTES_MAX {
         return Err(format!("info is an object of at most {INFO_BYTES_MAX} bytes"));

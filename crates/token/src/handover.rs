@@ -8,27 +8,27 @@ use minicbor::{Decode, Encode};
 use crate::jwks::JwksState;
 use crate::{Jwks, Revocations, Revoked};
 
-/// The tokens that count no longer, for another process. Nothing of it is given to the store again.
+/// Revocations, for another process. The store does not get them again.
 pub struct RevocationsPart(pub Arc<Revocations>);
 
-/// A revocation; its key says of which tokens.
+/// A revocation. Its key names the tokens.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct RevocationRecord {
-    /// Until when it is remembered, in seconds since 1970.
+    /// Until when it is stored, in seconds since 1970.
     #[n(0)]
     until: u64,
-    /// Tokens that were issued then or before, in seconds since 1970; nothing for one token.
+    /// Tokens that were issued then or before, in seconds since 1970; `None` for one token.
     #[n(1)]
     issued_before: Option<u64>,
 }
 
-/// Kinds of keys. They stay for good.
+/// Kinds of keys. They never change.
 const ID: u8 = b'i';
 const USER: u8 = b'u';
 const ALL: u8 = b'a';
 
-/// The part's name, which stays for good.
+/// The part's name, which never changes.
 const REVOCATIONS: &str = "revocations";
 
 fn text<'a>(part: &'static str, bytes: &'a [u8]) -> Result<&'a str, PartError> {
@@ -73,39 +73,39 @@ impl Part for RevocationsPart {
     }
 }
 
-/// The keys that issuers publish and that were fetched, for another process: it judges tokens at once, and
-/// fetches them again when this one would have.
+/// The fetched keys of issuers, for another process: it verifies tokens at once, and fetches the keys again when
+/// this one would have.
 ///
-/// Keys of addresses that the other process has not in its configuration are passed over.
+/// It ignores keys of addresses that are not in its configuration.
 pub struct JwksPart {
     jwks: Box<dyn Fn() -> Arc<Jwks> + Send + Sync>,
 }
 
 impl JwksPart {
-    /// The keys that this gives: those in force, which a reload may change.
+    /// Makes the part for the keys that `jwks` returns: those in force, which a reload may replace.
     pub fn new(jwks: impl Fn() -> Arc<Jwks> + Send + Sync + 'static) -> Self {
         JwksPart { jwks: Box::new(jwks) }
     }
 }
 
-/// When keys are fetched.
+/// The times of fetches.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct FetchRecord {
     /// When the last fetch ended, in seconds since 1970.
     #[n(0)]
     ended_s: u64,
-    /// Since when somebody waits for a key that is not known, in seconds since 1970. A fetch that is under
-    /// way is begun again.
+    /// Since when a token waits for a key that is not known, in seconds since 1970. The other process begins a
+    /// fetch under way again.
     #[n(1)]
     wanted_s: Option<u64>,
 }
 
-/// Kinds of keys. They stay for good.
+/// Kinds of keys. They never change.
 const SET: u8 = b's';
 const FETCH: u8 = b'f';
 
-/// The part's name, which stays for good.
+/// The part's name, which never changes.
 const JWKS: &str = "jwks";
 
 impl Part for JwksPart {

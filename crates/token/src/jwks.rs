@@ -1,4 +1,4 @@
-//! Keys that issuers publish. Somebody else fetches them; here is when, and what is known meanwhile.
+//! Keys that issuers publish. The caller fetches them; this module decides when, and has the keys that came.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,27 +7,27 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::key::{Key, KeyError, KeySet};
 
-/// Keys are not fetched again sooner than this after the last answer, in seconds, whatever tokens say.
+/// Seconds from the end of a fetch to the next one, at least, whatever keys tokens name.
 pub const FETCH_SECONDS_MIN: u64 = 5;
 
-/// An issuer that does not answer is asked again after this, in seconds, and sooner if a token needs it.
+/// Seconds after which a failed fetch is repeated, and sooner if a token needs it.
 const RETRY_SECONDS: u64 = 30;
 
-/// Who is to fetch keys, and has not begun after so many seconds, never will.
+/// A fetch that the caller has not begun after so many seconds counts as failed.
 const WANTED_SECONDS_MAX: u64 = 10;
 
 /// The published keys of all issuers.
 pub struct Jwks {
     sources: Vec<Source>,
-    /// Keys are fetched again so long after they were, in seconds.
+    /// Seconds after which keys are fetched again.
     refresh_s: u64,
     state: RwLock<FetchState>,
-    /// Counts the answers and the ends of fetches.
+    /// Counts the responses and the ends of fetches.
     version: AtomicU64,
     wake: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
 }
 
-/// Where keys are published.
+/// An address at which keys are published.
 #[derive(Debug, PartialEq, Eq)]
 struct Source {
     url: String,
@@ -37,30 +37,30 @@ struct Source {
 
 #[derive(Default)]
 struct FetchState {
-    /// By source.
+    /// The key sets, by source.
     sets: Vec<Option<KeySet>>,
-    /// The sources whose keys the fetch under way has still to bring, or the last one did not bring: what they
-    /// publish by now is not known.
+    /// By source: true while the fetch under way still has to bring its keys, or if the last one did not bring
+    /// them. Its present keys are then not known.
     missing: Vec<bool>,
-    /// What was read of each, for another process.
+    /// The JSON from each address, for another process.
     read: HashMap<String, Arc<[u8]>>,
     /// When the last fetch ended, in seconds since 1970.
     ended_s: u64,
-    /// A fetch is under way.
+    /// True while a fetch is under way.
     fetching: bool,
-    /// When it began, in seconds since 1970.
+    /// When that fetch began, in seconds since 1970.
     began_s: u64,
-    /// Since when somebody waits for a key that is not known.
+    /// Since when a token waits for a key that is not known, in seconds since 1970.
     wanted_s: Option<u64>,
 }
 
-/// What another process goes on with.
+/// The state that passes to another process.
 pub(crate) struct JwksState {
-    /// What was read at each address.
+    /// The JSON from each address.
     pub sets: Vec<(String, Arc<[u8]>)>,
     /// When the last fetch ended, in seconds since 1970.
     pub ended_s: u64,
-    /// Since when somebody waits for keys, those included that are fetched now.
+    /// Since when a token waits for keys, in seconds since 1970. The keys of a fetch under way count.
     pub wanted_s: Option<u64>,
 }
 
@@ -70,14 +70,14 @@ impl fmt::Debug for Jwks {
     }
 }
 
-/// What is known of a key that a token names.
+/// Why a key that a token names is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
-    /// Keys are fetched now: it may be among them.
+    /// A fetch is under way, and may bring it.
     Coming,
-    /// They were fetched a moment ago, and it was not among them.
+    /// The last fetch did not bring it.
     Unknown,
-    /// They could not be fetched: whether it is among them nobody knows.
+    /// The keys could not be fetched, so that it may exist.
     Unavailable,
 }
 
@@ -117,18 +117,18 @@ impl Jwks {
         self.refresh_s
     }
 
-    /// True when there are none.
+    /// True when there are no addresses.
     pub fn is_empty(&self) -> bool {
         self.sources.is_empty()
     }
 
-    /// Is called when somebody waits for keys: [`Jwks::begin`] is due. It must not block.
+    /// Sets the callback for a token that waits for keys: [`Jwks::begin`] is then due. The callback must not block.
     pub fn on_wanted(&self, wake: impl Fn() + Send + Sync + 'static) {
         *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(wake));
     }
 
-    /// What is to be fetched now, at this time in seconds since 1970: nothing, or all addresses, each of
-    /// which [`Jwks::fetched`] is then told about.
+    /// Returns the addresses to fetch now, at this time in seconds since 1970: none or all. The caller passes what
+    /// comes from each to [`Jwks::fetched`].
     pub fn begin(&self, now_s: u64) -> Vec<String> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let missing = state.missing.contains(&true);
@@ -145,8 +145,8 @@ impl Jwks {
         self.sources.iter().map(|source| source.url.clone()).collect()
     }
 
-    /// Takes what was fetched from an address: whoever waits for one of these keys goes on, while others may
-    /// still be fetched. What can't be read leaves the keys as they were.
+    /// Takes the JSON from an address: tokens that wait for one of these keys go on, while others may still be
+    /// fetched. Invalid JSON leaves the keys as they were.
     ///
     /// # Errors
     /// When it is no set of keys.
@@ -165,9 +165,9 @@ impl Jwks {
         Ok(keys)
     }
 
-    /// All answers have come, or their time is over, at this time in seconds since 1970: whoever waits goes
-    /// on. A slow answer counts from its end: else the next fetch would begin as soon as it is there, and
-    /// tokens with keys that nobody has would wait for ever.
+    /// Ends a fetch at this time, in seconds since 1970: all responses have come, or their time is over, and
+    /// waiting tokens go on. A slow fetch counts from its end: otherwise the next one would begin at once, and
+    /// tokens with unknown keys would wait for ever.
     pub fn end(&self, now_s: u64) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         (state.fetching, state.ended_s) = (false, now_s);
@@ -175,7 +175,7 @@ impl Jwks {
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What another process goes on with.
+    /// Returns the state that passes to another process.
     pub(crate) fn export(&self) -> JwksState {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         let sets = state.read.iter().map(|(url, json)| (url.clone(), json.clone())).collect();
@@ -183,7 +183,7 @@ impl Jwks {
         JwksState { sets, ended_s: state.ended_s, wanted_s }
     }
 
-    /// The last fetch ended then, and since then somebody waits for keys, in seconds since 1970.
+    /// Takes over when the last fetch ended, and since when a token waits for keys, in seconds since 1970.
     pub(crate) fn import(&self, ended_s: u64, wanted_s: Option<u64>) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         (state.ended_s, state.wanted_s) = (ended_s, wanted_s);
@@ -194,13 +194,13 @@ impl Jwks {
         self.sources.iter().any(|source| source.issuer.as_deref() == Some(issuer))
     }
 
-    /// Counts the answers and the ends of fetches.
+    /// Counts the responses and the ends of fetches.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
 
-    /// Whether keys at this source may be of tokens that say this of their issuer: at its own address, or where it has
-    /// none at those of nobody in particular.
+    /// True if keys at this source may be of tokens that name this issuer: the keys at its own address, or if it
+    /// has none, those at addresses of no issuer in particular.
     fn may_speak_for(&self, source: &Source, issuer: Option<&str>) -> bool {
         match issuer.filter(|issuer| self.has_own(issuer)) {
             None => source.issuer.is_none(),
@@ -208,7 +208,7 @@ impl Jwks {
         }
     }
 
-    /// True when a key of this name is known that may be of tokens that say this of their issuer.
+    /// True when a key of this name is known that may be of tokens that name this issuer.
     pub(crate) fn has_named(&self, id: &str, issuer: Option<&str>) -> bool {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         let mut sets = self.sources.iter().zip(&state.sets);
@@ -218,13 +218,13 @@ impl Jwks {
         })
     }
 
-    /// Looks at the keys.
+    /// Returns the first result of `test` on a key.
     pub(crate) fn find<T>(&self, mut test: impl FnMut(&Key) -> Option<T>) -> Option<T> {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         state.sets.iter().flatten().flat_map(|set| &set.0).find_map(&mut test)
     }
 
-    /// A token that says this of its issuer names a key that is not known, at this time in seconds since 1970.
+    /// Called when a token that names this issuer has a key that is not known, at this time in seconds since 1970.
     pub(crate) fn missing(&self, issuer: Option<&str>, now_s: u64) -> Missing {
         if !self.sources.iter().any(|source| self.may_speak_for(source, issuer)) {
             return Missing::Unknown;
@@ -245,14 +245,14 @@ impl Jwks {
         let mut sources = self.sources.iter().zip(&state.missing);
         let is_missing =
             sources.any(|(source, missing)| *missing && self.may_speak_for(source, issuer));
-        // Who is to fetch keys has not begun.
+        // With `wanted_s`, the caller has not begun a fetch.
         match is_missing || state.wanted_s.is_some() {
             true => Missing::Unavailable,
             false => Missing::Unknown,
         }
     }
 
-    /// The keys of each address by its URL; nothing where none have come.
+    /// Returns the number of keys of each address, by its URL; `None` before any have come.
     pub fn state(&self) -> Vec<(String, Option<usize>)> {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         let counts = state.sets.iter().map(|set| set.as_ref().map(KeySet::len));

@@ -1,4 +1,4 @@
-//! Keys that signatures are checked with.
+//! Keys that verify signatures.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use jsonwebtoken::{AlgorithmFamily, DecodingKey};
 
 use crate::Algorithm;
 
-/// A shared key that is shorter could be guessed.
+/// Bytes of a shared key, at least: a shorter one could be guessed.
 pub const HMAC_KEY_BYTES_MIN: usize = 32;
 
-/// Keys of one set that are used; those behind them are passed over.
+/// Keys of one set that are used. Those behind them are ignored.
 const SET_KEYS_MAX: usize = 64;
 
 /// A key, with the algorithms that it may be used for.
@@ -19,14 +19,14 @@ const SET_KEYS_MAX: usize = 64;
 pub struct Key {
     /// Its name, which a token's header may give (`kid`).
     id: Option<Box<str>>,
-    /// Only tokens of this issuer.
+    /// The key counts for tokens of this issuer only.
     pub(crate) issuer: Option<Arc<str>>,
     algorithms: Vec<Algorithm>,
     pub(crate) decoding: DecodingKey,
 }
 
 impl fmt::Debug for Key {
-    /// Without the key.
+    /// Prints no key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Key")
             .field("id", &self.id)
@@ -55,7 +55,7 @@ pub enum KeyError {
          (`openssl pkey -in private.pem -pubout -out public.pem`)"
     )]
     Private,
-    /// It is none that tokens can be signed with.
+    /// Tokens can't be signed with it.
     #[error(
         "this is not a public key in PEM that tokens can be signed with: RSA, EC (P-256, P-384) or Ed25519"
     )]
@@ -72,7 +72,7 @@ impl Key {
     /// A key that the application and this server share, for the algorithms `HS…`.
     ///
     /// # Errors
-    /// When it is short, or one that others know.
+    /// When it is short, or a key in PEM, which others may know.
     pub fn shared(secret: &str) -> Result<Self, KeyError> {
         if secret.trim_start().starts_with("-----BEGIN") {
             return Err(KeyError::PublicAsSecret);
@@ -98,8 +98,8 @@ impl Key {
         decoding.map(Key::of).map_err(|_| KeyError::Unknown)
     }
 
-    /// A key of a set; nothing for one that is not for signatures, that is shared, or of a kind that
-    /// nobody here can use.
+    /// Reads a key of a set; `None` for one that is not for signatures, that is shared, or of a kind that is not
+    /// supported.
     fn of_set(jwk: &Jwk) -> Option<Self> {
         let common = &jwk.common;
         if common.public_key_use.as_ref().is_some_and(|it| *it != PublicKeyUse::Signature) {
@@ -109,7 +109,7 @@ impl Key {
             AlgorithmParameters::RSA(_) => None,
             AlgorithmParameters::EllipticCurve(it) => Some(&it.curve),
             AlgorithmParameters::OctetKeyPair(it) => Some(&it.curve),
-            // A shared key that is published is none.
+            // A shared key that is published is no secret.
             AlgorithmParameters::OctetKey(_) | AlgorithmParameters::Other(_) | _ => return None,
         };
         let mut key = Key::of(DecodingKey::from_jwk(jwk).ok()?);
@@ -134,8 +134,8 @@ impl Key {
         Key { id: None, issuer: None, algorithms, decoding }
     }
 
-    /// Whether a token with this header may be signed with it: of the same algorithm, and with its name,
-    /// where both have one.
+    /// True if a token with this header may be signed with it: the algorithms agree, and the names, if both have
+    /// one.
     pub(crate) fn fits(&self, algorithm: Algorithm, id: Option<&str>) -> bool {
         let named = match (&self.id, id) {
             (Some(own), Some(id)) => **own == *id,
@@ -144,7 +144,7 @@ impl Key {
         named && self.algorithms.contains(&algorithm)
     }
 
-    /// Whether it has this name.
+    /// True if it has this name.
     pub(crate) fn is_named(&self, id: &str) -> bool {
         self.id.as_deref() == Some(id)
     }
@@ -154,7 +154,7 @@ impl Key {
         &self.algorithms
     }
 
-    /// True for one that the application and this server share.
+    /// True for a key that the application and this server share.
     pub fn is_shared(&self) -> bool {
         self.decoding.family() == AlgorithmFamily::Hmac
     }
@@ -165,7 +165,7 @@ impl Key {
 pub struct KeySet(pub(crate) Vec<Key>);
 
 impl KeySet {
-    /// Reads a JSON Web Key Set (RFC 7517, section 5). Keys that can't be used are passed over.
+    /// Reads a JSON Web Key Set (RFC 7517, section 5). Keys that can't be used are ignored.
     ///
     /// # Errors
     /// When it is none, or has no key that can be used.
@@ -182,12 +182,12 @@ impl KeySet {
         if keys.is_empty() { Err(KeyError::Empty) } else { Ok(KeySet(keys)) }
     }
 
-    /// Keys in it.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True for one without keys.
+    /// True if it has no keys.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

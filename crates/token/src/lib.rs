@@ -1,10 +1,8 @@
-//! JSON Web Tokens (RFC 7519) of clients: the keys that they are signed with, what they say, and which
-//! are revoked.
+//! JSON Web Tokens (RFC 7519) of clients: their keys, their claims and their revocations.
 //!
-//! An [`Authority`] is what shards ask. It does no I/O and has no clock: whoever has both fetches the
-//! keys of [`Jwks`] and stores [`Revocation`]s. Signatures are checked by a library, each key with the
-//! algorithms of its own kind and no other: there is none without a signature, and no public key is taken
-//! for a shared one.
+//! Shards verify tokens with an [`Authority`]. It does no I/O and has no clock: the caller fetches the keys of
+//! [`Jwks`] and stores [`Revocation`]s. A library verifies signatures, each key with the algorithms of its own kind
+//! and no other: no token passes without a signature, and no public key counts as a shared one.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]

@@ -1,4 +1,4 @@
-//! Tokens that count no longer, though they have not expired.
+//! Revocations: tokens that are no longer valid, though they have not expired.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -12,44 +12,44 @@ use siphasher::sip::SipHasher13;
 /// A revocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revocation {
-    /// Which tokens.
+    /// The revoked tokens.
     pub revoked: Revoked,
-    /// Until when it is remembered, in seconds since 1970: tokens have expired by then.
+    /// Until when it is stored, in seconds since 1970: the tokens have expired by then.
     pub until: u64,
 }
 
-/// Which tokens count no longer.
+/// The tokens of a revocation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Revoked {
     /// The one with this `jti`.
     Jti(String),
-    /// Those of a user that were issued then or before, in seconds since 1970, and those that don't say
-    /// when they were.
+    /// The tokens of a user that were issued then or before, in seconds since 1970, and those without a time of
+    /// issue.
     User {
-        /// Whose.
+        /// The user.
         user: String,
-        /// When.
+        /// The time.
         issued_before: u64,
     },
-    /// Everybody's that were issued then or before, in seconds since 1970, and those that don't say when
-    /// they were.
+    /// The tokens of all users that were issued then or before, in seconds since 1970, and those without a time of
+    /// issue.
     IssuedBefore(u64),
 }
 
 impl Revoked {
-    /// As a text, by which it is stored and found again.
+    /// Returns the text under which it is stored.
     pub fn key(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// What [`Revoked::key`] made.
+    /// Reads what [`Revoked::key`] made.
     pub fn of_key(key: &str) -> Option<Self> {
         serde_json::from_str(key).ok()
     }
 }
 
-/// A hash of a token's `jti`, for [`auth::TokenMark`]. Never 0.
+/// Returns a hash of a token's `jti`, for [`auth::TokenMark`]. Never 0.
 pub fn id_hash(jti: &str) -> u32 {
     let mut hasher = SipHasher13::new();
     hasher.write(jti.as_bytes());
@@ -61,15 +61,15 @@ pub fn id_hash(jti: &str) -> u32 {
 #[derive(Debug, Default)]
 pub struct Revocations {
     lists: RwLock<RevocationLists>,
-    /// How many there are: most servers have none, and look no further.
+    /// The number of revocations. Most servers have none, and need no lookup.
     count: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct RevocationLists {
-    /// Until when each is remembered.
+    /// Until when each is stored.
     ids: HashMap<Box<str>, u64>,
-    /// Issued before when, and until when that is remembered.
+    /// The time of issue, and until when the revocation is stored.
     users: HashMap<Name, (u64, u64)>,
     all: Option<(u64, u64)>,
 }
@@ -80,18 +80,18 @@ impl RevocationLists {
     }
 }
 
-/// What became of a revocation that was added.
+/// The outcome of adding a revocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Added {
-    /// It is new, or means more tokens or a longer time than the one before.
+    /// The revocation is new, or means more tokens or a longer time than the one before.
     New,
-    /// It was known.
+    /// The revocation was known.
     Known,
     /// There are as many as there may be, and it is not among them.
     Full,
 }
 
-/// What is known of a token when it is looked for.
+/// The parts of a token that revocations match.
 pub(crate) struct Token<'a> {
     pub jti: Option<&'a str>,
     pub users: &'a [Name],
@@ -131,7 +131,7 @@ impl Revocations {
         if is_new || has_changed { Added::New } else { Added::Known }
     }
 
-    /// Remembers a revocation until then in place of one with the same name; without a time it is forgotten.
+    /// Stores a revocation until this time, in place of one for the same tokens; without a time removes it.
     pub(crate) fn replace(&self, revoked: &Revoked, until: Option<u64>) {
         let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
         match (revoked, until) {
@@ -148,7 +148,7 @@ impl Revocations {
         self.count.store(lists.count(), Ordering::Relaxed);
     }
 
-    /// Forgets those whose time is over, in seconds since 1970; gives them.
+    /// Removes those whose time is over, in seconds since 1970, and returns them.
     pub fn sweep(&self, now_s: u64) -> Vec<Revoked> {
         if self.count() == 0 {
             return Vec::new();
@@ -176,7 +176,7 @@ impl Revocations {
         gone
     }
 
-    /// The first `max` revocations behind a [key](Revoked::key), in the order of their keys.
+    /// Returns the first `max` revocations behind a [key](Revoked::key), in the order of their keys.
     pub fn page(&self, after: &str, max: usize) -> Vec<Revocation> {
         let all = self.list(usize::MAX).into_iter().map(|it| (it.revoked.key(), it));
         let mut page: Vec<_> = all.filter(|(key, _)| &**key > after).collect();
@@ -189,7 +189,7 @@ impl Revocations {
         page.into_iter().map(|(_, revocation)| revocation).collect()
     }
 
-    /// At most `max` revocations: that of all users first, then those of users, then those of one token each.
+    /// Returns at most `max` revocations: that of all users first, then those of users, then those of one token each.
     pub fn list(&self, max: usize) -> Vec<Revocation> {
         let lists = self.lists.read().unwrap_or_else(PoisonError::into_inner);
         let ids = lists.ids.iter().map(|(jti, until)| Revocation {
@@ -207,7 +207,7 @@ impl Revocations {
         all.chain(users).chain(ids).take(max).collect()
     }
 
-    /// How many there are.
+    /// Returns the number of revocations.
     pub fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }

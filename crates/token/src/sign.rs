@@ -1,4 +1,4 @@
-//! Making tokens, for an operator who tries something, and for tests. Applications make their own.
+//! Makes tokens, for an operator who tries something, and for tests. Applications make their own.
 
 use jsonwebtoken::{EncodingKey, Header};
 use serde_json::Value;
@@ -13,19 +13,19 @@ pub struct Signer {
     key_id: Option<String>,
 }
 
-/// Why nothing was signed.
+/// Why a token is not signed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignError {
     /// The key is not for this algorithm.
     #[error("this is not a private key in PEM for {0}")]
     Key(Algorithm),
-    /// The library refused.
+    /// The library reported an error.
     #[error("the token could not be signed: {0}")]
     Sign(String),
 }
 
 impl Signer {
-    /// With a key that is shared, for the algorithms `HS…`, or a private one in PEM for the others.
+    /// Makes a signer with a shared key, for the algorithms `HS…`, or a private one in PEM for the others.
     ///
     /// # Errors
     /// When the key is not for the algorithm.
@@ -42,7 +42,7 @@ impl Signer {
         Ok(Signer { key, algorithm, key_id })
     }
 
-    /// The algorithm that a private key in PEM is for, the first of its kind.
+    /// Returns the algorithm that a private key in PEM is for, the first of its kind.
     pub fn algorithm_of(pem: &str) -> Option<Algorithm> {
         let names = ["RS256", "ES256", "ES384", "EdDSA"];
         let known = names.iter().filter_map(|name| name.parse::<Algorithm>().ok());
@@ -52,7 +52,7 @@ impl Signer {
             .map(|signer| signer.algorithm)
     }
 
-    /// A token with these claims.
+    /// Signs a token with these claims.
     ///
     /// # Errors
     /// When the key can't sign in this way.
@@ -64,7 +64,7 @@ impl Signer {
     }
 }
 
-/// The header and the claims of a token, whoever made it: nothing is checked.
+/// Reads the header and the claims of any token, without a check.
 pub fn read_unverified(token: &str) -> Option<(Value, Value)> {
     use base64::Engine;
     use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -1,4 +1,4 @@
-//! Which tokens count, and for what.
+//! Which tokens are valid, and what they grant.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn sign(name: &str, key: &str, claims: &Value) -> String {
     Signer::new(key, algorithm(name), None).unwrap().sign(claims).unwrap()
 }
 
-/// With the shared key.
+/// Signs with the shared key.
 fn shared(claims: Value) -> String {
     sign("HS256", SECRET, &claims)
 }
@@ -137,7 +137,7 @@ fn what_is_not_signed_counts_for_nothing() {
         assert!(matches!(error, TokenError::Malformed(_)), "{malformed:?} {error:?}");
         assert_eq!(error.code(), "invalid_token");
     }
-    // What must be understood is not.
+    // No critical extension is known here.
     let header = json!({ "alg": "HS256", "crit": ["exp"], "exp": 1 }).to_string();
     assert!(matches!(error(&authority, &written(&header, claims, "AA")), TokenError::Malformed(_)));
     let long = shared(json!({ "sub": "al", "x": "a".repeat(20_000) }));
@@ -166,7 +166,7 @@ fn claims_say_who_may_do_what_and_when() {
     };
     assert_eq!(*verified.grants, Grants::Patterns(want));
 
-    // Nothing but the own topic, unless the configuration says more.
+    // A token grants only the own topic, unless the configuration says more.
     assert_eq!(*ok(json!({ "sub": "al" })).grants, Grants::default());
     let news = Arc::new(Grants::Patterns(Patterns {
         subscribe: vec!["news".into()],
@@ -291,7 +291,7 @@ fn what_is_revoked_counts_no_longer_for_as_long_as_it_is_remembered() {
     assert!(add(Revoked::User { user: "al".into(), issued_before: 5 }));
     assert_eq!((token("al", "t2", 5), token("al", "t2", 6)), (Err(TokenError::Revoked), Ok(())));
     assert_eq!(token("bo", "t2", 5), Ok(()));
-    // A token that doesn't say when it was issued is of before.
+    // A token without a time of issue counts as one from before.
     let undated = shared(json!({ "sub": "al" }));
     assert_eq!(authority.verify(&undated, NOW_S), Err(TokenError::Revoked));
     // Another user of a token is revoked with it.
@@ -299,7 +299,7 @@ fn what_is_revoked_counts_no_longer_for_as_long_as_it_is_remembered() {
     assert_eq!(authority.verify(&both, NOW_S), Err(TokenError::Revoked));
     assert!(add(Revoked::IssuedBefore(3)));
     assert_eq!((token("bo", "t3", 3), token("bo", "t3", 4)), (Err(TokenError::Revoked), Ok(())));
-    // Full: what is known may change, and nothing new comes.
+    // At the limit, known revocations may change, and new ones are rejected.
     assert!(!add(Revoked::Jti("t9".into())));
     assert!(add(Revoked::IssuedBefore(2)) && add(Revoked::IssuedBefore(4)));
     assert_eq!(token("bo", "t3", 4), Err(TokenError::Revoked));
@@ -374,7 +374,7 @@ fn published_keys_are_fetched_when_they_are_needed_and_not_more_often() {
     let first = signed_by("1", "RS256", RSA.0, &json!({}));
     let second = signed_by("2", "ES256", P256.0, &json!({}));
 
-    // Before anything has come.
+    // No keys have come yet.
     assert_eq!(verify(&first, 100), Err(TokenError::KeysComing));
     assert_eq!(jwks.begin(100), std::slice::from_ref(&url));
     assert!(jwks.begin(100).is_empty(), "one at a time");
@@ -391,7 +391,7 @@ fn published_keys_are_fetched_when_they_are_needed_and_not_more_often() {
     assert_eq!(jwks.fetched(&url, &set(&[("1", "RS256", RSA.0)])), Ok(1));
     assert_ne!(authority.keys_version(), version, "nobody waits for the others");
     assert_eq!(verify(&first, 106), Ok(()));
-    // It answers slowly, and the time from there counts.
+    // The issuer responds slowly, and the end of the fetch counts.
     jwks.end(110);
 
     // The issuer has a new key.
@@ -402,7 +402,7 @@ fn published_keys_are_fetched_when_they_are_needed_and_not_more_often() {
     assert_eq!(jwks.fetched(&url, &both), Ok(2));
     jwks.end(115);
     assert_eq!((verify(&first, 116), verify(&second, 116)), (Ok(()), Ok(())));
-    // Who names keys that nobody has makes the server fetch now and then, and no more.
+    // Tokens with unknown keys make the server fetch now and then, and no more.
     let fetches = (0..60)
         .map(|second| {
             let forged = signed_by("9", "ES256", OTHER_P256, &json!({ "n": second }));
@@ -419,10 +419,10 @@ fn published_keys_are_fetched_when_they_are_needed_and_not_more_often() {
         })
         .sum::<usize>();
     assert_eq!(fetches, 12);
-    // A wrong signature of a known key asks for nothing.
+    // A wrong signature of a known key starts no fetch.
     let broken = first.rsplit_once('.').unwrap().0.to_string() + ".AAAA";
     assert_eq!(verify(&broken, 300), Err(TokenError::Signature));
-    // The old key goes.
+    // The issuer removes the old key.
     assert_eq!(jwks.begin(558 + 300).len(), 1);
     assert!(jwks.fetched(&url, b"{}").is_err());
     assert_eq!(jwks.fetched(&url, br#"{"keys":[]}"#), Err(KeyError::Empty));
@@ -435,7 +435,7 @@ fn published_keys_are_fetched_when_they_are_needed_and_not_more_often() {
     assert_eq!(verify(&first, 10), Err(TokenError::KeysComing));
     assert_eq!(jwks.begin(10).len(), 1);
     jwks.end(10);
-    // Whoever should fetch them never does.
+    // The caller never fetches.
     assert_eq!(verify(&first, 20), Err(TokenError::KeysComing));
     assert_eq!(verify(&first, 29), Err(TokenError::KeysComing));
     assert_eq!(verify(&first, 30), Err(TokenError::KeysUnavailable));
@@ -477,7 +477,7 @@ fn what_an_issuer_publishes_by_now_is_not_known_while_it_replies_with_errors() {
     jwks.fetched(&url, &set(&[("1", "RS256", RSA.0)])).unwrap();
     jwks.end(100);
     assert_eq!((verify(&first, 101), verify(&second, 101)), (Ok(()), Err(TokenError::UnknownKey)));
-    // The issuer has a new key, and its address answers with errors.
+    // The issuer has a new key, and its address responds with errors.
     assert_eq!(verify(&second, 110), Err(TokenError::KeysComing));
     assert_eq!(jwks.begin(110).len(), 1);
     jwks.end(111);
@@ -485,7 +485,7 @@ fn what_an_issuer_publishes_by_now_is_not_known_while_it_replies_with_errors() {
     assert_eq!(verify(&first, 112), Ok(()), "keys from before stay");
     let broken = first.rsplit_once('.').unwrap().0.to_string() + ".AAAA";
     assert_eq!(verify(&broken, 112), Err(TokenError::Signature), "of a known key");
-    // It is asked again, also if no token needs it.
+    // The server fetches again, even if no token needs it.
     assert!(jwks.begin(140).is_empty());
     assert_eq!(jwks.begin(141).len(), 1);
     jwks.fetched(&url, &set(&[("1", "RS256", RSA.0), ("2", "ES256", P256.0)])).unwrap();
@@ -510,7 +510,7 @@ fn a_key_of_another_issuer_with_the_same_name_proves_no_user() {
     assert_eq!(verify(&of_b, 102), Err(TokenError::KeysUnavailable));
     let forged = signed_by("1", "ES256", OTHER_P256, &a);
     assert_eq!(verify(&forged, 102), Err(TokenError::UnknownKey), "all keys of a are known");
-    // Nobody's keys are for a token that names no issuer: nothing is fetched for it.
+    // No keys count for a token without an issuer: nothing is fetched for it.
     let foreign = signed_by("9", "ES256", OTHER_P256, &json!({}));
     assert_eq!(verify(&foreign, 120), Err(TokenError::UnknownKey));
     assert!(jwks.begin(120).is_empty());
@@ -519,12 +519,12 @@ fn a_key_of_another_issuer_with_the_same_name_proves_no_user() {
     jwks.fetched(&urls[1], &set(&[("1", "ES256", P256.0)])).unwrap();
     jwks.end(120);
     assert_eq!(verify(&of_b, 121), Ok(()));
-    // What another fetch has not brought is no concern of this issuer's.
+    // Keys that another issuer's fetch has not brought don't concern this issuer.
     let forged = signed_by("1", "RS256", RSA.0, &b);
     assert_eq!(verify(&forged, 121), Err(TokenError::Issuer));
 }
 
-/// However slowly issuers answer, a token waits for one fetch only.
+/// However slowly issuers respond, a token waits for one fetch only.
 #[test]
 fn keys_that_never_come_are_not_waited_for_for_ever() {
     let urls = ["https://a.example/keys".to_string(), "https://b.example/keys".to_string()];
@@ -536,7 +536,7 @@ fn keys_that_never_come_are_not_waited_for_for_ever() {
     for begun_s in (100..200).step_by(10) {
         assert_eq!(verify(begun_s), Err(TokenError::KeysComing));
         assert_eq!(jwks.begin(begun_s).len(), 2);
-        // One answers at once, the other never.
+        // One issuer responds at once, the other never.
         jwks.fetched(&urls[1], &set(&[("2", "ES256", P256.0)])).unwrap();
         assert_eq!(verify(begun_s + 4), Err(TokenError::KeysComing));
         jwks.end(begun_s + 5);
@@ -544,12 +544,12 @@ fn keys_that_never_come_are_not_waited_for_for_ever() {
     }
 }
 
-/// A key that nobody publishes.
+/// A key that no issuer publishes.
 const OTHER_P256: &str = include_str!("tests/other_p256.pem");
 
 #[test]
 fn no_issuer_speaks_for_another() {
-    // The keys of the last are at an address of somebody else.
+    // The keys of the last are at an address of no issuer.
     let urls = ["https://a.example/keys", "https://b.example/t/keys", "https://keys.example/c"];
     let urls = urls.map(String::from);
     let issuers = ["https://a.example/", "https://b.example/t", "https://c.example"];
@@ -613,7 +613,7 @@ proptest! {
         let _ = (read_unverified(&text), KeySet::read(text.as_bytes()));
     }
 
-    /// Whatever the claims are, they are read or refused; and no byte of a token may change.
+    /// Any claims are read or rejected, and a token with a changed byte is rejected.
     #[test]
     fn no_claims_do_harm_and_no_change_passes(
         claims in json_value(), at in any::<proptest::sample::Index>(), byte in "[A-Za-z0-9_-]",
@@ -625,7 +625,7 @@ proptest! {
         let at = at.index(token.len());
         let mut changed = token.clone();
         changed.replace_range(at..=at, &byte);
-        // The last letter holds bits that nobody reads.
+        // The last letter has bits that the decoder ignores.
         prop_assume!(changed != token && at < token.len() - 1);
         prop_assert!(authority.verify(&changed, NOW_S).is_err(), "{judged:?}");
     }

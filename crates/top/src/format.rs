@@ -42,7 +42,7 @@ pub fn words(name: &str) -> String {
     plain(&name.replace('_', " "))
 }
 
-/// Cuts a text to `width` columns, with … at the end where it leaves something out.
+/// Cuts a text to `width` columns, with … at the end if it leaves something out.
 pub fn cut(text: &str, width: usize) -> String {
     if Span::raw(text).width() <= width {
         return text.to_owned();

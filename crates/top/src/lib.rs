@@ -1,8 +1,8 @@
 //! Shows a node's figures in a terminal. They come over the admin API, so the node may be elsewhere.
 //!
-//! [`state`] holds the known figures and [`draw`] draws them; both use no socket, clock or terminal.
-//! [`watch`] polls the node from threads of its own, and [`screen`] is the loop between them.
-//! [`cluster`] shows all nodes of a cluster in one table.
+//! [`state`] has the known figures and [`draw`] draws them; both use no socket, clock or terminal. [`watch`] polls
+//! the node from threads of its own, and [`screen`] is the loop between them. [`cluster`] shows all nodes of a
+//! cluster in one table.
 
 #![forbid(unsafe_code)]
 
@@ -30,13 +30,13 @@ pub(crate) const AGENT: &str = "throng-top";
 /// The time between two attempts to reach a node that is away.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The time, in milliseconds since 1970.
+/// Returns the time, in milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis().try_into().unwrap_or(u64::MAX))
 }
 
-/// Prints the newest sample as text, and the topics on top.
+/// Prints the newest sample as text, and the top topics.
 ///
 /// # Errors
 /// If a request to the node fails.
@@ -51,8 +51,8 @@ pub fn print_once(target: &Target, out: &mut dyn Write) -> Result<(), AdminError
     Ok(())
 }
 
-/// Prints samples as the node sends them, one JSON object per line: one if `once`, else one each
-/// second until `stop` is set or the output is closed. It waits for a node that goes away in between.
+/// Prints samples as the node sends them, one JSON object per line: one if `once`, otherwise one each second until
+/// `stop` is set or the output is closed. It waits for a node that goes away in between.
 ///
 /// # Errors
 /// If the first request fails, or the node rejects the key later.

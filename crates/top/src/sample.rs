@@ -18,7 +18,7 @@ const CONNECTIONS_MIN: f64 = 100.0;
 /// One second of a node. Rates are per second.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Sample {
-    /// When it was taken, in milliseconds since 1970.
+    /// The time of the sample, in milliseconds since 1970.
     pub at: u64,
     /// Connections that are open.
     pub connections: f64,
@@ -35,13 +35,13 @@ pub struct Sample {
     /// The other figures of each shard; `None` in samples of the history, and from older nodes.
     #[serde(default)]
     pub by_shard: Option<Box<ShardColumns>>,
-    /// Connections closed, by reason, a second. Holds only reasons that occurred.
+    /// Connections closed, by reason, a second. Contains only reasons that occurred.
     #[serde(default)]
     pub closed_by: BTreeMap<String, f64>,
     /// The upgrade that is under way, or the last one.
     #[serde(default)]
     pub upgrade: Option<Upgrade>,
-    /// The latency of this second's deliveries; `None` when there were none.
+    /// The latency of this second's deliveries; `None` without deliveries.
     #[serde(default)]
     pub latency_ms: Option<Latency>,
     /// The figures that are single numbers.
@@ -61,10 +61,10 @@ impl Sample {
 /// An upgrade of the node.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Upgrade {
-    /// How it went; `None` while it is under way.
+    /// Its result; `None` while it is under way.
     #[serde(default)]
     pub result: Option<String>,
-    /// How far it is, or how it went, in a sentence.
+    /// Its progress or its result, in a sentence.
     #[serde(default)]
     pub text: String,
 }
@@ -88,7 +88,7 @@ macro_rules! figures {
         #[serde(default)]
         pub struct Figures { $($(#[$doc])* pub $name: f64),+ }
 
-        /// The same figures in columns.
+        /// The figures of samples, in columns.
         #[derive(Default, Deserialize)]
         #[serde(default)]
         struct FigureColumns { $($name: Vec<f64>),+ }
@@ -110,7 +110,7 @@ figures! {
     refused,
     /// Messages that shards received, a second.
     messages_in,
-    /// Messages handed to connections, a second.
+    /// Messages passed to connections, a second.
     delivered,
     /// Bytes read, a second.
     bytes_in,
@@ -118,23 +118,23 @@ figures! {
     bytes_out,
     /// Short HTTP responses, a second.
     answers,
-    /// Resident memory.
+    /// Resident memory, in bytes.
     rss_bytes,
-    /// The part of it that the program itself has written.
+    /// The part of it that the program itself has written, in bytes.
     user_bytes,
-    /// The growth of that part since the start, per connection.
+    /// The growth of that part since the start, per connection, in bytes.
     user_bytes_per_connection,
-    /// The kernel's memory for the connections, estimated.
+    /// The kernel's memory for the connections, estimated, in bytes.
     kernel_bytes,
-    /// The same per connection.
+    /// The kernel's memory per connection, estimated, in bytes.
     kernel_bytes_per_connection,
     /// Processor seconds a second: 1 is one core.
     cpu,
     /// Slow consumers closed, a second.
     slow,
-    /// Connections with bytes that wait to be written.
+    /// Connections with bytes in their outbox.
     outboxes,
-    /// The bytes that wait to be written.
+    /// The bytes in all outboxes.
     outbox_bytes,
     /// Topics with members.
     topics,
@@ -159,7 +159,7 @@ pub struct Node {
     pub version: String,
     /// The epoch of the messages' offsets. It changes with a restart.
     pub epoch: String,
-    /// When it was started, in seconds since 1970.
+    /// The time of its start, in seconds since 1970.
     pub started_at: u64,
     /// Processors that it may use.
     #[serde(default)]
@@ -169,7 +169,7 @@ pub struct Node {
     pub connections_max: f64,
 }
 
-/// A node and its last 15 minutes, as `/api/samples` answers.
+/// A node and its last 15 minutes: the response of `/api/samples`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(from = "Answer")]
 pub struct History {
@@ -316,10 +316,10 @@ pub struct TopTopic {
     /// Messages over the last minute.
     #[serde(default)]
     pub messages_per_minute: f64,
-    /// Messages times the members that they went to, over the last minute; of the costliest topics alone.
+    /// Messages times the members that they went to, over the last minute; only of the costliest topics.
     #[serde(default)]
     pub deliveries_per_minute: f64,
-    /// Bytes that went to members; of the costliest topics alone.
+    /// Bytes that went to members, over the last minute; only of the costliest topics.
     #[serde(default)]
     pub bytes_per_minute: f64,
 }
@@ -331,17 +331,17 @@ pub struct Top {
     pub topics: Vec<TopTopic>,
 }
 
-/// Who does most, in a second.
+/// The load of a user, an address or a key, in a second.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Noisy {
     /// `user`, `address` or `key`.
     pub kind: String,
-    /// Which one.
+    /// The user, address or key.
     pub name: String,
     /// Requests and commands.
     pub commands_per_second: f64,
-    /// What was refused for a limit.
+    /// Requests and commands rejected at a limit.
     pub refusals_per_second: f64,
 }
 
@@ -360,7 +360,7 @@ pub struct Finding {
     pub what: String,
     /// What to do.
     pub advice: String,
-    /// How long ago it happened last; `None` for a condition of this moment.
+    /// Seconds since it happened last; `None` for a condition of this moment.
     pub seconds_ago: Option<u64>,
 }
 
@@ -368,30 +368,30 @@ pub struct Finding {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct KernelReport {
-    /// How many seconds the findings cover.
+    /// The seconds that the findings cover.
     pub seconds: u64,
-    /// What went wrong, the gravest first.
+    /// Problems in the kernel, the gravest first.
     pub findings: Vec<Finding>,
     /// The kernel's counters and tables.
     pub stats: KernelStats,
 }
 
-/// The top topics, who does most, and what the kernel reports.
+/// The top topics, the noisiest users, addresses and keys, and the kernel's report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tops {
-    /// Those with the most members.
+    /// Topics with the most members.
     pub biggest: Vec<TopTopic>,
-    /// Those with the most messages in the recent window.
+    /// Topics with the most messages in the recent window.
     pub busiest: Vec<TopTopic>,
-    /// Those with the most deliveries in the last minute; none on a node that doesn't say.
+    /// Topics with the most deliveries in the last minute; empty from an older node.
     pub by_deliveries: Vec<TopTopic>,
-    /// Those with the most bytes in it; none on a node that doesn't say.
+    /// Topics with the most bytes in the last minute; empty from an older node.
     pub by_bytes: Vec<TopTopic>,
-    /// The connections for which most waits; `None` on a node that doesn't say.
+    /// The connections with the most bytes in their outbox; `None` from an older node.
     pub slowest: Option<Slowest>,
-    /// The users, addresses and keys that do most; none on a node that doesn't say.
+    /// The noisiest users, addresses and keys; empty from an older node.
     pub noisiest: Vec<Noisy>,
-    /// What the kernel reports; `None` on a node that doesn't say.
+    /// The kernel's report; `None` from an older node.
     pub kernel: Option<Box<KernelReport>>,
 }
 
@@ -403,7 +403,7 @@ pub struct Connection {
     pub id: String,
     /// Its transport.
     pub transport: String,
-    /// How long it has been open, in seconds.
+    /// Seconds since it was opened.
     pub age_seconds: f64,
     /// The peer's address and port.
     pub address: Option<String>,
@@ -413,9 +413,9 @@ pub struct Connection {
     pub topics: Vec<String>,
     /// Bytes that the peer has acknowledged.
     pub bytes_sent: f64,
-    /// Bytes that wait to be written to it.
+    /// Bytes in its outbox.
     pub outbox_bytes: f64,
-    /// For how long something has waited without a break, in milliseconds.
+    /// Milliseconds for which its outbox has not been empty.
     pub outbox_age_ms: f64,
 }
 
@@ -423,16 +423,16 @@ pub struct Connection {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Slowest {
-    /// All connections for which bytes wait.
+    /// The number of connections with bytes in their outbox.
     pub count: f64,
-    /// Those for which most wait.
+    /// The connections with the most bytes in their outbox.
     pub connections: Vec<Connection>,
 }
 
 /// A response of /api/topics/{topic}/members or /api/users/{user}.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Members {
-    /// How many connections there are; `None` from nodes that list all connections of a user.
+    /// The number of connections; `None` from nodes that list all connections of a user.
     #[serde(default, alias = "count")]
     pub members: Option<f64>,
     /// Some of them, or all.
@@ -447,7 +447,7 @@ pub struct Published {
     pub event: String,
     /// Its data as JSON.
     pub data: Box<RawValue>,
-    /// When it was published, in milliseconds since 1970.
+    /// The time of its publish, in milliseconds since 1970.
     #[serde(default)]
     pub published_at: u64,
 }

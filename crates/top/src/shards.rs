@@ -1,4 +1,4 @@
-//! The figures of each shard, and the orders in which they can be shown.
+//! The figures of each shard, and the orders in which the screen can show the shards.
 
 use std::cmp::Ordering;
 
@@ -33,9 +33,9 @@ pub enum Column {
     Number,
     /// Its connections.
     Connections,
-    /// Messages handed to them, a second.
+    /// Messages passed to them, a second.
     Delivered,
-    /// 99 % of its turns took no longer.
+    /// 99 % of its turns took at most this time.
     TurnP99,
     /// The share of time in which it had nothing to do.
     Asleep,
@@ -45,29 +45,29 @@ pub enum Column {
     Bulk,
     /// The share in which it was ready and no processor was free.
     CpuWait,
-    /// Commands that wait for it.
+    /// Commands in its mailbox.
     Mailbox,
-    /// Connections that it has not accepted.
+    /// Connections that wait for its accept.
     ListenQueue,
-    /// Bytes that wait for its slow connections.
+    /// Bytes in the outboxes of its slow connections.
     OutboxBytes,
-    /// These connections.
+    /// The number of its slow connections.
     Outboxes,
     /// The share on a processor.
     Cpu,
-    /// Half of its turns took no longer.
+    /// Half of its turns took at most this time.
     TurnP50,
-    /// Turns, a second.
+    /// Turns a second.
     Turns,
 }
 
 impl Column {
-    /// Whether small values come first: of the other columns, more is worse.
+    /// Returns true if small values come first: in the other columns, more is worse.
     fn is_least_first(self) -> bool {
         matches!(self, Column::Number | Column::Asleep)
     }
 
-    /// All, in the order in which a screen has space for them.
+    /// All columns, in the order in which a screen has space for them.
     pub const ALL: [Column; 15] = [
         Column::Number,
         Column::Connections,
@@ -86,7 +86,7 @@ impl Column {
         Column::Turns,
     ];
 
-    /// Its head, and its width with the space before it.
+    /// Returns its head, and its width with the space before it.
     pub fn head(self) -> (&'static str, usize) {
         match self {
             Column::Number => ("Shard", 5),
@@ -107,7 +107,7 @@ impl Column {
         }
     }
 
-    /// What it is sorted by, in words.
+    /// Returns the words for its order.
     pub fn words(self) -> &'static str {
         match self {
             Column::Number => "number",
@@ -128,7 +128,7 @@ impl Column {
         }
     }
 
-    /// The columns that fit into such a width.
+    /// Returns the columns that fit into this width.
     pub fn fitting(width: usize) -> impl Iterator<Item = Column> {
         let mut left = width;
         Column::ALL.into_iter().take_while(move |column| {
@@ -139,17 +139,17 @@ impl Column {
     }
 }
 
-/// In which order the shards are shown.
+/// The order of the shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sort {
-    /// By which column.
+    /// The column.
     pub column: Column,
-    /// The other way round: the least interesting first.
+    /// Reverses the order: the least interesting first.
     pub is_reversed: bool,
 }
 
 impl Sort {
-    /// Sorts by the next column, or by the one before.
+    /// Sorts by the column `by` places further.
     pub fn turn(&mut self, by: isize) {
         let count = Column::ALL.len() as isize;
         let at = Column::ALL.iter().position(|column| *column == self.column).unwrap_or(0) as isize;
@@ -157,7 +157,7 @@ impl Sort {
         self.is_reversed = false;
     }
 
-    /// The order in words. Where more is worse, most comes first.
+    /// Returns the order in words. If more is worse, most comes first.
     pub fn words(self) -> String {
         let first = if self.column.is_least_first() == self.is_reversed { "most" } else { "least" };
         match (self.column, self.is_reversed) {
@@ -185,7 +185,7 @@ pub struct Shards {
     pub columns: Option<Box<ShardColumns>>,
 }
 
-/// One shard of them.
+/// One shard.
 #[derive(Clone, Copy, Debug)]
 pub struct Shard<'a> {
     /// Its number.
@@ -195,7 +195,7 @@ pub struct Shard<'a> {
 }
 
 impl Shards {
-    /// The shards in this order; none from a node that does not have their figures.
+    /// Returns the shards in this order; none from a node without their figures.
     pub fn sorted(&self, sort: Sort) -> Vec<Shard<'_>> {
         let Some(columns) = &self.columns else { return Vec::new() };
         let shards = self.connections.iter().enumerate();
@@ -206,7 +206,7 @@ impl Shards {
         shards
     }
 
-    /// The shard that slept least, in a line; `None` from a node that does not have the figures.
+    /// Returns the shard that slept least, in a line; `None` from a node without the figures.
     pub fn busiest(&self) -> Option<String> {
         let sort = Sort { column: Column::Asleep, is_reversed: false };
         let shard = *self.sorted(sort).first()?;
@@ -226,7 +226,7 @@ impl Shards {
 }
 
 impl Shard<'_> {
-    /// Its figure in a column; `None` where the node does not have it.
+    /// Returns its figure in a column; `None` if the node does not have it.
     pub fn value(&self, column: Column) -> Option<f64> {
         let columns = self.columns;
         let number = |values: &[f64]| values.get(self.number).copied();
@@ -250,7 +250,7 @@ impl Shard<'_> {
         }
     }
 
-    /// The same as a text.
+    /// Returns its figure in a column as a text.
     pub fn text(&self, column: Column) -> String {
         let Some(value) = self.value(column) else { return NONE.into() };
         match column {
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(numbers(sort), [1, 2, 0]);
         sort.column = Column::Mailbox;
         assert_eq!((numbers(sort), sort.words()), (vec![2, 1, 0], "by mailbox, most first".into()));
-        // Where a figure is not there, that comes last; equal ones are in order.
+        // Shards without a figure come last; equal ones are in order.
         sort.column = Column::TurnP99;
         assert_eq!(numbers(sort), [1, 0, 2]);
         sort.column = Column::Bulk;

@@ -16,12 +16,12 @@ const PAGE: isize = 10;
 /// A view of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum View {
-    /// Tiles, and lists where there is space.
+    /// Tiles, and lists if the screen has space.
     #[default]
     Overview,
     /// Connections by transport.
     Transports,
-    /// Connections by shard, where their time goes, and what waits for them.
+    /// Connections by shard, with its time and its queues.
     Shards,
     /// The biggest and the busiest topics.
     Topics,
@@ -57,13 +57,13 @@ pub struct Data {
 /// The node can't be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Away {
-    /// Since when, in milliseconds since 1970.
+    /// When it became unreachable, in milliseconds since 1970.
     pub since_ms: u64,
-    /// Why the last attempt failed.
+    /// The error of the last attempt.
     pub error: AdminError,
 }
 
-/// An action that a key asks the screen's loop for.
+/// An action for the screen's loop, after a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// No action.
@@ -85,7 +85,7 @@ pub struct State {
     pub away: Option<Away>,
     /// The name of a topic or user that the user is typing.
     pub typed: Option<String>,
-    /// Whether the help is shown.
+    /// True while the help is shown.
     pub help: bool,
     /// How many lines the user has scrolled down.
     pub scroll: usize,
@@ -107,7 +107,7 @@ impl State {
         self.paused.as_deref().unwrap_or(&self.data)
     }
 
-    /// Returns what the node's kernel reports, if that is known.
+    /// Returns the kernel's report, if it is known.
     pub fn kernel(&self) -> Option<&KernelReport> {
         self.data().tops.as_ref()?.as_ref().ok()?.kernel.as_deref()
     }

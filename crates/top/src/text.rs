@@ -72,7 +72,7 @@ fn connections(rows: &mut Rows, node: &Node, sample: &Sample) {
     rows.add("disconnects", format!("{}{reasons}", per_second(figures.closed)));
 }
 
-/// What the node has of MQTT clients; `None` where it has nothing.
+/// Returns the node's figures about MQTT clients; `None` if they are all 0.
 pub fn mqtt(sample: &Sample) -> Option<String> {
     let clients = sample.transports.get("mqtt").copied().unwrap_or_default();
     let [away, retained] = [sample.figures.mqtt_away, sample.figures.mqtt_retained];
@@ -121,12 +121,12 @@ fn kernel(rows: &mut Rows, report: &KernelReport) {
     }
 }
 
-/// What is shown in place of findings where there are none.
+/// Returns the text in place of findings if the report has none.
 pub fn no_findings(report: &KernelReport) -> String {
     format!("nothing dropped and nothing short in the last {}", duration(report.seconds))
 }
 
-/// How long ago something happened last, to stand behind it.
+/// Returns the time since a finding happened last, to follow it.
 pub fn ago(finding: &Finding) -> String {
     finding.seconds_ago.map_or(String::new(), |ago| format!(" ({} ago)", duration(ago)))
 }

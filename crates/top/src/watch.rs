@@ -18,9 +18,9 @@ const TOPS_EVERY: Duration = Duration::from_secs(5);
 const DETAILS_EVERY: Duration = Duration::from_secs(2);
 /// Topics in a list.
 const TOPICS: usize = 40;
-/// Connections of a topic or user that are listed.
+/// Connections in the list of a topic or user.
 pub const MEMBERS_MAX: usize = 100;
-/// Messages that are listed.
+/// Messages in the list.
 const MESSAGES: usize = 20;
 
 /// The name of a topic or a user, with `@` before a user's.
@@ -28,7 +28,7 @@ const MESSAGES: usize = 20;
 pub struct Subject(pub String);
 
 impl Subject {
-    /// The user, if it is one.
+    /// Returns the user, if the subject is a user.
     pub fn user(&self) -> Option<&str> {
         self.0.strip_prefix('@')
     }
@@ -161,7 +161,7 @@ fn poll_topics(mut admin: Admin, inspected: &Receiver<Option<Subject>>, updates:
     }
 }
 
-/// Requests the topics on top, the slowest connections, who does most, and what the kernel reports.
+/// Requests the top topics, the slowest connections, the noisiest users, addresses and keys, and the kernel's report.
 ///
 /// # Errors
 /// If the node can't be reached or does not respond as expected.
@@ -171,7 +171,7 @@ pub fn tops(admin: &mut Admin) -> Result<Tops, AdminError> {
         Ok(top.topics)
     };
     let (biggest, busiest) = (by("members")?, by("messages")?);
-    // An older node doesn't know.
+    // An older node doesn't have these.
     let by_deliveries = by("deliveries").unwrap_or_default();
     let by_bytes = by("bytes").unwrap_or_default();
     let slowest = admin.get(&format!("/api/slowest?limit={TOPICS}")).ok();

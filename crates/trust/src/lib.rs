@@ -1,4 +1,4 @@
-//! Whose certificates a client accepts of servers: those of the host's authorities, those in a file, or all.
+//! Which certificates of servers a client accepts: those of the host's authorities, those in a file, or all.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 use verify::{Accepted, Verifier};
 
-/// Whose certificates clients trust.
+/// The certificates that clients trust.
 #[derive(Clone, Copy, Debug)]
 pub enum Trust<'a> {
     /// Those of the authorities that this machine trusts.
@@ -25,7 +25,7 @@ pub enum Trust<'a> {
     Any,
 }
 
-/// Why nothing can be trusted.
+/// Why no certificate can be trusted.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
     /// The host has no authorities.
@@ -72,7 +72,7 @@ pub fn client_config(trust: Trust<'_>) -> Result<ClientConfig, TrustError> {
 
 fn system(provider: Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, TrustError> {
     let mut roots = RootCertStore::empty();
-    // The client refuses a server whose authority stands in a file that can't be read.
+    // If an authority's file can't be read, the client rejects the servers of that authority.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         return Err(TrustError::NoAuthorities);

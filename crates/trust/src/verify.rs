@@ -15,16 +15,16 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 pub(super) enum Accepted {
     /// Those of the authorities in a file, and the certificates in the file themselves.
     ///
-    /// rustls alone would refuse a self-signed certificate as `openssl req -x509` makes it: it says that it is an
-    /// authority's, and an authority's is no server's.
+    /// rustls alone would reject a self-signed certificate as `openssl req -x509` makes it: the certificate is
+    /// marked as an authority's, and such a one is no server's.
     Listed { chains: Arc<WebPkiServerVerifier>, certificates: Vec<CertificateDer<'static>> },
     /// INSECURE: every certificate, for any host and of any time. Anyone between the client and the server can read and
     /// change all bytes.
     Any,
 }
 
-/// Verifies a server's certificate by a rule, and in each case that the server has the certificate's key. So a handshake
-/// costs as much whatever the rule is.
+/// Verifies a server's certificate by a rule, and in each case that the server has the certificate's key. So a
+/// handshake costs the same under every rule.
 #[derive(Debug)]
 pub(super) struct Verifier {
     pub accepted: Accepted,

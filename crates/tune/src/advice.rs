@@ -10,18 +10,18 @@ use crate::host::Host;
 use crate::useless::{self, Useless};
 use crate::want::Want;
 
-/// The advice for a host: how many connections it can hold, and what to change.
+/// The advice for a host: how many connections it can serve, and what to change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Advice {
-    /// The connections that the host is to hold.
+    /// The connections that the host must serve.
     pub want: Want,
     /// A description of the host in one line.
     pub host: String,
-    /// Whether the host holds them as it is: no finding is a [`Level::Must`].
+    /// True if the host serves them without a change: no finding is a [`Level::Must`].
     pub fits: bool,
-    /// How many it holds as it is; absent if no bound could be read.
+    /// How many it serves without a change; absent if no bound could be read.
     pub holds: Option<Bound>,
-    /// How many it would hold with every remedy that is a setting.
+    /// How many it would serve with every remedy that is a setting.
     pub holds_after: Option<Bound>,
     /// All findings, the most important first.
     pub findings: Vec<Finding>,
@@ -29,7 +29,7 @@ pub struct Advice {
     pub useless: Vec<Useless>,
     /// The memory that the connections need.
     pub estimate: Estimate,
-    /// How many shards the server would start on the host as it is.
+    /// How many shards the server would start on the host without a change.
     pub shards: u64,
     /// The limit on open files for the server's systemd unit.
     pub nofile: u64,

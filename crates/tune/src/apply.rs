@@ -16,7 +16,7 @@ pub struct Applied {
     pub sysctl: Sysctl,
     /// Its value before; absent if it could not be read.
     pub before: Option<String>,
-    /// Why it was not set and what to do; absent if it was set.
+    /// The reason why it was not set, with advice; absent if it was set.
     pub error: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! The limits of control groups. Any ancestor of the process's group may have a limit. Where a
-//! container hides the ancestors, the root that it sees has the limit.
+//! The limits of control groups. Any ancestor of the process's group may have a limit. If a container hides the
+//! ancestors, the root that it sees has the limit.
 
 use std::path::Path;
 

@@ -11,7 +11,7 @@ use crate::finding::Finding;
 use crate::host::Host;
 use crate::want::Want;
 
-/// Runs all checks. Their order is the one in which readers see them.
+/// Runs all checks. The output has their order.
 pub(crate) fn all(host: &Host, want: &Want) -> Vec<Finding> {
     let groups = [
         memory::all(host, want),

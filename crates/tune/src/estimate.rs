@@ -16,9 +16,9 @@ pub mod cost {
     pub const GENERATOR_PER_CONNECTION: u64 = 64;
     /// The kernel's smallest buffer for a short message that is sent and not yet read.
     pub const MESSAGE_IN_FLIGHT: u64 = 1_024;
-    /// One connection in so many has a message in flight at a time. A broadcast to a million takes
-    /// seconds, and a client reads its message within a round trip. So most clients have read it
-    /// before the last ones get it, and a quarter at once is a bad moment rather than the mean.
+    /// One connection in this many has a message in flight at a time. A broadcast to a million takes seconds, and a
+    /// client reads its message within a round trip. So most clients have read it before the last ones get it, and a
+    /// quarter at once is a bad moment rather than the mean.
     pub const IN_FLIGHT_SHARE: u64 = 4;
     /// A shard with its thread, tables and ring.
     pub const SHARD: u64 = 200_000;
@@ -39,12 +39,12 @@ pub(crate) const SHARDS_MAX: u64 = 1_000;
 /// The number of threads that are no shards, rounded up.
 pub(crate) const OTHER_THREADS: u64 = 16;
 
-/// How many connections one descriptor table holds.
+/// How many connections one descriptor table has capacity for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Table {
     /// The most connections.
     pub capacity: u64,
-    /// The connections that the server plans for. They leave space for the listener's queue.
+    /// The connections that the server plans for. They leave capacity for the listener's queue.
     pub planned: u64,
 }
 
@@ -56,13 +56,13 @@ impl Table {
         Table { capacity, planned: capacity - u64::from(want.backlog).min(capacity / 8) }
     }
 
-    /// Returns the limit on open files with which one table is planned for so many connections.
+    /// Returns the limit on open files with which the server plans one table for this many connections.
     pub fn nofile_for(connections: u64, want: &Want) -> u64 {
         connections.saturating_add(u64::from(want.backlog)).saturating_add(OWN_DESCRIPTORS)
     }
 }
 
-/// Returns how many shards the server starts on this host for so many connections.
+/// Returns how many shards the server starts on this host for this many connections.
 pub(crate) fn shards(host: &Host, want: &Want, connections: u64) -> u64 {
     let cores = host.cpus.unwrap_or(1).clamp(1, SHARDS_MAX);
     let planned = match (host.private_tables, host.nofile_hard) {

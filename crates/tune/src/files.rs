@@ -28,8 +28,8 @@ pub fn sysctl_drop_in(advice: &Advice) -> String {
     text
 }
 
-/// Appends a comment in lines of about 90 columns. It treats control characters as blanks, since a
-/// recorded host may hold any, and none may end the comment early.
+/// Appends a comment in lines of about 90 columns. It treats control characters as blanks, since a recorded host may
+/// contain any, and none may end the comment early.
 fn comment(text: &mut String, words: &str) {
     let mut width = usize::MAX / 2;
     let blank = |c: char| c.is_whitespace() || c.is_control();
@@ -48,12 +48,12 @@ fn comment(text: &mut String, words: &str) {
     text.push('\n');
 }
 
-/// The folders of units that aren't there for every user, and what a unit of ours does about each.
+/// Folders that a unit's user may not see, or that do not last; the unit adapts its sandbox to a binary in them.
 const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
 const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 
-/// Returns a systemd unit that runs the server `binary` with limits for the wanted connections. It
-/// needs systemd 250 or later, and nothing else: configuration and key are read where they are there.
+/// Returns a systemd unit that runs the server `binary` with limits for the wanted connections. It needs systemd 250
+/// or later, and nothing else: the configuration and the key are optional.
 pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
     let connections = advice.want.connections;
     let elsewhere = match below(binary, &[&HOMES[..], &TEMPORARY[..]].concat()) {
@@ -103,18 +103,18 @@ const PACKAGE_NOFILE: u64 = 1 << 20;
 /// The connections for which that unit has time to stop.
 const PACKAGE_CONNECTIONS: u64 = 1_000_000;
 
-/// What differs between units.
+/// The parts that differ between units.
 struct UnitVariant<'a> {
     /// The first lines, each a comment.
     head: &'a str,
-    /// More flags of the server, each with a space behind it.
+    /// More flags of the server, each followed by a space.
     flags: &'a str,
     /// The lines that name the user.
     user: &'a str,
-    /// Who reads the settings: lines of a comment.
+    /// The lines of a comment about the readers of the settings.
     readers: &'a str,
     nofile: u64,
-    /// The connections that the kernel has to close at the end.
+    /// The connections that the kernel must close at the end.
     connections: u64,
 }
 
@@ -123,7 +123,7 @@ fn unit(binary: &Path, variant: &UnitVariant) -> String {
     let program = quoted(binary);
     // The kernel takes about as long to close the connections as to open them.
     let stop_seconds = 30 + connections / 50_000;
-    // Two processes share them during an upgrade.
+    // Two processes share the limit during an upgrade.
     let tasks = 2 * (64 + crate::estimate::SHARDS_MAX);
     let home = if below(binary, &HOMES) { "read-only" } else { "yes" };
     let private_tmp = if below(binary, &TEMPORARY) { "no" } else { "yes" };
@@ -179,14 +179,14 @@ fn unit(binary: &Path, variant: &UnitVariant) -> String {
     )
 }
 
-/// What is said of a binary that the unit's user may not be able to run, or that will not stay.
+/// The comment about a binary that the unit's user may not be able to run, or that will not stay.
 const ELSEWHERE: &str = "\
 # This binary is where the unit's user may not look, or where it will not stay. Better: install it as
 # /usr/local/bin/throng and run that one's throng tune --systemd.
 ";
 
-/// The sandbox of the unit. It allows io_uring and unshare(CLONE_FILES), which the server needs:
-/// @system-service holds both, and RestrictNamespaces checks only the flags for namespaces.
+/// The sandbox of the unit. It allows io_uring and unshare(CLONE_FILES), which the server needs: @system-service
+/// contains both, and RestrictNamespaces checks only the flags for namespaces.
 const SANDBOX: &str = "\
 # What the server doesn't need is taken from it. @system-service holds io_uring and unshare(2).
 USER

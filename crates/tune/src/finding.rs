@@ -1,4 +1,4 @@
-//! What a check finds, and what to do about it.
+//! The results of checks, with remedies.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,17 +7,17 @@ use crate::host::Host;
 /// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What was checked: a sysctl's name where it is one.
+    /// The name of the check: a sysctl's name if it checks one.
     pub name: String,
     /// The current value.
     pub fact: String,
-    /// What that means for the wanted connections.
+    /// The meaning of the value for the wanted connections.
     pub meaning: String,
-    /// How important it is.
+    /// Its importance.
     pub level: Level,
-    /// The most connections that it allows, where it bounds them.
+    /// The most connections that it allows, if it bounds them.
     pub bound: Option<u64>,
-    /// What to do about it.
+    /// The remedy, if it has one.
     pub remedy: Option<Remedy>,
 }
 
@@ -35,12 +35,12 @@ pub enum Level {
     Good,
 }
 
-/// What to do about a finding.
+/// A remedy for a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remedy {
     /// A command line, or a part of one.
     pub command: String,
-    /// Where to run it, if not on this host.
+    /// The place to run it, if not this host.
     pub place: Option<String>,
     /// The setting that it changes, if it changes one.
     pub sysctl: Option<Sysctl>,

@@ -60,7 +60,7 @@ pub struct Host {
     pub cpus: Option<u64>,
     /// The kind of container: `docker`, `podman`, `kubernetes`, `lxc`.
     pub container: Option<String>,
-    /// Whether /proc/sys is mounted read-only, as it is in containers.
+    /// True if /proc/sys is mounted read-only, as it is in containers.
     pub sysctl_read_only: Option<bool>,
     /// `MemTotal`.
     pub memory_total_bytes: Option<u64>,
@@ -76,9 +76,9 @@ pub struct Host {
     pub nofile_soft: Option<u64>,
     /// The hard limit on open files; "unlimited" is `u64::MAX`.
     pub nofile_hard: Option<u64>,
-    /// Whether a thread may have a descriptor table of its own.
+    /// True if a thread may have a descriptor table of its own.
     pub private_tables: Option<bool>,
-    /// Whether the kernel allows a ring like the server's.
+    /// The kernel's response to a ring like the server's.
     pub io_uring: Option<IoUring>,
     /// The active word in /sys/kernel/mm/transparent_hugepage/enabled.
     pub transparent_hugepage: Option<String>,
@@ -135,7 +135,7 @@ impl Host {
         self.sysctl(key)?.split_whitespace().next()?.parse().ok()
     }
 
-    /// Returns a count of objects in use; `None` also if no machine could have so many.
+    /// Returns a count of objects in use; `None` also if no machine could have this many.
     pub(crate) fn in_use(&self, key: &str) -> Option<u64> {
         self.number(key).filter(|count| *count < 1 << 40)
     }

@@ -1,4 +1,4 @@
-//! Advice for a host: how many connections it can hold, and what to change for more.
+//! Advice for a host: how many connections it can serve, and what to change for more.
 //!
 //! [`Host::read`] only collects facts. A fact that the host or a container hides is absent.
 //! [`advise`] only evaluates facts, so it works for a host recorded as JSON as well. The advice becomes

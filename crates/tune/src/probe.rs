@@ -22,7 +22,7 @@ pub enum IoUring {
 /// have these flags, so it can't use a kernel that lacks one of them.
 const RING_FLAGS: u32 = 1 << 4 | 1 << 12 | 1 << 13;
 
-/// `struct io_uring_params`, of which only the flags matter here.
+/// `struct io_uring_params`; only its flags matter here.
 #[repr(C)]
 #[derive(Default)]
 struct RingParameters {
@@ -53,7 +53,7 @@ pub(crate) fn io_uring() -> Option<IoUring> {
     Some(IoUring::Allowed)
 }
 
-/// Tries what a shard does: a thread that ends at once unshares the descriptor table.
+/// Tries a shard's own call: a thread that ends at once unshares the descriptor table.
 pub(crate) fn private_tables() -> Option<bool> {
     let thread = std::thread::Builder::new().spawn(|| {
         // SAFETY: this thread opens, closes and owns no descriptor in its copy of the table.

@@ -14,12 +14,11 @@ const INDENT: usize = 9;
 
 /// Returns the advice as indented JSON.
 pub fn json(advice: &Advice) -> String {
-    // The advice holds texts and numbers only, so this can't fail.
+    // The advice contains texts and numbers only, so this can't fail.
     serde_json::to_string_pretty(advice).unwrap_or_default()
 }
 
-/// Returns the advice as text for a terminal: the verdict first, then the findings, the most important
-/// first.
+/// Returns the advice as text for a terminal: the result first, then the findings, the most important first.
 pub fn text(advice: &Advice, color: bool) -> String {
     let mut out = Out { text: String::new(), color };
     let asked = count(advice.want.connections);
@@ -160,7 +159,7 @@ impl Out {
         }
     }
 
-    /// Whether they fit, how many the host holds, and what to do.
+    /// Writes whether the connections fit, how many the host can serve, and what to do.
     fn verdict(&mut self, advice: &Advice) {
         let asked = count(advice.want.connections);
         let (level, word) = match advice.fits {
@@ -185,7 +184,7 @@ impl Out {
     }
 }
 
-/// What to do where the connections fit.
+/// Returns what to do if the connections fit.
 fn advised(advice: &Advice) -> String {
     let advised = |finding: &&Finding| finding.level == Level::Advise;
     match advice.findings.iter().filter(advised).count() {
@@ -194,7 +193,7 @@ fn advised(advice: &Advice) -> String {
     }
 }
 
-/// What to do where they don't. A command has no full stop behind it.
+/// Returns what to do if they don't fit. No full stop follows a command.
 fn needed(advice: &Advice) -> String {
     let is_must = |finding: &&Finding| finding.level == Level::Must;
     let musts: Vec<&Finding> = advice.findings.iter().filter(is_must).collect();
@@ -226,7 +225,7 @@ fn capital(text: &str) -> String {
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
-/// Replaces control characters. A recorded host may hold any text, and none may control the terminal.
+/// Replaces control characters. A recorded host may contain any text, and none may control the terminal.
 fn plain(text: &str) -> String {
     text.replace(|c: char| c.is_control(), " ")
 }

@@ -10,14 +10,14 @@ use crate::want::Want;
 pub struct Useless {
     /// The recommended setting.
     pub setting: String,
-    /// Why it is useless or harmful.
+    /// The reason why it is useless or harmful.
     pub why: String,
     /// The value on this host, if the host follows the recommendation.
     pub here: Option<String>,
 }
 
-/// The setting that shows whether a host follows the recommendation, the recommendation, and why not
-/// to follow it.
+/// The setting that shows whether a host follows the recommendation, the recommendation, and the reason not to follow
+/// it.
 type Line = (&'static str, &'static str, &'static str);
 
 const OLD_ADVICE: &[Line] = &[

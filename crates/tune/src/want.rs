@@ -1,14 +1,14 @@
-//! What is asked of a host.
+//! The connections that a host must serve.
 
 use serde::{Deserialize, Serialize};
 
-/// The connections that the host is to hold.
+/// The requirements for the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Want {
     /// Connections at a time.
     pub connections: u64,
-    /// The load generator runs on this host too. Then the kernel holds both ends of each connection,
-    /// and the generator needs source ports.
+    /// The load generator runs on this host too. Then the kernel has both ends of each connection, and the generator
+    /// needs source ports.
     pub both_ends: bool,
     /// The server's `socket.backlog`: how many connections may wait to be accepted by each shard.
     pub backlog: u32,
@@ -17,7 +17,7 @@ pub struct Want {
 }
 
 impl Want {
-    /// Returns the wish for so many connections from other hosts, to a server with default settings.
+    /// Returns the requirement of this many connections from other hosts, to a server with default settings.
     pub fn new(connections: u64) -> Want {
         Want { connections, both_ends: false, backlog: 4_096, send_buffer_bytes: 64 << 10 }
     }

@@ -50,7 +50,7 @@ fn command<'a>(advice: &'a Advice, name: &str) -> &'a str {
     &finding.remedy.as_ref().expect("a remedy").command
 }
 
-/// Host, wanted connections, whether they fit, how many it holds, and the finding that sets the bound.
+/// Host, wanted connections, whether they fit, how many it can serve, and the finding that sets the bound.
 type Expected = (&'static str, u64, bool, u64, &'static str);
 
 const CONNTRACK: &str = "net.netfilter.nf_conntrack_max";
@@ -72,7 +72,7 @@ const SERVER: [Expected; 21] = [
     ("firecracker-24gib", 10_000, true, 2_302_656, TCP_MEM),
     ("firecracker-24gib", 1_000_000, true, 2_302_656, TCP_MEM),
     ("firecracker-24gib", 3_000_000, false, 2_302_656, TCP_MEM),
-    // The kernel rejects clients behind NAT, however few there are.
+    // The kernel rejects clients behind NAT, however few connect.
     ("old-articles", 10_000, false, 370_800, TCP_MEM),
     ("old-articles", 1_000_000, false, 370_800, TCP_MEM),
     ("old-articles", 3_000_000, false, 370_800, TCP_MEM),

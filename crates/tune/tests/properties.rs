@@ -77,7 +77,7 @@ prop_compose! {
     }
 }
 
-/// An input that fails is kept beside this file, to be committed.
+/// Proptest stores a failing input beside this file, to be committed.
 fn config(cases: u32) -> ProptestConfig {
     let file = FileFailurePersistence::Direct("tests/properties.regressions");
     ProptestConfig {

@@ -1,15 +1,15 @@
-//! Why TLS with a server fails, and what helps.
+//! The reasons why TLS with a server fails, with advice.
 
 use std::fmt;
 
 use rustls::{AlertDescription, CertificateError, Error};
 
-/// Why TLS with a server fails.
+/// The reason why TLS with a server fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TlsFailure {
     /// No trusted authority has signed the server's certificate.
     UnknownAuthority,
-    /// The server's certificate does not have the name by which the server is called.
+    /// The server's certificate does not have the name in the server's URL.
     OtherName,
     /// The server's certificate has expired.
     Expired,
@@ -30,11 +30,11 @@ pub enum TlsFailure {
 }
 
 impl TlsFailure {
-    /// Returns the failure that an error of rustls means.
+    /// Returns the failure for an error of rustls.
     pub fn of(error: &Error) -> Self {
         match error {
             Error::InvalidCertificate(error) => match error {
-                // The second is of an authority that has the name of a trusted one and another key.
+                // The second means an authority with the name of a trusted one and another key.
                 CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                     TlsFailure::UnknownAuthority
                 }
@@ -46,7 +46,7 @@ impl TlsFailure {
                 CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
                     TlsFailure::NotYetValid
                 }
-                // A self-signed certificate says that it is an authority's.
+                // A self-signed certificate claims to be an authority's.
                 CertificateError::Other(inner) if inner.0.to_string() == "CaUsedAsEndEntity" => {
                     TlsFailure::UnknownAuthority
                 }

@@ -1,4 +1,4 @@
-//! The client's side of TLS: the certificates that a client trusts, and why a handshake fails.
+//! The client's side of TLS: the certificates that a client trusts, and the reasons why a handshake fails.
 //!
 //! A client never resumes a session, so that each connection of a load generator costs the server a full handshake.
 
@@ -20,7 +20,7 @@ pub use failure::TlsFailure;
 use crate::http::{Connection, Layer};
 use crate::url::Url;
 
-/// The configuration by which clients speak TLS. A clone shares it with its original.
+/// The TLS configuration of clients. A clone shares it with its original.
 #[derive(Clone, Debug)]
 pub struct Tls(Arc<ClientConfig>);
 
@@ -28,7 +28,7 @@ impl Tls {
     /// Reads the certificates that clients trust.
     ///
     /// # Errors
-    /// If there are none.
+    /// If it finds none.
     pub fn new(trust: Trust<'_>) -> Result<Self> {
         let config = trust::client_config(trust).map_err(|error| match error {
             TrustError::NoAuthorities => {
@@ -41,7 +41,7 @@ impl Tls {
         Ok(Self(Arc::new(config)))
     }
 
-    /// The configuration for rustls, for clients that do their own I/O.
+    /// Returns the configuration for rustls, for clients that do their own I/O.
     pub fn config(&self) -> Arc<ClientConfig> {
         self.0.clone()
     }
@@ -57,7 +57,7 @@ impl Tls {
         UnbufferedClientConnection::new(self.0.clone(), name)
     }
 
-    /// The layer for blocking connections to a server; `None` where it speaks no TLS.
+    /// Returns the layer for blocking connections to a server; `None` if the server has no TLS.
     ///
     /// # Errors
     /// If no certificate can have the server's name.
@@ -76,7 +76,7 @@ impl Tls {
     }
 }
 
-/// The name that a server's certificate must have.
+/// Returns the name that a server's certificate must have.
 ///
 /// # Errors
 /// If no certificate can have it.
@@ -86,7 +86,7 @@ pub fn server_name(url: &Url) -> Result<ServerName<'static>> {
         .with_context(|| format!("{name}: no certificate can have this name"))
 }
 
-/// Returns the error of a handshake, with what helps.
+/// Returns the error of a handshake, with advice.
 fn explained(error: io::Error) -> anyhow::Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match (inner, error.kind()) {

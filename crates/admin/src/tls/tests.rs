@@ -14,7 +14,7 @@ struct Signed {
     key: KeyPair,
 }
 
-/// What a certificate says.
+/// The contents of a certificate.
 struct Says {
     name: &'static str,
     is_authority: bool,
@@ -98,7 +98,7 @@ fn certificates_of_the_named_authority_are_trusted_and_no_others() {
     assert_eq!(handshake(&Tls::new(Trust::Any).unwrap(), &server), Ok(()));
 }
 
-/// As `openssl req -x509` makes them, which says that they are an authority's.
+/// `openssl req -x509` makes such certificates, which claim to be an authority's.
 #[test]
 fn a_certificate_in_the_file_is_trusted_itself() {
     let other = pem(&GOOD.signed().1);

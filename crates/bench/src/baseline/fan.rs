@@ -14,7 +14,7 @@ use flood::clock::now_ns;
 /// Sends in one batch, and entries of the submission queue.
 const BATCH: usize = 512;
 
-/// Returns an event of so many bytes in all, or of the fewest that hold the marker.
+/// Returns an event of this many bytes in all, or of the fewest that contain the marker.
 pub(super) fn message(bytes: usize) -> Vec<u8> {
     const AROUND: usize = "data: \n\n".len();
     let payload = payload(Kind::Counted, now_ns(), bytes.saturating_sub(AROUND));
@@ -62,7 +62,7 @@ fn write_each(sockets: &[OwnedFd], message: &[u8]) -> u64 {
         as u64
 }
 
-/// Does the same for up to [`BATCH`] sockets with one system call.
+/// Sends to up to [`BATCH`] sockets with one system call. Returns how many accepted the whole message.
 fn send_batch(ring: &mut IoUring, sockets: &[OwnedFd], message: &[u8]) -> Result<u64> {
     {
         let mut queue = ring.submission();

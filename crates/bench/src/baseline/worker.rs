@@ -1,4 +1,4 @@
-//! One event loop of a bare server. It only accepts, reads and answers.
+//! One event loop of a bare server. It only accepts, reads and replies.
 
 #![expect(unsafe_code, reason = "a promise about the descriptors of a thread")]
 
@@ -19,7 +19,7 @@ use super::{FanoutResult, Sender};
 
 /// Events fetched at once, and connections accepted in one turn of the loop.
 const EVENTS: usize = 512;
-/// Bytes of an answer, about as many as Throng's.
+/// Bytes of a response, about as many as Throng's.
 const ANSWER_BYTES: usize = 150;
 const BACKLOG: i32 = 4_096;
 
@@ -48,7 +48,7 @@ impl Worker {
     }
 }
 
-/// Starts a loop. It reports to `ready` once it listens, or why it can't.
+/// Starts a loop. It reports to `ready` once it listens, or the reason why it can't.
 pub(super) fn start(
     address: SocketAddrV4,
     sender: Sender,
@@ -84,7 +84,7 @@ struct Loop {
     jobs: Receiver<Job>,
     fan: Fan,
     connections: Vec<OwnedFd>,
-    /// Place in `connections`, by descriptor number.
+    /// Index in `connections`, by descriptor number.
     indexes: Vec<u32>,
     buffer: Box<[u8]>,
     answer: Vec<u8>,
@@ -187,7 +187,7 @@ impl Loop {
         let flags = rustix::net::RecvFlags::empty();
         match recv(connection, &mut *self.buffer, flags) {
             Ok((1.., _)) => {
-                // The buffer of a new connection holds an answer of 150 bytes.
+                // The buffer of a new connection has capacity for a response of 150 bytes.
                 let _ = rustix::io::write(connection, &self.answer);
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
@@ -212,7 +212,7 @@ impl Loop {
     }
 }
 
-/// The head of an event stream, filled up to [`ANSWER_BYTES`].
+/// Returns the head of an event stream, filled up to [`ANSWER_BYTES`].
 fn answer() -> Vec<u8> {
     let begin = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n\
                  X-Fill: ";

@@ -1,7 +1,6 @@
-//! Parses as much of an answer as a crowd needs: the status, the head's end, and the frame bounds of
-//! a WebSocket.
+//! Parses as much of a response as a crowd needs: the status, the head's end, and the frame bounds of a WebSocket.
 
-/// The state of parsing an answer's head. It takes two bytes, and the stream may be split anywhere.
+/// The state of parsing a response's head. It takes two bytes, and the stream may be split anywhere.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Head {
     /// Bytes of the status line seen, up to the status's end.
@@ -15,7 +14,7 @@ pub(super) struct Head {
 pub(super) enum HeadStep<'a> {
     /// The head is incomplete.
     Partial,
-    /// The head is complete, with the expected status. Holds the bytes that follow it.
+    /// The head is complete, with the expected status. Contains the bytes that follow it.
     Complete(&'a [u8]),
     /// The status is another one; 0 if it did not arrive in one piece.
     WrongStatus(u16),
@@ -56,7 +55,7 @@ impl Head {
 }
 
 impl Head {
-    /// The same of an answer that is always these bytes.
+    /// Parses a response that is always these bytes.
     pub(super) fn step_exact<'a>(&mut self, chunk: &'a [u8], answer: &[u8]) -> HeadStep<'a> {
         let rest = &answer[usize::from(self.seen).min(answer.len())..];
         let bytes = rest.len().min(chunk.len());
@@ -107,8 +106,8 @@ impl Frames {
         pings
     }
 
-    /// Processes a chunk of MQTT packets (3.1.1, section 2 and 3.3). Appends a PUBACK for each PUBLISH of QoS
-    /// 1 that began in it, whose topic and length fit into the header: three bytes, and below 16 KiB.
+    /// Processes a chunk of MQTT packets (3.1.1, section 2 and 3.3). Appends a PUBACK for each PUBLISH of QoS 1 that
+    /// began in it. Its topic and length must fit into the header: three bytes, and below 16 KiB.
     pub(super) fn acknowledge(&mut self, mut chunk: &[u8], out: &mut Vec<u8>) {
         const PUBLISH: u8 = 3;
         while !chunk.is_empty() {
@@ -127,7 +126,7 @@ impl Frames {
             if is_acknowledged {
                 let Some(topic) = header.get(at..at + 2) else { continue };
                 let id = at + 2 + usize::from(u16::from_be_bytes([topic[0], topic[1]]));
-                // A longer topic is not one of a bench.
+                // No bench has a longer topic.
                 if id + 2 <= self.header.len() {
                     let Some(id) = header.get(id..id + 2) else { continue };
                     out.extend_from_slice(&[0x40, 2, id[0], id[1]]);
@@ -151,7 +150,7 @@ impl Frames {
     }
 }
 
-/// The remaining length of a packet, and how many bytes of it and before it there are.
+/// Returns the remaining length of a packet, and how many bytes of the header end with that length.
 fn packet_length(header: &[u8]) -> Option<(u32, usize)> {
     let mut length = 0;
     for (at, byte) in header.iter().enumerate().skip(1) {

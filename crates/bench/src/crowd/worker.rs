@@ -29,17 +29,17 @@ use flood::source::{bind_address_without_port, source_address};
 const READ_BYTES: usize = 64 * 1024;
 /// Events fetched at once.
 const EVENTS: usize = 512;
-/// How long the thread waits for events. A stop may wait so long.
+/// How long the thread waits for events. A stop may wait this long.
 const STOP_POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// A pong without payload, masked with zeros (RFC 6455 section 5.5.3). The server's heartbeat
-/// pings have none either.
+/// A pong without payload, masked with zeros (RFC 6455 section 5.5.3). The server's heartbeat pings have no payload
+/// either.
 const PONG: &[u8] = &[0x8a, 0x80, 0, 0, 0, 0];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Has not written its request yet.
     Connecting,
-    /// Waits for its answer.
+    /// Waits for its response.
     Requested,
     /// Open.
     Open,
@@ -79,7 +79,7 @@ struct Worker<'a> {
     connections: Vec<Connection>,
     /// The number of the connection with index 0. Each attempt gets an index, failed or not.
     first: usize,
-    /// Numbers that are not opened yet.
+    /// Numbers without an attempt yet.
     numbers: Range<usize>,
     in_flight: usize,
     request: Vec<u8>,
@@ -169,7 +169,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Connects, and writes the request if that succeeds at once, as it often does on loopback.
+    /// Connects, and writes the request if the connect succeeds at once, as it often does on loopback.
     fn begin(&self, number: usize, index: usize) -> rustix::io::Result<(OwnedFd, Stage)> {
         let socket = socket_with(
             AddressFamily::INET,
@@ -198,7 +198,7 @@ impl Worker<'_> {
         Ok((socket, stage))
     }
 
-    /// The request was written. The connection is open already if no answer is to be expected.
+    /// Called when the request was written. The connection is open already if the plan expects no response.
     fn request_written(&mut self, index: usize) {
         self.connections[index].stage = Stage::Requested;
         if self.plan.status.is_none() {
@@ -310,7 +310,7 @@ impl Worker<'_> {
             if let Some(socket) = &connection.socket
                 && !acknowledgements.is_empty()
             {
-                // What doesn't fit is lost, and the server waits for it: the bench counts that.
+                // An acknowledgement that doesn't fit is lost, and the server waits for it: the bench counts that.
                 let _ = send(socket, &acknowledgements, SendFlags::NOSIGNAL);
             }
             self.request = acknowledgements;

@@ -1,4 +1,4 @@
-//! A broker goes on where another one was.
+//! Tests that a new broker continues an old one.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ fn publish(broker: &Local, topic: &str, text: &str) {
     broker.publish(Publication::new(topic, Data::Text(text.into())), None).unwrap();
 }
 
-/// All that a broker says of a topic and a position.
+/// Describes all that a broker returns for a topic and a position.
 fn recent(broker: &Local, topic: &str, after: u64) -> String {
     let id = Position { epoch: broker.epoch(), offset: after };
     let found = broker.recent(&[(broker.hash(topic), topic)], Some(id));
@@ -67,7 +67,7 @@ fn a_broker_goes_on_where_another_was() {
     for seed in 0..40 {
         let mut random = Random::new(seed);
         let mut old = broker(1, started, 12);
-        // Each goes on for the one before.
+        // Each broker continues the one before.
         for generation in 2..5 {
             let new = broker(generation, started, 12);
             let (from, to) = (RecentPart::new(old.clone()), RecentPart::new(new.clone()));

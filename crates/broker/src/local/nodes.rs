@@ -1,4 +1,4 @@
-//! What comes from other nodes: their messages, and their members of groups that share messages.
+//! Inputs from other nodes: their messages, and their members of groups that share messages.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use super::{HistoryRoute, Local, Origin};
 use crate::{Append, Broker, GroupChanges, Options, Passed, PublishError, Routes};
 
 impl Local {
-    /// Groups whose members here have changed since the call before.
+    /// Returns the groups whose members here have changed since the last call.
     pub fn take_group_changes(&self) -> GroupChanges {
         self.router.take_group_changes()
     }
 
-    /// Another node has so many members of a group. What is no group's name is passed over.
+    /// Sets the number of members that another node has of a group. Ignores a name that is not a group's.
     pub fn set_group(&self, node: NodeId, group: &str, members: usize) {
         let is_group = matches!(of_filter(group), Some((Some(_), filter)) if !filter.is_empty());
         if is_group && self.relay.as_ref().is_some_and(|(own, _)| *own != node) {
@@ -22,17 +22,17 @@ impl Local {
         }
     }
 
-    /// Other nodes can't be reached for now, or can again: meanwhile members of this node get the messages of their groups.
+    /// Sets whether other nodes can't be reached; meanwhile members of this node get the messages of their groups.
     pub fn set_alone(&self, is_alone: bool) {
         self.router.set_alone(is_alone);
     }
 
-    /// Publishes what another node has published. It goes to the members here, and to no other node. Of the groups that
-    /// share it, those get it for which that node has chosen this one; of groups that it did not know, the message's
-    /// number decides, which is the same at each node.
+    /// Publishes a message of another node. It goes to the members here, and to no other node. Groups that share it
+    /// get it if that node has chosen this one for them; for groups that it did not know, the message's number
+    /// decides, which is the same at each node.
     ///
     /// # Errors
-    /// When a shard or the store is behind: no member has got it, and the caller tries again.
+    /// If a shard or the store is behind: no member has got it, and the caller tries again.
     pub fn publish_from_node(
         &self,
         publication: Publication,
@@ -44,7 +44,7 @@ impl Local {
         match self.history_route(&publication, false)? {
             HistoryRoute::None => self.pass_on(hash, publication, None, (false, origin)).map(drop),
             HistoryRoute::Bypass => self.pass_on(hash, publication, None, (true, origin)).map(drop),
-            // What another node appends to a log that all share comes by that log.
+            // A message that another node appends to a shared log arrives by that log.
             HistoryRoute::Append(_) if self.history.is_shared() => {
                 self.pass_on(hash, publication, None, (true, origin)).map(drop)
             }
@@ -64,11 +64,11 @@ impl Local {
         }
     }
 
-    /// Gives a message of another node to a member of a group here, and to no one else. Where there is none any more, it
-    /// passes to a node that it has not passed yet. False where no member gets it.
+    /// Passes a message of another node to a member of a group here alone. If this node has none any more, the
+    /// message passes to a node that it has not passed yet. Returns false if no member gets it.
     ///
     /// # Errors
-    /// When a shard is behind: no member has got it, and the caller tries again.
+    /// If a shard is behind: no member has got it, and the caller tries again.
     pub fn publish_to_group(
         &self,
         publication: Publication,
@@ -94,7 +94,7 @@ impl Local {
         Ok(self.router.pass_on(&message, &key, passed))
     }
 
-    /// Where a message goes at this node, beside its topic's members.
+    /// Finds the destinations of a message at this node, besides its topic's members.
     pub(super) fn routes_here(&self, topic: &str, origin: Origin<'_>) -> Routes {
         match origin {
             Origin::Here => self.router.routes_here(topic),
@@ -104,7 +104,7 @@ impl Local {
         }
     }
 
-    /// Gives a message to other nodes with members of groups that have left this one.
+    /// Passes a message to other nodes with members of groups that have left this one.
     pub(super) fn pass_left(&self, message: &Arc<Envelope>, left: &[Arc<FilterKey>]) {
         for key in left {
             self.pass_to_node(message, &key.name, &[]);

@@ -1,5 +1,5 @@
-//! A node's part in take-overs of MQTT clients: it tells other nodes which clients have connected here, and learns which
-//! have connected there. What has the later connect has the client: [`model::LogicalTime`] orders them.
+//! A node's part in take-overs of MQTT clients: it notifies other nodes of clients that connect here, and gets their
+//! notices. The node with the later connect has the client: [`model::LogicalTime`] orders them.
 
 use bytes::Bytes;
 use model::NodeId;
@@ -7,23 +7,23 @@ use model::NodeId;
 use super::Node;
 use crate::{ClientConnect, MqttEvent, Output, TooLarge};
 
-/// About how many bytes the connects of one packet have at the most.
+/// The approximate limit on bytes of connects in one packet.
 const PACKET_BYTES: usize = 32 << 10;
 
-/// What a connect takes in a packet besides its key, in bytes, at most.
+/// Bytes of a connect in a packet besides its key, at most.
 const CONNECT_BYTES: usize = 20;
 
-/// What a packet of connects has beside them, in bytes, at most.
+/// Bytes of a packet of connects besides them, at most.
 const HEAD_BYTES: usize = 128;
 
 impl Node {
-    /// The largest number of the logical clock that this node knows.
+    /// Returns the largest number of the logical clock that this node knows.
     pub fn clock_newest(&self) -> u64 {
         self.clock.newest()
     }
 
-    /// Tells other nodes of MQTT clients that have connected here: earlier connections of theirs end there. Also of those
-    /// whose connects another node may not know.
+    /// Notifies other nodes of MQTT clients that have connected here, so that they end earlier connections. Also of
+    /// clients whose connects another node may not know.
     pub fn publish_connects(&mut self, connects: Vec<ClientConnect>, now_us: u64) {
         let bytes_max = self.packet_bytes_max.saturating_sub(HEAD_BYTES).min(PACKET_BYTES);
         let (mut part, mut bytes) = (Vec::new(), 0);
@@ -47,7 +47,7 @@ impl Node {
         self.publish_mqtt_event(&event, TooLarge::Other, now_us);
     }
 
-    /// A message of the stream of MQTT has come.
+    /// Handles a message of the MQTT stream.
     pub(super) fn on_mqtt_event(&mut self, node: NodeId, payload: &Bytes) {
         let Ok(MqttEvent { diff, message, connects }) = MqttEvent::decode(payload) else {
             self.counts.damaged += 1;
@@ -61,7 +61,8 @@ impl Node {
         self.outputs.push(Output::ClientsConnected { node, connects });
     }
 
-    /// Messages of the stream of MQTT are lost. Connects may be among them: the other node compares those of this one.
+    /// Handles lost messages of the MQTT stream. They may include connects: the other node compares those of this
+    /// one.
     pub(super) fn on_mqtt_gap(&mut self, node: NodeId) {
         self.on_groups_gap(node);
         if !matches!(self.outputs.last(), Some(Output::RepeatConnects)) {

@@ -1,5 +1,5 @@
-//! A node's part in presence: it publishes changes of its own entries, replies to requests for them, and takes those of
-//! others.
+//! A node's part in presence: it publishes changes of its own entries, replies to requests for them, and applies
+//! those of others.
 
 use bytes::Bytes;
 use model::NodeId;
@@ -11,18 +11,18 @@ use crate::{
     Output, Packet, PresenceDiff, PresencePage, PresenceRequest, Stream, Target, TooLarge,
 };
 
-/// How often the shell is to give changes of this node's entries to [`Node::publish_presence`], in microseconds: what
-/// changes meanwhile goes in one packet.
+/// The interval at which the shell calls [`Node::publish_presence`] with changes of this node's entries, in
+/// microseconds: the changes of an interval share packets.
 pub const PRESENCE_US: u64 = 50_000;
 
-/// About how many bytes the entries of one packet have at the most. One entry may have more.
+/// The approximate limit on bytes of entries in one packet. One entry may have more.
 pub const PRESENCE_PACKET_BYTES: usize = 64 << 10;
 
-/// What a packet of presence has beside its entries or changes, in bytes, at most.
+/// Bytes of a presence packet besides its entries or changes, at most.
 const PRESENCE_HEAD_BYTES: usize = 128;
 
-/// How long entries of other nodes stay while the connection to NATS is gone, in microseconds. The others count a node
-/// that is cut off as silent, and it can't know whether they are there.
+/// How long entries of other nodes stay while the connection to NATS is gone, in microseconds. The others count a
+/// node that is cut off as silent, and it can't know whether they are up.
 const UNREACHABLE_US: u64 = 30_000_000;
 
 impl Node {
@@ -63,25 +63,26 @@ impl Node {
         self.send(Target::Stream(Stream::PRESENCE), bytes);
     }
 
-    /// What entries or changes may take in one packet, in bytes.
+    /// Returns the limit on bytes of entries or changes in one packet.
     fn presence_bytes_max(&self) -> usize {
         self.packet_bytes_max.saturating_sub(PRESENCE_HEAD_BYTES)
     }
 
-    /// An entry of so many bytes does not go to other nodes: NATS would refuse it each time that they request it.
+    /// Excludes an entry of `bytes` bytes from other nodes: NATS would reject it each time that they request it.
     fn leave_out_entry(&mut self, bytes: usize) {
         self.has_left_out_entries = true;
         self.report_too_large(TooLarge::PresenceEntry, bytes);
     }
 
-    /// NATS takes larger packets than before: other nodes read all entries anew where some were left out.
+    /// Handles that NATS takes larger packets than before: other nodes read all entries anew if some were excluded.
     pub(super) fn share_left_out_entries(&mut self, now_us: u64) {
         if std::mem::take(&mut self.has_left_out_entries) {
             self.publish_diff(Vec::new(), true, now_us);
         }
     }
 
-    /// The page, or its beginning where NATS does not take all of it in one packet. Without entries that no packet takes.
+    /// Returns the page, or its beginning if NATS does not take all of it in one packet. Excludes entries that no
+    /// packet can contain.
     fn fit_page(&mut self, page: Page) -> Page {
         let bytes_max = self.presence_bytes_max();
         let Page { from, mut to, entries } = page;
@@ -93,7 +94,7 @@ impl Node {
             }
             bytes += entry.bytes();
             if bytes > bytes_max {
-                // The node that reads goes on from here.
+                // The reading node continues from here.
                 to = Some(entry.number);
                 break;
             }
@@ -102,7 +103,7 @@ impl Node {
         Page { from, to, entries: fitting }
     }
 
-    /// The page that another node has requested was read. All changes that were published before are in it.
+    /// Handles the page that another node has requested. It has all changes that were published before.
     pub fn on_presence_read(&mut self, request: &PresenceRequest, page: Page) {
         let PresenceRequest { node, id, .. } = *request;
         let Page { from, to, entries } = self.fit_page(page);
@@ -111,15 +112,15 @@ impl Node {
         self.send(Target::Node(NodeId(node)), Packet::PresencePage(page).encode());
     }
 
-    /// Entries of another node did not fit into the memory for them, and would take so many bytes of it.
+    /// Handles that entries of another node, of `bytes` bytes, did not fit into the memory for them.
     pub fn on_presence_full(&mut self, node: NodeId, bytes: usize, now_us: u64) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.entries.on_full(bytes, now_us);
         }
     }
 
-    /// Sets what entries of other nodes take in memory, and what they may take, in bytes. Those that did not fit are read
-    /// once they do.
+    /// Sets how many bytes of memory entries of other nodes take and may take. Entries that did not fit are read once
+    /// they fit.
     pub fn set_presence_memory(&mut self, bytes: usize, bytes_max: usize) {
         self.presence_memory = PresenceMemory { bytes, bytes_max };
     }
@@ -156,7 +157,7 @@ impl Node {
         }
     }
 
-    /// Removes the entries of all others where NATS has not been there for long.
+    /// Removes the entries of all other nodes if NATS has been gone for long.
     pub(super) fn expire_unreachable(&mut self, now_us: u64) {
         if self.disconnected_us.is_none_or(|since_us| now_us < since_us + UNREACHABLE_US) {
             return;

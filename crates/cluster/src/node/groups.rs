@@ -1,5 +1,5 @@
-//! A node's part in groups that share messages: it tells others how many members it has of each, and passes on messages
-//! of which it has no member any more.
+//! A node's part in groups that share messages: it sends others its number of members of each, and passes messages on
+//! if it has no member of a group any more.
 
 use model::NodeId;
 
@@ -10,15 +10,15 @@ use crate::{
     TooLarge,
 };
 
-/// About how many bytes the groups of one packet have at the most.
+/// The approximate limit on bytes of groups in one packet.
 const PACKET_BYTES: usize = 64 << 10;
 
-/// What a packet of groups has beside them, in bytes, at most.
+/// Bytes of a packet of groups besides them, at most.
 const HEAD_BYTES: usize = 128;
 
 impl Node {
-    /// Publishes how many members groups have at this node, where that has changed. With `is_whole` these are all groups
-    /// with members: others have none.
+    /// Publishes changed numbers of members that groups have at this node. With `is_whole` these are all groups with
+    /// members: others have none.
     pub fn publish_groups(&mut self, is_whole: bool, changes: Vec<GroupMembers>, now_us: u64) {
         if is_whole {
             let is_reset = self.groups.number > 0;
@@ -26,7 +26,7 @@ impl Node {
             if is_reset {
                 return self.publish_group_diff(Vec::new(), true, now_us);
             }
-            // Nothing is known of a node that begins.
+            // No other node knows groups of a node that begins.
             let groups = self.groups.parts(self.groups_bytes_max());
             return groups.into_iter().for_each(|it| self.publish_group_diff(it, false, now_us));
         }
@@ -46,7 +46,7 @@ impl Node {
         self.publish_mqtt_event(&event, TooLarge::Other, now_us);
     }
 
-    /// Has another node give a message to a member of a group, and to no one else.
+    /// Makes another node pass a message to a member of a group there alone.
     pub fn pass_to_group(&mut self, message: GroupMessage, now_us: u64) {
         self.counts.groups_passed += 1;
         let event = MqttEvent { message: Some(message), ..MqttEvent::default() };
@@ -58,7 +58,7 @@ impl Node {
         self.send_or_report(Target::Stream(Stream::MQTT), bytes, content);
     }
 
-    /// What groups may take in one packet, in bytes.
+    /// Returns the limit on bytes of groups in one packet.
     fn groups_bytes_max(&self) -> usize {
         self.packet_bytes_max.saturating_sub(HEAD_BYTES).min(PACKET_BYTES)
     }
@@ -81,7 +81,7 @@ impl Node {
         self.on_groups_changed(node, changes);
     }
 
-    /// What a message of the stream of MQTT has about groups.
+    /// Handles the part about groups of a message of the MQTT stream.
     pub(super) fn on_group_event(
         &mut self,
         node: NodeId,
@@ -98,7 +98,7 @@ impl Node {
         }
     }
 
-    /// Messages of the stream of MQTT are lost.
+    /// Handles lost messages of the MQTT stream.
     pub(super) fn on_groups_gap(&mut self, node: NodeId) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.groups.on_gap();

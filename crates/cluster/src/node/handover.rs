@@ -1,13 +1,13 @@
-//! A node on its way to another process, which goes on as the same node: with its id, its numbers, what it retains for
-//! others, and what it knows of them. Other nodes notice only a moment of silence.
+//! Passes a node to another process, which continues as the same node: with its id, its numbers, its retained
+//! messages, and its state of other nodes. Other nodes notice only a moment of silence.
 //!
-//! All of it is records with keys ([`Node::export`], [`Node::export_messages`]), which [`Handover`] takes in any order,
-//! newer ones in place of earlier ones. Kinds of keys and numbers of fields stay for good; a reader passes over what it
-//! does not know.
+//! The state consists of records with keys ([`Node::export`], [`Node::export_messages`]), which [`Handover`] imports
+//! in any order; newer ones replace earlier ones. Kinds of keys and numbers of fields never change; a reader skips
+//! those that it does not know.
 //!
-//! The other process connects anew, so what was under way to this one is lost, as it is where a connection breaks: what
-//! is missing is requested anew, and so are the entries of others in presence. Requests and their replies, and messages
-//! that wait for those before them, do not go along.
+//! The other process connects anew, so packets in flight to this one are lost, as with a connection that breaks: it
+//! requests missing messages anew, and the entries of others in presence. Requests and their replies, and messages
+//! that wait for earlier ones, are not passed.
 
 use std::collections::BTreeMap;
 
@@ -28,13 +28,13 @@ const STREAM: u8 = b's';
 const PEER: u8 = b'p';
 const MESSAGE: u8 = b'm';
 
-/// No number or time of a node is larger: all are counted up from 0.
+/// No valid number or time of a node is larger: all are counted up from 0.
 const NUMBER_MAX: u64 = u64::MAX >> 2;
 
-/// A key, and what is under it.
+/// A key, and its value.
 pub type Record = (Vec<u8>, Vec<u8>);
 
-/// Why a record can't be taken: what is wrong with it.
+/// Why a record can't be imported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct HandoverError(String);
@@ -62,12 +62,12 @@ struct Numbers {
     /// `None` before the first connect.
     #[n(4)]
     packet_bytes_max: Option<u64>,
-    /// Since when it is not connected, in microseconds of its clock.
+    /// When it lost its connection, in microseconds of its clock.
     #[n(5)]
     disconnected_us: Option<u64>,
     #[n(6)]
     time_us: u64,
-    /// When the newest message that it does not retain any more was published, and the newest diff of presence.
+    /// When the newest message that it no longer retains was published, and the newest diff of presence.
     #[n(7)]
     evicted_us: Option<u64>,
     #[n(8)]
@@ -84,15 +84,15 @@ struct Numbers {
 #[derive(Debug, Default, PartialEq, Encode, Decode)]
 #[cbor(map)]
 struct StreamRecord {
-    /// The newest number, and when that was published.
+    /// The newest number, and when its message was published.
     #[n(0)]
     head: u64,
     #[n(1)]
     head_us: u64,
-    /// The newest number that is not retained any more.
+    /// The newest number that is no longer retained.
     #[n(2)]
     evicted: u64,
-    /// No hello has named the newest number yet.
+    /// True if no hello has named the newest number yet.
     #[n(3)]
     is_changed: bool,
     #[n(4)]
@@ -124,16 +124,16 @@ struct PeerRecord {
     /// How often its entries in presence were read.
     #[n(9)]
     reads: u64,
-    /// Some of its entries may be here.
+    /// True if some of its entries may be here.
     #[n(10)]
     has_entries: bool,
     /// The newest number of each stream that was delivered, or is lost.
     #[n(11)]
     last: Vec<(u16, u64)>,
-    /// Numbers that are known to have been published, and have not come.
+    /// Numbers of messages that are known to have been published, and have not come.
     #[n(12)]
     missing: Vec<(u16, u64)>,
-    /// Streams of which it is not known yet where they begin.
+    /// Streams whose first number is still unknown.
     #[n(13)]
     beginning: Vec<u16>,
     #[cbor(n(14), default)]
@@ -151,13 +151,13 @@ struct MessageRecord<'b> {
 }
 
 impl RetainedMessage {
-    /// The key of its record.
+    /// Returns the key of its record.
     pub fn key(&self) -> Vec<u8> {
         let (stream, number) = (self.stream.number().to_be_bytes(), self.number.to_be_bytes());
         [&[MESSAGE][..], &stream, &number].concat()
     }
 
-    /// What is under the key.
+    /// Returns the value of its record.
     pub fn value(&self) -> Vec<u8> {
         encode(MessageRecord { at_us: self.at_us, bytes: &self.bytes })
     }
@@ -165,12 +165,12 @@ impl RetainedMessage {
 
 fn encode(record: impl Encode<()>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // Writing to a vector does not fail.
+    // Writing to a vector can't fail.
     let _ = minicbor::encode(record, &mut bytes);
     bytes
 }
 
-/// Reads a record, which takes all of the bytes.
+/// Decodes a record, which takes all of the bytes.
 fn decode<'b, T: Decode<'b, ()>>(bytes: &'b [u8]) -> Result<T> {
     let mut decoder = minicbor::Decoder::new(bytes);
     let record = decoder.decode().map_err(HandoverError::new)?;
@@ -197,13 +197,13 @@ fn key_bytes<const N: usize>(key: &[u8]) -> Result<[u8; N]> {
 }
 
 impl Node {
-    /// The last words before another process goes on as this node: a hello, from which on others count its silence.
+    /// Sends a last hello before another process continues as this node: others count its silence from here on.
     pub fn on_rest(&mut self, now_us: u64) {
         self.send_hello(now_us, false, false);
     }
 
-    /// All of it as records, but for the messages that it retains: [`Node::export_messages`]. It takes less than a
-    /// millisecond for each ten other nodes.
+    /// Returns all state as records, except for the retained messages: [`Node::export_messages`]. It takes less than
+    /// a millisecond for each ten other nodes.
     pub fn export(&self) -> Vec<Record> {
         let (evicted_us, presence_evicted_us) = self.replay.evicted_us();
         let numbers = Numbers {
@@ -235,14 +235,14 @@ impl Node {
         numbers.chain(streams).chain(peers).collect()
     }
 
-    /// Whether messages of other nodes are known to be missing.
+    /// Returns true if messages of other nodes are known to be missing.
     #[cfg(test)]
     pub fn is_missing_messages(&self) -> bool {
         self.peers.values().any(|peer| !peer.streams.export().missing.is_empty())
     }
 
-    /// The messages that it retains, so many of them from a place on, and the place of the next ones, where there may
-    /// be some.
+    /// Returns at most `messages_max` retained messages from a position on, and the position of the next ones, if
+    /// there may be more.
     pub fn export_messages(
         &self,
         from: MessagesFrom,
@@ -275,7 +275,7 @@ fn peer_record(peer: &Peer) -> PeerRecord {
     }
 }
 
-/// What has come of a node that another process had.
+/// The imported state of a node of another process.
 #[derive(Default)]
 pub struct Handover {
     numbers: Option<Numbers>,
@@ -285,11 +285,11 @@ pub struct Handover {
 }
 
 impl Handover {
-    /// Takes a record, in place of the one that has this key; without a value nothing is under the key any more. Passes
-    /// over kinds of keys that it does not know.
+    /// Imports a record, which replaces the one with the same key; without a value it removes that one. Skips unknown
+    /// kinds of keys.
     ///
     /// # Errors
-    /// When it is damaged.
+    /// If it is damaged.
     pub fn import(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         match key.split_first() {
             Some((&NUMBERS, [])) => self.numbers = value.map(decode_numbers).transpose()?,
@@ -315,15 +315,15 @@ impl Handover {
         Ok(())
     }
 
-    /// Whether the node is interested in a stream.
+    /// Returns true if the node is interested in a stream.
     pub fn has_interest(&self, stream: Stream) -> bool {
         self.streams.get(&stream).is_some_and(|it| it.interest_begun_us.is_some())
     }
 
-    /// The node, as it goes on in this process: it is not connected yet.
+    /// Makes the node that continues in this process: it is not connected yet.
     ///
     /// # Errors
-    /// When something is missing, or does not fit together.
+    /// If a record is missing, or records contradict each other.
     pub fn complete(self, settings: Settings, now_us: u64) -> Result<Node> {
         let missing = || HandoverError::new("nothing says with which numbers the node goes on");
         let numbers = self.numbers.ok_or_else(missing)?;
@@ -414,7 +414,8 @@ fn restore_messages(
         bytes,
     });
     let mut restored: Vec<RetainedMessage> = restored.collect();
-    // They leave in the order in which they were published; in one stream that is the order of their numbers.
+    // Messages are evicted in the order in which they were published; in one stream that is the order of their
+    // numbers.
     restored.sort_by_key(|it| (it.at_us, it.stream, it.number));
     let is_beyond = |it: &RetainedMessage| it.number > replay.stream(it.stream).0.0;
     if restored.iter().any(is_beyond) {
@@ -442,7 +443,7 @@ fn restore_peer(node: &mut Node, id: NodeId, record: PeerRecord, now_us: u64) {
     let may_have_entries = record.has_entries && record.is_up;
     peer.entries = PeerEntries::restored(record.reads, may_have_entries, now_us);
     if !may_have_entries {
-        // Their removal may not have come to its end.
+        // The removal of its entries may not have been finished.
         node.outputs.push(Output::PresenceExpired(id));
     }
     peer.streams.restore(&record.last, &record.missing, now_us);

@@ -1,4 +1,4 @@
-//! A node that goes on in another process.
+//! Tests of a node that continues in another process.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -74,7 +74,7 @@ fn packet(random: &mut Random, now_us: u64) -> (Target, Packet) {
     }
 }
 
-/// A node to which all kinds of things have happened.
+/// Makes a node after random events of all kinds.
 fn node(seed: u64) -> (Node, u64) {
     let (mut random, mut node, mut now_us) = (Random::new(seed), Node::new(settings(), 0), 0);
     node.on_connected(0);
@@ -102,7 +102,7 @@ fn node(seed: u64) -> (Node, u64) {
 fn another_process_has_the_same() {
     for seed in 0..100 {
         let (mut node, now_us) = node(seed);
-        // Since when it is not connected is what another process counts from its begin otherwise.
+        // Otherwise another process counts the time without a connection from its own start.
         node.on_disconnected(now_us);
         let before = records(&node);
         let mut new = restored(&before, now_us).unwrap();
@@ -112,7 +112,7 @@ fn another_process_has_the_same() {
         let subscribed = new.poll_outputs(now_us);
         let subscribed = subscribed.iter().filter(|it| matches!(it, Output::Subscribe(_))).count();
         assert_eq!(subscribed, node.streams(), "seed {seed}");
-        // Entries of others are read once more, and where a stream begins is found anew.
+        // The new process reads entries of others once more, and finds the first number of a stream anew.
         let lasting = |mut records: BTreeMap<Vec<u8>, Vec<u8>>| {
             records.retain(|key, _| key[0] != b'p');
             records
@@ -173,7 +173,7 @@ fn records_are_laid_out_like_this_for_good() {
     let stream = b"\xa5\x00\x05\x01\x06\x02\x04\x03\xf5\x04\x01";
     let peer = b"\xae\x00\x61b\x01\x611\x02\x03\x03\xf4\x04\xf5\x05\xf5\x06\xf4\x07\x02\x08\x09\x09\x01\x0a\xf5\
         \x0b\x81\x82\x19\x04\x00\x07\x0c\x80\x0d\x80";
-    // Those of a later version have more.
+    // Records of a later version have more fields.
     let mut later = peer.to_vec();
     later[0] += 1;
     later.extend(b"\x18\x63\x82\x01\x61x");
@@ -215,7 +215,7 @@ fn what_does_not_fit_together_is_an_error() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever a record says, it is refused, or a node goes on with it.
+    /// Any record is rejected, or a node continues with it.
     #[test]
     fn damaged_records_are_errors_or_harmless(
         seed in 0_u64..20,

@@ -1,4 +1,4 @@
-//! What a node makes of messages that it has missed, where the node that published them is gone.
+//! Tests of missed messages whose node is gone.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn news() -> Stream {
     Stream::of("news")
 }
 
-/// A node that is connected, and interested in the stream of `news` since time 0.
+/// Makes a node that is connected, and interested in the stream of `news` since time 0.
 fn node(id: u32) -> Node {
     let settings = Settings {
         node: NodeId(id),
@@ -22,8 +22,8 @@ fn node(id: u32) -> Node {
     node
 }
 
-/// Has two nodes exchange what they send until neither sends more. What `is_lost` says true of does not come. Returns
-/// what the first one gives its shell besides.
+/// Passes packets between two nodes until neither sends more, except those for which `is_lost` returns true. Returns
+/// the first node's other outputs.
 fn exchange(
     nodes: &mut [&mut Node; 2],
     now_us: u64,
@@ -46,7 +46,7 @@ fn exchange(
     given
 }
 
-/// Two nodes that know each other and one message of the second, which the first one has delivered.
+/// Makes two nodes that know each other and one message of the second, which the first one has delivered.
 fn pair() -> (Node, Node) {
     let (mut here, mut there) = (node(1), node(2));
     exchange(&mut [&mut here, &mut there], 1, |_| false);
@@ -85,7 +85,7 @@ fn a_node_that_left_while_this_one_was_cut_off_leaves_a_gap() {
         if leaves {
             there.on_leave(7);
         } else {
-            // It has died, or will be back: for so long it may.
+            // The node has died, or may come back in this time.
             (0..=23).for_each(|half_second| here.on_time(7 + half_second * 500_000));
             let outputs = here.poll_outputs(11_500_007);
             assert_eq!(gaps(&outputs), []);
@@ -149,7 +149,7 @@ fn what_was_requested_by_an_earlier_interest_is_dropped() {
     let sent = there.poll_outputs(4);
     let Output::Send { target, bytes } = &sent[1] else { panic!("{sent:?}") };
     here.on_packet(*target, bytes, 5).unwrap();
-    // The reply is under way when interest ends, and comes when it has begun again.
+    // The reply is in flight when interest ends, and comes when it has begun again.
     let requests = here.poll_outputs(5);
     let Output::Send { target, bytes } = &requests[0] else { panic!("{requests:?}") };
     there.on_packet(*target, bytes, 6).unwrap();

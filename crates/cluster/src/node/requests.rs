@@ -1,4 +1,4 @@
-//! What a node requests of others.
+//! A node's requests to others.
 
 use super::Node;
 use crate::{GroupsRequest, HeadsRequest, Output, Packet, PresenceRequest, ReplayRequest, Target};
@@ -6,11 +6,11 @@ use crate::{GroupsRequest, HeadsRequest, Output, Packet, PresenceRequest, Replay
 /// Streams in one request: its packet stays below 64 kB.
 const REQUEST_STREAMS_MAX: usize = 1_024;
 
-/// What a stream takes in a request or its reply, in bytes, at most.
+/// Bytes of a stream in a request or its reply, at most.
 const REQUEST_STREAM_BYTES: usize = 64;
 
 impl Node {
-    /// Sends what streams, presence and groups have to request, a packet for each node and kind.
+    /// Sends the requests of streams, presence and groups, one packet for each node and kind.
     pub(super) fn send_requests(&mut self, now_us: u64) {
         let node = self.settings.node.0;
         // A reply has no more streams than its request.

@@ -1,4 +1,4 @@
-//! Which nodes a node knows, and what it takes for their silence.
+//! Tests of the nodes that a node knows, and of their silence.
 
 mod packet_size;
 
@@ -36,7 +36,7 @@ fn a_new_node_takes_the_place_of_the_one_that_is_gone_the_longest() {
     let up = 4..PEERS_MAX as u32 + 2;
     up.clone().for_each(|id| receive_hello(&mut node, id, false, SECOND_US));
     assert_eq!(node.peers().count(), PEERS_MAX);
-    // Either may still come back with messages that it retains.
+    // Both may still come back with messages that they retain.
     receive_hello(&mut node, 1_000, false, RETAINED_US);
     assert!(!has_peer(&node, 1_000) && has_peer(&node, 2) && has_peer(&node, 3));
     let now_us = RETAINED_US + 2 * SECOND_US;
@@ -74,7 +74,7 @@ fn silence_and_late_replies_count_for_nothing_while_the_shell_reads_no_packets()
     node.on_time(now_us);
     assert!(node.poll_outputs(now_us).iter().any(to_peer), "the request comes again");
     let now_us = 20 * SECOND_US + SILENT_US;
-    // A node whose time jumps has stood still, and blames no other.
+    // A node whose time jumps was suspended, and must not count others as silent.
     (21..=23).for_each(|second| node.on_time(second * SECOND_US));
     node.on_time(now_us);
     let down = Output::Down { node: NodeId(2), has_left: false };
@@ -86,7 +86,7 @@ fn receive_presence_hello(node: &mut Node, from: u32, now_us: u64) {
     node.on_packet(Target::Nodes, &Packet::Hello(hello).encode(), now_us).unwrap();
 }
 
-/// The requests for pages of presence that a node sends: to whom, and from which number on.
+/// Returns the requests for pages of presence that a node sends: their targets, and the first numbers.
 fn page_requests(outputs: &[Output]) -> Vec<(Target, u64)> {
     let requests = outputs.iter().filter_map(|output| {
         let Output::Send { target, bytes } = output else { return None };
@@ -132,7 +132,7 @@ fn entries_of_others_stay_for_a_while_without_nats_and_are_read_anew_afterwards(
     assert!(node.poll_outputs(now_us + 1).contains(&expired));
 }
 
-/// Nobody sees others leave and come again.
+/// No member sees others leave and come again.
 #[test]
 fn entries_of_others_stay_through_a_short_time_without_nats() {
     let mut node = node();

@@ -1,4 +1,4 @@
-//! Packets are read as they were written, and damaged ones are errors.
+//! Tests that packets are decoded as they were encoded, and that damaged ones are errors.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

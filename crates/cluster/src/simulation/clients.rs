@@ -8,16 +8,16 @@ use random::Random;
 use super::{NODES, SECOND_US, World};
 use crate::{ClientConnect, LogicalClock, Node};
 
-/// Clients that go on to connect while all is quiet.
+/// Clients that continue to connect in quiet times.
 const QUIET: usize = 8;
 
-/// All clients. Those that are no quiet ones stay as faults have left them.
+/// All clients. Beyond the first `QUIET`, they stay as faults have left them.
 const CLIENTS: usize = 40;
 
-/// The time of day of a node differs from that of others by so much at the most, in milliseconds.
+/// The times of day of two nodes differ by at most so much, in milliseconds.
 const APART_MS: u64 = 5_000;
 
-/// After this time without faults all nodes know of a connect.
+/// After this time without faults all nodes know a connect.
 const KNOWN_US: u64 = SECOND_US;
 
 fn key(client: usize) -> String {
@@ -27,9 +27,9 @@ fn key(client: usize) -> String {
 /// The MQTT clients of a process.
 pub struct Clients {
     clock: LogicalClock,
-    /// Those that are connected, and the numbers of their connects.
+    /// The connected ones, with the numbers of their connects.
     connected: BTreeMap<String, u64>,
-    /// Added to the time, for its time of day, in milliseconds.
+    /// The offset of its time of day, in milliseconds.
     apart_ms: u64,
 }
 
@@ -39,7 +39,7 @@ impl Clients {
         Clients { clock: LogicalClock::default(), connected: BTreeMap::new(), apart_ms }
     }
 
-    /// Another process goes on with them.
+    /// Handles that another process continues with them.
     pub fn on_upgraded(&mut self, node: &Node) {
         self.clock = LogicalClock::default();
         self.clock.observe(node.clock_newest());
@@ -54,7 +54,7 @@ impl Clients {
         LogicalTime { number, node: node.id() }
     }
 
-    /// Clients have connected to another node.
+    /// Handles clients that have connected to another node.
     pub fn on_connected(
         &mut self,
         by: NodeId,
@@ -87,25 +87,25 @@ impl Clients {
     }
 }
 
-/// What the clients did, in the eyes of the world.
+/// The connects of all clients, as the simulation knows them.
 #[derive(Default)]
 pub struct Connects(BTreeMap<String, Known>);
 
 /// A client.
 #[derive(Default)]
 struct Known {
-    /// Its connect that is the latest for all nodes.
+    /// Its latest connect for all nodes.
     latest: LogicalTime,
-    /// That was in quiet times, and the client has not disconnected since.
+    /// True if that was in quiet times, and the client has not disconnected since.
     is_connected: bool,
     /// When it connected last.
     last_us: u64,
-    /// The last one is the latest, since its node knows of all before.
+    /// True if the last connect is the latest, because its node knew all earlier ones.
     is_last: bool,
 }
 
 impl World {
-    /// A client connects to a node, with `is_quiet` also to two at a time, or disconnects.
+    /// Connects a client to a node, with `is_quiet` also to two at a time, or disconnects it.
     pub fn act_as_client(&mut self, is_quiet: bool) {
         let client = key(self.random.below(if is_quiet { QUIET } else { CLIENTS }));
         if self.random.one_in(8_u32) {
@@ -146,7 +146,8 @@ impl World {
         }
     }
 
-    /// Verifies that each client has one connection at the most, and that who has connected in quiet times has the latest.
+    /// Verifies that each client has at most one connection, and that clients that have connected in quiet times have
+    /// the latest.
     pub fn verify_clients(&mut self) {
         let (seed, mut quiet) = (self.seed, 0);
         for client in (0..CLIENTS).map(key) {

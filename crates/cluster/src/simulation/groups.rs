@@ -19,10 +19,10 @@ pub const GROUPS: usize = 3;
 /// Members of one group at one node.
 const MEMBERS_MAX: u32 = 3;
 
-/// What stands for the id of a message, where it is one for groups.
+/// Takes the place of a message's id in messages for groups.
 pub const MARK: [u8; 8] = [0xff; 8];
 
-/// What the broker has for other nodes.
+/// An event of the broker for other nodes.
 enum Event {
     Publish(Arc<Envelope>, Vec<GroupChoice>),
     Pass(GroupMessage),
@@ -116,7 +116,7 @@ impl Groups {
         Groups { id, local, events, taken, members: [0; GROUPS] }
     }
 
-    /// The same in another process, whose connections are those of this one.
+    /// Returns the groups in another process, with the same connections.
     pub fn passed(self) -> Self {
         let mut new = Groups::with(self.id, self.taken);
         for (group, members) in self.members.into_iter().enumerate() {
@@ -132,7 +132,7 @@ impl Groups {
         self.local.enter_filter(0, self.local.hash(&name(group)), &name(group));
     }
 
-    /// A member comes or goes.
+    /// Makes a member come or go.
     pub fn act(&mut self, random: &mut Random) {
         let group = random.below(GROUPS);
         if random.one_in(2_u32) && self.members[group] < MEMBERS_MAX {
@@ -174,7 +174,7 @@ impl Groups {
         self.local.set_alone(is_alone);
     }
 
-    /// Gives the node what the broker has for others; with `has_changes` also what has changed of groups.
+    /// Passes the broker's events for others to the node; with `has_changes` also changes of groups.
     pub fn flush(&self, node: &mut Node, interest: &mut Interest, has_changes: bool, now_us: u64) {
         for event in std::mem::take(&mut *self.events.0.lock().unwrap()) {
             match event {
@@ -213,12 +213,12 @@ impl Groups {
 #[derive(Default)]
 pub struct Shares {
     next_id: u64,
-    /// The groups of those that were published while all was quiet.
+    /// The groups of messages that were published in quiet times.
     quiet: BTreeMap<u64, usize>,
 }
 
 impl World {
-    /// A node publishes a message for a group.
+    /// Makes a node publish a message for a group.
     pub fn share(&mut self, is_quiet: bool) {
         let (node, group) = (self.random.below(NODES), self.random.below(GROUPS));
         if self.processes[node].is_none() || self.stands_until(node).is_some() {
@@ -235,7 +235,7 @@ impl World {
         });
     }
 
-    /// A member of a group comes or goes.
+    /// Makes a member of a group come or go.
     pub fn act_in_group(&mut self, node: usize) {
         let mut random = Random::new(self.random.below(u64::MAX));
         self.input(node, |process, now_us| {

@@ -1,5 +1,5 @@
-//! Several nodes and a NATS that loses connections, in virtual time: what members get, against what was published, and
-//! who is present, against who is.
+//! Several nodes and a NATS that loses connections, in virtual time: compares what members get with what was
+//! published, and presence at each node with the real entries.
 //!
 //! `CLUSTER_SEED=7 cargo test -p cluster simulation` repeats one seed.
 
@@ -29,20 +29,20 @@ use trial::{Reached, Trial};
 const NODES: usize = 4;
 const TOPICS: usize = 12;
 const SECOND_US: u64 = 1_000_000;
-/// How many changes of presence may wait at a node that stands still, in bytes.
+/// Bytes of presence changes that may wait at a suspended node.
 const PENDING_BYTES_MAX: usize = 1_500;
 const TICK_US: u64 = 50_000;
-/// A packet's way takes less.
+/// The longest delay of a packet.
 const WAY_US: u64 = 20_000;
 
-/// What may happen.
+/// The faults of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Faults {
-    /// Connections break, NATS starts again, packets are lost: nothing is lost for good.
+    /// Connections break, NATS restarts, packets are lost: no message is lost for good.
     Mild,
     /// Nodes retain little, and are cut off for longer.
     Gaps,
-    /// Nodes die as well, leave, and stand still.
+    /// Nodes die as well, leave, and are suspended.
     Deaths,
 }
 
@@ -81,17 +81,17 @@ struct Process {
     got: BTreeMap<usize, Vec<u64>>,
     /// The newest gap in a stream of a node.
     gaps: BTreeMap<(NodeId, Stream), u64>,
-    /// When the process was notified that others are gone, by its node.
+    /// When the process was notified that others are gone, by node.
     down: BTreeMap<NodeId, u64>,
-    /// Added to the time, for its own clock.
+    /// The offset of its own clock.
     clock_us: u64,
-    /// It stands still until then.
+    /// It is suspended until then.
     stands_until_us: u64,
-    /// Nodes that left in order, and that it knew to be there.
+    /// Nodes that left in order, and that it knew to be up.
     left: BTreeSet<NodeId>,
-    /// Packets were lost which neither end noticed.
+    /// True if packets were lost that neither end noticed.
     was_cut_off: bool,
-    /// Faults of its own connection make it miss the death of others.
+    /// True if faults of its own connection make it miss the death of others.
     is_disturbed: bool,
 }
 
@@ -110,7 +110,7 @@ struct World {
     shares: Shares,
     connects: Connects,
     deaths: Vec<(NodeId, u64)>,
-    /// When each node lost its connection, most recently, but for upgrades.
+    /// When each node last lost its connection, except by upgrades.
     disconnected_us: [Option<u64>; NODES],
     seed: u64,
     next_id: u32,
@@ -121,7 +121,7 @@ fn topic(number: usize) -> String {
 }
 
 fn stream(number: usize) -> Stream {
-    // The last one is everyone's.
+    // The last one is the broadcast stream.
     if number == TOPICS - 1 { Stream::EVERYONE } else { Stream::of(&topic(number)) }
 }
 
@@ -215,7 +215,7 @@ impl World {
                 self.act();
                 let faults_us = self.trial.faults_us();
                 if now_us < faults_us + 5 * SECOND_US {
-                    // About as often, whichever trial it is.
+                    // Each trial has about the same number of actions.
                     let most_us = faults_us / 2_000;
                     let next_us = now_us + 500 + self.random.below(most_us);
                     self.push(next_us, Event::Act);
@@ -284,7 +284,7 @@ impl World {
         self.push(self.now_us + 1_000, Event::Connect(node, number));
         self.push(self.now_us + TICK_US, Event::Tick(node, id));
         self.input(node, |_, _| {});
-        // Some topics have members for good.
+        // Some topics have permanent members.
         (0..3).for_each(|at| self.enter(node, (node + 4 * at) % (TOPICS - 1)));
     }
 
@@ -321,7 +321,7 @@ impl World {
         self.push(at_us, Event::AtNats(node, number, command));
     }
 
-    /// Has a node take an input by its own clock, and performs its outputs.
+    /// Passes an input to a node, by its own clock, and performs its outputs.
     fn input(&mut self, node: usize, input: impl FnOnce(&mut Process, u64)) {
         let now_us = self.now_us;
         let Some(process) = &mut self.processes[node] else { return };
@@ -401,7 +401,7 @@ impl World {
                 process.registry.expire(by, now_us + process.clock_us + takes_us);
             }
             Output::ReadPresence(request) => {
-                // Some entries, so that there are several pages.
+                // Reads few entries, so that there are several pages.
                 let page = process.registry.local.read_page(request.from, 300);
                 process.node.on_presence_read(&request, page);
             }
@@ -423,7 +423,7 @@ impl World {
         let next_us = self.stands_until(node).unwrap_or(self.now_us + TICK_US);
         self.push(next_us, Event::Tick(node, id));
         if self.stands_until(node).is_none() {
-            // What a turn of the driver does is less than what may wait.
+            // A turn of the driver applies fewer changes than may wait.
             let updates_max = 1 + self.random.below(12_usize);
             let bytes_max = 1 + self.random.below(500_usize);
             let (entries_bytes_max, mut reached) = (self.trial.entries_bytes_max(), self.reached);
@@ -470,7 +470,7 @@ impl World {
         if self.random.one_in(4_u32)
             && let Some(process) = &mut self.processes[node]
         {
-            // Also where its thread stands still.
+            // This also happens while its thread is suspended.
             let own_us = self.now_us + process.clock_us;
             return process.registry.act(&mut self.random, &entries, own_us);
         }
@@ -484,7 +484,7 @@ impl World {
             _ => {}
         }
         let topic = self.random.below(TOPICS);
-        // Topics 0 to 3 and so on have members for good at one node: others come and go.
+        // Topics 0 to 3 and so on have permanent members at one node: others come and go.
         let is_for_good = topic == TOPICS - 1 || (0..3).any(|at| (node + 4 * at) % 11 == topic);
         match self.random.below(20_u32) {
             0 if !is_for_good => self.enter(node, topic),
@@ -548,14 +548,14 @@ impl World {
                 let until_us = self.now_us + self.random.below(8 * SECOND_US);
                 self.disturb(node);
                 if let Some(process) = &mut self.processes[node] {
-                    // What has come waits for the end of all of it.
+                    // Packets that have come wait for the end of the whole pause.
                     process.stands_until_us = process.stands_until_us.max(until_us);
                 }
             }
         }
     }
 
-    /// A process ends in order: what it has sent still reaches NATS.
+    /// Ends a process in order: packets that it has sent still reach NATS.
     fn leave(&mut self, node: usize) {
         let id = self.nats.ids[node];
         let connection = &self.nats.connections[node];

@@ -7,25 +7,25 @@ use random::Random;
 
 use crate::{Stream, Target};
 
-/// Larger packets are refused, whenever they are sent.
+/// NATS always rejects larger packets.
 pub const PAYLOAD_BYTES_MAX: usize = 64 << 10;
 
 /// A node's connection.
 #[derive(Default)]
 pub struct Connection {
-    /// Which of the node's connections it is: what is under way on an earlier one is lost.
+    /// The number of this connection of the node: packets in flight on an earlier one are lost.
     pub number: u32,
     pub is_up: bool,
-    /// All that it carries is lost, and neither end notices.
+    /// True if all packets are lost, and neither end notices.
     pub is_cut_off: bool,
     subscriptions: BTreeSet<Stream>,
-    /// The connection of the process before, of which all arrives that was sent.
+    /// The connection of the process before, whose sent packets all arrive.
     earlier: Option<u32>,
-    /// When the last packet that was sent arrives at NATS, in microseconds.
+    /// When the last sent packet arrives at NATS, in microseconds.
     sent_us: u64,
 }
 
-/// What a node sends to NATS.
+/// A command of a node to NATS.
 #[derive(Clone)]
 pub enum Command {
     Subscribe(Stream),
@@ -49,7 +49,7 @@ pub struct Nats {
     pub ids: Vec<model::NodeId>,
     /// When the last packet of each subject arrives at each node.
     arrival_us: BTreeMap<(usize, String), u64>,
-    /// One packet in so many is lost at the node that it is for.
+    /// The reciprocal of the probability that a packet is lost on its way to a node.
     pub one_lost_in: u32,
 }
 
@@ -63,14 +63,14 @@ impl Nats {
         }
     }
 
-    /// When a command arrives that a node sends now: in the order of its connection.
+    /// Returns when a command that a node sends now arrives: in the order of its connection.
     pub fn send(&mut self, node: usize, now_us: u64, random: &mut Random) -> (u64, u32) {
         let connection = &mut self.connections[node];
         connection.sent_us = connection.sent_us.max(now_us + 100 + random.below(900_u64));
         (connection.sent_us, connection.number)
     }
 
-    /// A command has arrived: who gets what, and when.
+    /// Handles a command. Returns the packets that nodes get, and when.
     pub fn on_command(
         &mut self,
         (node, number): (usize, u32),
@@ -115,7 +115,7 @@ impl Nats {
         sent
     }
 
-    /// Another process goes on as the node, and is about to connect.
+    /// Handles that another process continues as the node, and is about to connect.
     pub fn pass_on(&mut self, node: usize) {
         let connection = &self.connections[node];
         let earlier =
@@ -124,7 +124,7 @@ impl Nats {
         self.connections[node] = Connection { number, earlier, ..Connection::default() };
     }
 
-    /// The node's connection breaks.
+    /// Breaks the node's connection.
     pub fn disconnect(&mut self, node: usize) {
         let connection = &mut self.connections[node];
         let number = connection.number + 1;

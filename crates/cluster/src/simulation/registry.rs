@@ -1,4 +1,4 @@
-//! Who is present at the processes of the simulation, and what a member of each topic at each of them has.
+//! The presence of the simulation's processes, and the views of a member of each topic at each of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,21 +16,21 @@ const LIMITS: Limits =
 
 /// A connection's entry: topic, user and ref.
 type Entry = (usize, String, Ref);
-/// The refs of each user, and what their connections show.
+/// The refs of each user, and the payloads of their connections.
 type Users = BTreeMap<String, BTreeMap<String, Value>>;
 
 /// The registry of a process, its connections, and a member of each topic.
 pub struct Registry {
     pub local: Local,
-    /// What waits to be made of other nodes' entries.
+    /// Changes of other nodes' entries that wait.
     pub updates: Updates,
-    /// The removal of these nodes' entries goes on.
+    /// The nodes whose entries are being removed.
     expiring: BTreeSet<NodeId>,
-    /// No update is made until then.
+    /// No update is applied until then.
     busy_until_us: u64,
     node: NodeId,
     entries: Vec<(Entry, u64)>,
-    /// What the Phoenix client of a member of each topic holds; nothing where the topic is not listed.
+    /// The view of a Phoenix client in each topic; empty if the topic is not listed.
     views: Vec<Users>,
 }
 
@@ -53,8 +53,8 @@ impl Registry {
         }
     }
 
-    /// A connection enters a topic, leaves it, or shows another meta. Below a number of them one enters, and from
-    /// another number on one leaves.
+    /// Makes a connection enter a topic, leave it, or change its payload. Below `entries.start` entries one enters,
+    /// and from `entries.end` on one leaves.
     pub fn act(&mut self, random: &mut Random, entries: &Range<usize>, now_us: u64) {
         let shown = now_us % 1_000;
         let meta = format!(r#"{{"at":{shown}}}"#);
@@ -66,7 +66,7 @@ impl Registry {
         };
         match kind {
             0 | 1 => {
-                // More users than are listed come to the first topics alone.
+                // Only the first topics get more users than are listed.
                 let (index, user) = (random.below(TOPICS), random.below(USERS));
                 let user = format!("u{}", user % if index < 2 { USERS } else { 4 });
                 let of = self.local.enter(&topic(index), &user, &meta, now_us);
@@ -84,7 +84,7 @@ impl Registry {
         }
     }
 
-    /// Notifies the members of all, as a process does before another one takes its place.
+    /// Notifies all members, as a process does before another one takes over.
     pub fn settle(&mut self, now_us: u64, seed: u64) {
         // A topic has one notice for each time.
         for later_us in 0..10 {
@@ -94,7 +94,7 @@ impl Registry {
         assert!(self.local.is_settled(), "seed {seed}");
     }
 
-    /// The registry of the process that takes this one's place, which must have the same. What waits to be made is lost.
+    /// Returns the registry of the next process, which must have the same entries. Waiting changes are lost.
     pub fn passed(self, bytes_max: usize, pending_bytes_max: usize, seed: u64) -> Self {
         let new = Registry::new(self.node, bytes_max, pending_bytes_max);
         let mut sent = handover::Sent::new();
@@ -119,19 +119,20 @@ impl Registry {
         Registry { entries: self.entries, views: self.views, ..new }
     }
 
-    /// Another node's entries go, which takes until then, as if they were very many.
+    /// Removes another node's entries, which takes until `until_us`, as if they were very many.
     pub fn expire(&mut self, node: NodeId, until_us: u64) {
         self.updates.push_expire(node);
         self.expiring.insert(node);
         self.busy_until_us = until_us;
     }
 
-    /// Whether the removal of a node's entries goes on.
+    /// Returns true while a node's entries are being removed.
     pub fn is_expiring(&self, node: NodeId) -> bool {
         self.expiring.contains(&node)
     }
 
-    /// Makes some updates of other nodes' entries. Returns of which nodes some did not fit, and their bytes.
+    /// Applies some updates of other nodes' entries. Returns the nodes with entries that did not fit, and their
+    /// bytes.
     pub fn advance(&mut self, updates_max: usize, now_us: u64) -> BTreeMap<NodeId, usize> {
         let updates_max = if now_us < self.busy_until_us { 0 } else { updates_max };
         let dropped = self.local.advance(&mut self.updates, updates_max, now_us);
@@ -139,7 +140,7 @@ impl Registry {
         dropped
     }
 
-    /// Publishes the notices that are due to the members.
+    /// Publishes the due notices to the members.
     pub fn notify(&mut self, now_us: u64, seed: u64) {
         let mut batches = self.local.take(now_us, usize::MAX);
         for batch in &mut batches {
@@ -159,7 +160,7 @@ impl Registry {
         self.local.confirm(batches, now_us);
     }
 
-    /// The connections of the process in a topic.
+    /// Returns the connections of the process in a topic.
     fn own(&self, index: usize) -> impl Iterator<Item = (String, (String, Value))> {
         let entries = self.entries.iter().filter(move |((of, ..), _)| *of == index);
         entries.map(|((_, user, of), shown)| {
@@ -183,7 +184,7 @@ fn users(json: &Value) -> Users {
     users.map(|(user, value)| (user.clone(), metas(value))).collect()
 }
 
-/// `Presence.syncDiff` of the npm client, which finds no one twice.
+/// Does the same as `Presence.syncDiff` of the npm client, and checks that no entry comes twice.
 fn apply_diff(view: &mut Users, json: &Value, seed: u64) {
     for (user, joined) in users(&json["joins"]) {
         let metas = view.entry(user).or_default();
@@ -200,7 +201,7 @@ fn apply_diff(view: &mut Users, json: &Value, seed: u64) {
     }
 }
 
-/// Verifies that every registry, and the member of each topic there, has the entries of all. Returns how many they are.
+/// Verifies that every registry, and the member of each topic there, has the entries of all. Returns their number.
 pub fn verify(all: &[&Registry], seed: u64) -> usize {
     let mut count = 0;
     for index in 0..TOPICS {

@@ -1,14 +1,14 @@
-//! What a run of the simulation is to come to.
+//! The aims of a run of the simulation.
 
 use std::ops::Range;
 
 use super::SECOND_US;
 
-/// What entries of other nodes may take in memory, in bytes, and what they may take where a crowd comes.
+/// Bytes of memory for other nodes' entries: normally, and in a run with a crowd.
 const ENTRIES_BYTES_MAX: usize = 1 << 20;
 const CROWD_BYTES_MAX: usize = 16_000;
 
-/// What happens besides.
+/// A further event of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trial {
     Nothing,
@@ -19,7 +19,7 @@ pub enum Trial {
 }
 
 impl Trial {
-    /// Until then there are faults. Members come and go for five seconds more.
+    /// Returns when faults end. Members come and go for five seconds more.
     pub fn faults_us(self) -> u64 {
         match self {
             Trial::Nothing | Trial::Crowd => 24 * SECOND_US,
@@ -27,7 +27,7 @@ impl Trial {
         }
     }
 
-    /// By then all is exact: what did not fit is read anew after 30 seconds.
+    /// Returns when all state must be exact: entries that did not fit are read anew after 30 seconds.
     pub fn end_us(self) -> u64 {
         match self {
             Trial::Nothing => 42 * SECOND_US,
@@ -36,7 +36,7 @@ impl Trial {
         }
     }
 
-    /// When no node reaches NATS.
+    /// Returns when no node reaches NATS.
     pub fn away_us(self) -> Range<u64> {
         match self {
             Trial::Nothing | Trial::Crowd => 0..0,
@@ -44,7 +44,7 @@ impl Trial {
         }
     }
 
-    /// When nothing changes any more, and messages for groups are published.
+    /// Returns when nothing changes any more, and messages for groups are published.
     pub fn quiet_us(self) -> Range<u64> {
         let end_us = self.end_us();
         end_us - 8 * SECOND_US..end_us - 4 * SECOND_US
@@ -57,7 +57,8 @@ impl Trial {
         }
     }
 
-    /// How many entries each node has, at about this time: below a number some come, from another one on some go.
+    /// Returns the number of each node's entries at about this time: below the start some come, from the end on some
+    /// go.
     pub fn entries(self, now_us: u64) -> Range<usize> {
         match self {
             Trial::Nothing | Trial::Away => 4..usize::MAX,
@@ -67,23 +68,23 @@ impl Trial {
     }
 }
 
-/// How often a run came to what it is to show.
+/// How often a run reached the cases that it must show.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reached {
     /// Entries did not fit into the memory.
     pub limits: usize,
-    /// Changes were dropped, since a node did not take them.
+    /// Changes were dropped, because a node did not apply them.
     pub resets: usize,
     /// Entries were removed at a node that had not reached NATS for long.
     pub unreachable: usize,
-    /// Changes came of a node whose removal went on.
+    /// A node whose removal was in progress sent changes.
     pub returns: usize,
-    /// Another process took the place of one while messages were missing there.
+    /// Another process took over while messages were missing.
     pub upgrades: usize,
     /// A message for a group passed from a node without members to another one.
     pub passed: usize,
-    /// A node published the connects of its MQTT clients again, since it had lost some of another one.
+    /// A node published the connects of its MQTT clients again, because it had lost some of another one.
     pub repeats: usize,
-    /// A client whose last connect came when all nodes knew of those before.
+    /// A client's last connect came when all nodes knew the earlier ones.
     pub causal: usize,
 }

@@ -1,4 +1,4 @@
-//! Another process takes the place of one, and goes on as the same node.
+//! Another process takes over, and continues as the same node.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +7,13 @@ use model::NodeId;
 use super::{Event, Faults, PENDING_BYTES_MAX, Process, SECOND_US, World};
 use crate::{Handover, MessagesFrom, Node, Settings};
 
-/// The most that a new process takes until it has a connection.
+/// The longest time until a new process has a connection.
 const CONNECT_US: u64 = 50_000;
 
 /// Retained messages in a page: few, so that there are several.
 const PAGE_MESSAGES_MAX: usize = 7;
 
-/// All of a node, through its records.
+/// Passes all state of a node through its records.
 fn passed(node: &Node, settings: Settings, now_us: u64) -> Node {
     let mut handover = Handover::default();
     for (key, value) in node.export() {
@@ -31,7 +31,7 @@ fn passed(node: &Node, settings: Settings, now_us: u64) -> Node {
 }
 
 impl World {
-    /// A new process takes the place of one that does not stand still.
+    /// Replaces a process that is not suspended by a new one.
     pub fn upgrade(&mut self, node: usize) {
         if self.processes[node].is_none() || self.stands_until(node).is_some() {
             return;
@@ -70,7 +70,7 @@ impl World {
         self.push(at_us, Event::Connect(node, number));
     }
 
-    /// Where faults are mild, a node is gone for another only if one of the two has lost its connection.
+    /// With mild faults, a node counts another as gone only if one of the two has lost its connection.
     pub fn verify_down(&self, node: usize, by: NodeId) {
         let other = self.nats.ids.iter().position(|id| *id == by);
         let times = [Some(node), other].map(|it| it.and_then(|it| self.disconnected_us[it]));

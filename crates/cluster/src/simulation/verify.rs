@@ -1,4 +1,4 @@
-//! What must be true at the end of a run.
+//! Checks of the state at the end of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::registry::{self, Registry};
 use super::{Process, Published, SECOND_US, World, stream};
 
 impl World {
-    /// Verifies what the members of each process got, whom it knows, and who is present.
+    /// Verifies what the members of each process got, the nodes that it knows, and presence.
     pub fn verify(&mut self) {
         let seed = self.seed;
         let alive: Vec<NodeId> = self.nats.ids.clone();
@@ -33,7 +33,7 @@ impl World {
         assert!(present > 5, "seed {seed}: only {present} are present");
     }
 
-    /// Verifies that a process got each message once, in the order of its node, or a gap. Returns how many that are.
+    /// Verifies that a process got each message once, in the order of its node, or a gap. Returns their number.
     fn verify_messages(&self, process: &Process) -> usize {
         let (seed, me, mut expected) = (self.seed, process.node.id(), 0);
         let mut got = BTreeMap::<usize, BTreeSet<u64>>::new();

@@ -1,16 +1,17 @@
-//! How far an agent's clock is ahead: measured by questions for its time, of which the quickest answer counts.
+//! Measures how far an agent's clock is ahead: the coordinator pings the agent for its time, and the quickest pong
+//! counts.
 
 use std::collections::VecDeque;
 
-/// Answers that count. Two come in a second, and clocks part by less than a microsecond while so many come.
+/// Pongs that count. Two come in a second, and clocks drift apart by less than a microsecond over this many.
 const PONGS_MAX: usize = 16;
 
-/// What is known of an agent's clock.
+/// What the coordinator knows of an agent's clock.
 #[derive(Debug, Default)]
 pub struct AgentClock {
     /// Pings without a pong yet: their numbers, and when they were sent.
     pinged: VecDeque<(u64, u64)>,
-    /// How long the last ones took, and how far ahead the clock was then; in nanoseconds.
+    /// Round-trip time of the last pongs, and how far ahead the clock was then; in nanoseconds.
     answers: VecDeque<(u64, i64)>,
     next: u64,
 }
@@ -26,7 +27,7 @@ impl AgentClock {
         self.next
     }
 
-    /// A pong has come: the agent's time was `at_ns`.
+    /// Takes a pong: the agent's time was `at_ns`.
     pub fn on_pong(&mut self, number: u64, at_ns: u64, now_ns: u64) {
         let Some(at) = self.pinged.iter().position(|(pinged, _)| *pinged == number) else {
             return;
@@ -42,7 +43,8 @@ impl AgentClock {
         }
     }
 
-    /// How far the clock is ahead, and how wrong that may be, in nanoseconds. `None` before the first answer.
+    /// Returns how far the clock is ahead, and the largest error of that, in nanoseconds. `None` before the first
+    /// pong.
     pub fn ahead(&self) -> Option<(i64, u64)> {
         self.answers.iter().min_by_key(|(took, _)| *took).map(|(took, ahead)| (*ahead, took / 2))
     }
@@ -61,11 +63,11 @@ mod tests {
         assert_eq!(clock.ahead(), Some((6_400, 2_000)));
         clock.on_pong(quick, 7_050, 2_100);
         assert_eq!(clock.ahead(), Some((5_000, 50)));
-        // Nobody asked this, and one is answered once.
+        // No ping has number 77, and a second pong to one ping does not count.
         clock.on_pong(quick, 1, 2_100);
         clock.on_pong(77, u64::MAX, 2_100);
         assert_eq!(clock.ahead(), Some((5_000, 50)));
-        // A clock that is behind, and an answer that grows old.
+        // A clock that is behind, and a pong that grows old.
         for at in 0..PONGS_MAX as u64 {
             let number = clock.ping(10_000 + at);
             clock.on_pong(number, 9_200 + at, 10_400 + at);

@@ -1,4 +1,4 @@
-//! The coordinator: gives each agent its share, keeps them in step, and adds up what they measure.
+//! The coordinator: gives each agent its share, keeps them in step, and sums up what they measure.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -25,20 +25,20 @@ use crate::setup::Setup;
 use crate::show::{Phase, Show};
 use crate::{backend, host};
 
-/// Agents of one run.
+/// Agents of one run, at most.
 const AGENTS_MAX: usize = 64;
-/// How long an agent may take to look up hosts and make ready.
+/// How long an agent may take to resolve hosts and get ready.
 const READY_MAX: Duration = Duration::from_secs(60);
 /// Pings to each agent before the start. A pong has the agent's time.
 const PINGS_BEFORE_START: u32 = 20;
-/// How often an agent gets a ping later.
+/// Time between two later pings to an agent.
 const PING_INTERVAL: Duration = Duration::from_millis(500);
-/// How long after the order all begin: the order must be everywhere by then.
+/// How long after the order all agents begin: the order must have reached all of them by then.
 const START_AFTER: Duration = Duration::from_millis(500);
-/// How long to wait for news before it is looked what is due.
+/// How long to wait for news before checking what is due.
 const WAIT: Duration = Duration::from_millis(20);
 
-/// News of the agent with this number: what it says, or why it is lost.
+/// News from the agent with this number: its message, or the reason why it is lost.
 type News = (usize, Result<ToCoordinator>);
 
 /// An agent as the coordinator knows it.
@@ -47,7 +47,7 @@ struct Member {
     socket: TcpStream,
     part: Part,
     clock: Arc<Mutex<AgentClock>>,
-    /// How wrong its clock may be known, in nanoseconds.
+    /// The largest error of what is known of its clock, in nanoseconds.
     clock_error_ns: u64,
     is_ready: bool,
     phase: Phase,
@@ -60,7 +60,7 @@ struct Member {
 }
 
 impl Member {
-    /// Whether news is still to come.
+    /// Returns true if the agent will send more news.
     fn is_under_way(&self) -> bool {
         self.results.is_none() && self.lost.is_none()
     }
@@ -79,16 +79,17 @@ impl Member {
         }
         self.lost = Some(format!("{why:#}"));
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
-        // What it had open is no more. What its connections counted stays.
+        // Its open connections are gone. The counts of its connections stay.
         self.last.counts.open = 0;
         (self.last.memory_bytes, self.last.available_bytes) = (0, 0);
     }
 }
 
-/// Runs a scenario on agents. `setup` is that of the whole.
+/// Runs a scenario on agents. `setup` is for the whole run.
 ///
 /// # Errors
-/// If an agent can't be reached or can't run its share. One that is lost later is no error: the summary says it.
+/// If an agent can't be reached or can't run its share. An agent that is lost later is no error: the summary shows
+/// it.
 pub fn coordinate(
     scenario: &Scenario,
     setup: Setup,
@@ -177,7 +178,7 @@ fn enlist(
     })
 }
 
-/// Hears an agent until it ends. The answers to questions for its time are not news.
+/// Receives an agent's messages until it ends. Pongs go to its clock, not to the news.
 fn listen(mut socket: TcpStream, number: usize, news: &Sender<News>, clock: &Mutex<AgentClock>) {
     loop {
         let said = match receive(&mut socket, FRAME_BYTES_MAX) {
@@ -202,7 +203,7 @@ struct Together {
     news: Receiver<News>,
     watch: Option<Watches>,
     passed: HashSet<Point>,
-    /// The sample of the moment when all had arrived.
+    /// The sample at the moment when all had arrived.
     arrived: Option<Sample>,
 }
 
@@ -305,7 +306,7 @@ impl Together {
             }
         }
         self.say(&ToAgent::End);
-        // The server's figures are those of the question before.
+        // A call returns the figures of the poll before, and requests a new poll.
         self.server();
         std::thread::sleep(Duration::from_millis(200));
         let at_seconds = begin.elapsed().as_secs_f64();
@@ -320,7 +321,7 @@ impl Together {
         self.watch.as_ref().and_then(Watches::take)
     }
 
-    /// Takes in what an agent says. `times` are those since the last sample of all.
+    /// Processes an agent's message. `times` collects the times since the last common sample.
     fn hear(&mut self, (from, said): News, times: &mut Times) {
         let member = &mut self.members[from];
         match said {
@@ -360,7 +361,7 @@ impl Together {
         }
     }
 
-    /// Lets the agents go on from the points that all of them have come to.
+    /// Releases the agents from each point that all of them have reached.
     fn pass(&mut self, begin: Instant) {
         let points: HashSet<Point> =
             self.members.iter().flat_map(|member| member.reached.iter().copied()).collect();
@@ -384,14 +385,14 @@ impl Together {
         }
     }
 
-    /// The last samples of all agents, added up.
+    /// Returns the sum of all agents' last samples.
     fn sum(&self, begin: Instant) -> Sample {
         let mut sum = Sample::default();
         self.members.iter().for_each(|member| add_sample(&mut sum, &member.last));
         Sample { at_seconds: begin.elapsed().as_secs_f64(), ..sum }
     }
 
-    /// The phase that the slowest agent is in.
+    /// Returns the phase of the slowest agent.
     fn phase(&self) -> Phase {
         let mut phases = self.members.iter().filter(|it| it.is_under_way()).map(|it| it.phase);
         let of = |phase| move |other: Phase| other == phase;
@@ -402,7 +403,7 @@ impl Together {
         }
     }
 
-    /// What all agents have measured. Of one that is lost, what its samples said.
+    /// Returns what all agents have measured. For a lost agent, its samples stand in.
     fn results(&mut self, started_unix_seconds: u64, last: Sample, interrupted: bool) -> Results {
         let kernels = self.watch.as_ref().map_or(Vec::new(), Watches::kernel_findings);
         let mut sum = Results { started_unix_seconds, interrupted, kernels, ..Results::default() };

@@ -8,13 +8,13 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The longest message between those who know each other, in bytes: the counts of some million topics.
+/// Bytes of the longest message after the handshake: enough for the counts of some million topics.
 pub const FRAME_BYTES_MAX: u32 = 64 << 20;
 
 /// Writes a message.
 ///
 /// # Errors
-/// If it is too long, or the other side has gone.
+/// If it is too long, or the other side is gone.
 pub fn send(to: &mut impl Write, message: &impl Serialize) -> Result<()> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, message).context("a message as JSON")?;
@@ -27,11 +27,11 @@ pub fn send(to: &mut impl Write, message: &impl Serialize) -> Result<()> {
     to.write_all(&bytes).context("writing")
 }
 
-/// Reads a message of at most so many bytes. It takes no more memory than has come. Returns `None` where the other
-/// side has ended between two messages.
+/// Reads a message of at most `bytes_max` bytes. It takes no more memory than the bytes that came. Returns `None` if
+/// the other side has ended between two messages.
 ///
 /// # Errors
-/// If it is longer or no such message, or the other side is silent or gone in the middle of it.
+/// If the message is longer or not of this protocol, or the other side is silent or gone in the middle of it.
 pub fn receive<T: DeserializeOwned>(from: &mut impl Read, bytes_max: u32) -> Result<Option<T>> {
     let mut length = [0; 4];
     match from.read(&mut length[..1]) {
@@ -55,14 +55,14 @@ fn said(error: io::Error) -> anyhow::Error {
     }
 }
 
-/// Reads of a socket until a fixed time, however slowly bytes come.
+/// Reads from a socket until a fixed time, however slowly bytes come.
 pub struct Until<'a> {
     socket: &'a TcpStream,
     end: Instant,
 }
 
 impl<'a> Until<'a> {
-    /// From now on for so long.
+    /// Returns a reader that ends after this time.
     pub fn new(socket: &'a TcpStream, time: Duration) -> Self {
         Self { socket, end: Instant::now() + time }
     }
@@ -95,7 +95,7 @@ mod tests {
                 proptest::prop_assert_eq!(back.as_ref(), Some(text));
             }
             proptest::prop_assert_eq!(receive::<String>(&mut from, 1_000).unwrap(), None);
-            // One that breaks off is an error.
+            // A message that breaks off is an error.
             if let Some(last) = bytes.len().checked_sub(1).filter(|_| !texts.is_empty()) {
                 let mut from = &bytes[..last];
                 while let Ok(text) = receive::<String>(&mut from, 1_000) {

@@ -1,7 +1,8 @@
-//! How a coordinator and an agent meet: both must be of one version, and know the key where there is one.
+//! The handshake of a coordinator and an agent: both must have the same version, and the same key if the agent has
+//! one.
 //!
-//! The agent speaks first. Each proves that it knows the key by an HMAC-SHA256 of both sides' challenges, so the key
-//! itself never crosses.
+//! The agent speaks first. Each side proves that it knows the key by an HMAC-SHA256 of both challenges, so the key
+//! itself never crosses the network.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -18,12 +19,12 @@ use super::frame::{Until, receive, send};
 const PROTOCOL: u32 = 1;
 /// The version of this binary, which both must have.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// How long it may take.
+/// How long the handshake may take.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest message of one who may be anybody, in bytes.
+/// Bytes of the longest message of a peer that has proved nothing yet.
 const HELLO_BYTES_MAX: u32 = 4 << 10;
 
-/// What the agent says first. Other versions read it, too: it may only grow.
+/// The agent's first message. Other versions read it, too: it may only grow.
 #[derive(Deserialize, Serialize)]
 struct Greeting {
     protocol: u32,
@@ -32,7 +33,7 @@ struct Greeting {
     wants_key: bool,
 }
 
-/// What the coordinator answers.
+/// The coordinator's reply.
 #[derive(Deserialize, Serialize)]
 struct Answer {
     protocol: u32,
@@ -41,14 +42,14 @@ struct Answer {
     proof: Option<String>,
 }
 
-/// What the agent says to that.
+/// The agent's decision about that reply.
 #[derive(Deserialize, Serialize)]
 enum Verdict {
     Welcome { proof: Option<String> },
     Refused { why: String },
 }
 
-/// Who proves something, so that nobody can give back what the other one has said.
+/// The side that makes a proof: it is part of the proof, so that a peer can't send the other side's proof back.
 #[derive(Clone, Copy)]
 enum Side {
     Agent,
@@ -70,7 +71,7 @@ fn proof(key: &str, side: Side, agents: &str, coordinators: &str) -> Result<Stri
     Ok(HEXLOWER.encode(&mac.finalize().into_bytes()))
 }
 
-/// Whether a proof is right, in a time that says nothing about the right one.
+/// Checks a proof, in a time that reveals nothing about the right one.
 fn is_proved(proof: Option<&str>, key: &str, side: Side, agents: &str, others: &str) -> bool {
     let bytes = proof.and_then(|text| HEXLOWER.decode(text.as_bytes()).ok());
     let mac = mac(key, side, agents, others).ok();
@@ -83,10 +84,10 @@ fn challenge() -> Result<String> {
     Ok(HEXLOWER.encode(&bytes))
 }
 
-/// The agent's side.
+/// Does the agent's side of the handshake.
 ///
 /// # Errors
-/// If the other one is of another version, doesn't know the key, or is no coordinator.
+/// If the other side has another version, doesn't know the key, or is no coordinator.
 pub fn welcome(mut socket: &TcpStream, key: Option<&str>) -> Result<()> {
     let own = challenge()?;
     let greeting = Greeting {
@@ -116,10 +117,10 @@ pub fn welcome(mut socket: &TcpStream, key: Option<&str>) -> Result<()> {
     send(&mut socket, &Verdict::Welcome { proof })
 }
 
-/// The coordinator's side.
+/// Does the coordinator's side of the handshake.
 ///
 /// # Errors
-/// If the other one is of another version, the keys differ, or it is no agent. Says what to do.
+/// If the other side has another version, the keys differ, or it is no agent. The error says what to do.
 pub fn meet(mut socket: &TcpStream, key: Option<&str>) -> Result<()> {
     let mut from = Until::new(socket, HELLO_TIMEOUT);
     let greeting: Greeting = receive(&mut from, HELLO_BYTES_MAX)
@@ -159,7 +160,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// What both sides say to these keys.
+    /// Does the handshake with these keys, and returns the results of both sides.
     fn hello(agents: Option<&str>, coordinators: Option<&str>) -> (Result<()>, Result<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

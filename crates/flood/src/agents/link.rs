@@ -14,20 +14,20 @@ use crate::record::Sample;
 use crate::run::{Others, Point};
 use crate::show::Phase;
 
-/// A point that all agents have come to, and how much each had published.
+/// A point that all agents have reached, and how much each had published.
 type Passed = (Point, Vec<(Part, PublishedHere)>);
 
-/// What the coordinator has said.
+/// The messages of the coordinator so far.
 #[derive(Debug, Default)]
 pub struct Heard {
     /// When the run begins, on the coordinator's clock.
     pub start_ns: Mutex<Option<u64>>,
     passed: Mutex<Vec<Passed>>,
-    /// The results have come.
+    /// The coordinator has the results.
     pub ended: AtomicBool,
-    /// The coordinator has gone.
+    /// The coordinator is gone.
     pub gone: AtomicBool,
-    /// The run is to end.
+    /// The run must end.
     pub stop: AtomicBool,
 }
 
@@ -60,10 +60,10 @@ impl Link {
         Ok(link)
     }
 
-    /// Tells the coordinator something.
+    /// Sends the coordinator a message.
     ///
     /// # Errors
-    /// If it has gone.
+    /// If the coordinator is gone.
     pub fn say(&self, message: &ToCoordinator) -> Result<()> {
         ensure!(!self.heard.gone.load(Ordering::Relaxed), "the coordinator has gone");
         send(&mut *lock(&self.writer), message)
@@ -72,7 +72,7 @@ impl Link {
 
 fn hear(said: ToAgent, heard: &Heard, clock: &Clock, writer: &Mutex<TcpStream>) -> Result<()> {
     match said {
-        // A second one is none of this protocol's.
+        // The protocol has one job for each connection.
         ToAgent::Job(_) => anyhow::bail!("a second job"),
         ToAgent::Start { at_ns } => *lock(&heard.start_ns) = Some(at_ns),
         ToAgent::Ping { number } => {
@@ -89,7 +89,7 @@ fn hear(said: ToAgent, heard: &Heard, clock: &Clock, writer: &Mutex<TcpStream>) 
 
 impl Others for Link {
     fn reach(&mut self, point: Point, published: &PublishedHere) -> Result<()> {
-        // Before the end nobody needs to know how much was published.
+        // Before the end the coordinator does not need the published counts.
         let published = match point {
             Point::Published => published.clone(),
             _ => PublishedHere::default(),

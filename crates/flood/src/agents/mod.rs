@@ -1,12 +1,12 @@
 //! Agents: one run divided among processes on several machines.
 //!
 //! The coordinator is the `throng flood` that the user typed. It gives each agent a share of the connections and of
-//! the publishers, has all begin at one time, and adds up what they measured. Each agent publishes to its own users
-//! and topics. A topic's members may be at any agent: all check what they hear, and learn at the end how much there was
-//! to hear.
+//! the publishers, makes all begin at one time, and sums up what they measured. Each agent publishes to its own users
+//! and topics. A topic's members may be at any agent: all agents check the messages that they receive, and learn at
+//! the end how many there were.
 //!
-//! Both speak frames of JSON over TCP ([`frame`]), after each has proved that it knows the key ([`hello`]). Nothing is
-//! encrypted: agents belong into a network that one trusts.
+//! Both sides send frames of JSON over TCP ([`frame`]), after each has proved that it knows the key ([`hello`]).
+//! Nothing is encrypted: run agents in a trusted network.
 
 mod clocks;
 mod coordinator;
@@ -28,26 +28,26 @@ use crate::show::Phase;
 pub use coordinator::coordinate;
 pub use server::Agent;
 
-/// How long one side may say nothing until the other takes it for lost. The coordinator asks for the time twice a
-/// second, and is answered.
+/// How long one side may be silent until the other counts it as lost. The coordinator pings twice a second, and gets
+/// pongs.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
-/// What a coordinator tells an agent.
+/// A message of the coordinator to an agent.
 #[derive(Debug, Deserialize, Serialize)]
 enum ToAgent {
-    /// What to run. Once, first.
+    /// The share to run. The first message, sent once.
     Job(Box<Job>),
-    /// When to begin, on the coordinator's clock in nanoseconds.
+    /// The start of the run, on the coordinator's clock in nanoseconds.
     Start { at_ns: u64 },
-    /// Asks for the time.
+    /// Requests the agent's time.
     Ping { number: u64 },
     /// How far the agent's clock is ahead of the coordinator's, in nanoseconds.
     Clock { ahead_ns: i64 },
-    /// All agents have come to this point, and have published so much.
+    /// All agents have reached this point, and have published this much.
     Pass { point: Point, published: Vec<(Part, PublishedHere)> },
-    /// The user has stopped the run: what was measured so far is wanted.
+    /// The user has stopped the run: the agent sends what it measured so far.
     Stop,
-    /// The results are here.
+    /// The coordinator has the results.
     End,
 }
 
@@ -64,20 +64,20 @@ struct Job {
     ca: Option<String>,
 }
 
-/// What an agent tells its coordinator.
+/// A message of an agent to its coordinator.
 #[derive(Debug, Deserialize, Serialize)]
 enum ToCoordinator {
-    /// It can't run the job, and whether that is for the command line.
+    /// The agent can't run the job; `is_usage` if the command line is the cause.
     Refused { why: String, is_usage: bool },
-    /// It waits for the start.
+    /// The agent waits for the start.
     Ready,
     /// The agent's time in nanoseconds.
     Pong { number: u64, at_ns: u64 },
-    /// It has come to this point, and has published so much.
+    /// The agent has reached this point, and has published this much.
     Reached { point: Point, published: PublishedHere },
     /// A sample, and the times since the one before.
     Sample { phase: Phase, sample: Box<Sample>, times: Box<Times> },
-    /// All that it has measured.
+    /// All that the agent has measured.
     Done(Box<Results>),
     /// The run broke off here.
     Failed { why: String },

@@ -20,11 +20,11 @@ use crate::run::run_to_end;
 use crate::setup::{Setup, Share};
 use crate::show::Nothing;
 
-/// Connections of coordinators at one time, those that have not said yet who they are among them.
+/// Connections of coordinators at one time, including those in the handshake.
 const CONNECTIONS_MAX: usize = 16;
-/// How long a coordinator waits for the end of the run before: that one may be closing its connections.
+/// How long a coordinator waits for the end of the run before, which may still close its connections.
 const BUSY_WAIT: Duration = Duration::from_secs(3);
-/// How often it is looked whether the coordinator has said something.
+/// Time between two checks for messages of the coordinator.
 const POLL_EVERY: Duration = Duration::from_millis(5);
 
 /// An agent.
@@ -38,11 +38,11 @@ pub struct Agent {
     key_file: Option<PathBuf>,
 }
 
-/// What the connections share.
+/// The state that all connections share.
 struct State {
     key: Option<String>,
     connections: AtomicUsize,
-    /// A run goes on.
+    /// A run is under way.
     is_busy: AtomicBool,
 }
 
@@ -50,7 +50,7 @@ impl Agent {
     /// Serves until the process ends.
     ///
     /// # Errors
-    /// If it can't listen there, or may not without a key.
+    /// If it can't listen at that address, or may not without a key.
     pub fn run(&self) -> Result<(), RunError> {
         let key = self.key_file.as_deref().map(files::read_secret).transpose();
         let key = key.map_err(|error| RunError::Usage(anyhow!("--key-file {error}")))?;
@@ -78,7 +78,7 @@ impl Agent {
         });
         loop {
             let Ok((socket, from)) = listener.accept() else {
-                // Too many files are open, or the peer has gone already.
+                // Too many files are open, or the peer is gone already.
                 std::thread::sleep(POLL_EVERY);
                 continue;
             };
@@ -135,7 +135,7 @@ fn serve(mut socket: &TcpStream, from: SocketAddr, state: &State) -> Result<()> 
     Ok(())
 }
 
-/// A run that goes on, until this is dropped.
+/// A run under way, until this is dropped.
 struct Busy<'a>(&'a AtomicBool);
 
 impl Drop for Busy<'_> {
@@ -176,7 +176,7 @@ fn run(socket: &TcpStream, job: Job) -> Result<()> {
     match run_to_end(setup, common, Some(&mut link), &heard.stop, &mut Nothing) {
         Ok((_, results)) => link.say(&ToCoordinator::Done(Box::new(results)))?,
         Err(error) => {
-            // Where the coordinator has gone, nobody hears it.
+            // If the coordinator is gone, no peer reads this.
             let _ = link.say(&ToCoordinator::Failed { why: format!("{error:#}") });
             return Err(error);
         }

@@ -52,7 +52,7 @@ impl Acker {
         Ok(Self { jobs, results })
     }
 
-    /// Queues one. It counts as failed when the thread has ended.
+    /// Queues an acknowledgement. It counts as failed if the thread has ended.
     pub fn send(&self, job: Job) {
         if self.jobs.send(job).is_err() {
             self.results.failed.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Descriptions of the first anomalies of a run, and what the server said when it refused something. A
-//! count alone says little about an anomaly that happens once in a million messages.
+//! Descriptions of the first anomalies of a run, and the server's reasons for rejections. A count alone says little
+//! about an anomaly that happens once in a million messages.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use crate::record::Named;
 /// Anomalies that are described in words.
 const DESCRIBED_MAX: usize = 20;
 
-/// Causes that are counted, each by itself.
+/// Causes that are counted, each separately.
 const CAUSES_MAX: usize = 20;
 
 /// The first anomalies of a run: gaps, repeats, late and stray messages.
@@ -21,7 +21,7 @@ pub(super) struct Anomalies {
 }
 
 impl Anomalies {
-    /// Adds a description. Does not even compose it when the list is full.
+    /// Adds a description. Does not compose it if the list is complete.
     pub fn add(&self, describe: impl FnOnce() -> String) {
         let mut texts = lock(&self.described);
         if texts.len() < DESCRIBED_MAX {
@@ -34,7 +34,7 @@ impl Anomalies {
         lock(&self.described).clone()
     }
 
-    /// Counts what the server gave as the cause of a refusal. Those beyond the limit are passed over.
+    /// Counts the server's reason for a rejection. New reasons beyond the limit are not counted.
     pub fn cause(&self, cause: String) {
         let mut causes = lock(&self.causes);
         if causes.len() < CAUSES_MAX || causes.contains_key(&cause) {

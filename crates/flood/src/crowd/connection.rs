@@ -11,7 +11,7 @@ use crate::sequence::Tracker;
 /// The phases of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Has no socket: was not tried yet, failed, left or was closed.
+    /// Has no socket: was not tried yet, failed, left or was closed by the server.
     #[default]
     Away,
     /// Has not written its request yet.

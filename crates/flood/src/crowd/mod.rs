@@ -41,11 +41,11 @@ const DESCRIPTORS_RESERVED: u64 = 64;
 /// How long the threads may take to count the missing messages.
 const SCAN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Connections per thread where the limit on open files allows more. A thread's share of the
-/// processor is the next bound.
+/// Connections per thread if the limit on open files allows more. A thread's share of the processor is the next
+/// bound.
 const CONNECTIONS_PER_THREAD_MAX: u64 = 200_000;
 
-/// Why a connection could not be opened, or why it ended.
+/// The reason why a connection could not be opened, or why it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum CloseReason {
     /// The number of the operating system's error.
@@ -71,7 +71,7 @@ enum CloseReason {
 }
 
 impl CloseReason {
-    /// Returns what the reason means of an attempt to connect.
+    /// Returns the meaning of this reason for an attempt to connect.
     fn of_attempt(self, has_tls: bool, is_handshaking: bool) -> Self {
         match self {
             CloseReason::Closed | CloseReason::System(libc::ECONNRESET | libc::EPIPE)
@@ -147,7 +147,7 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// What the owner of the crowd orders a thread to do.
+/// The owner's order to a thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Order {
@@ -193,7 +193,7 @@ enum Stat {
     /// Connections that have received all messages that they missed in a storm.
     Recovered,
     Cuts,
-    /// Messages to users that the server delivered again because nobody acknowledged them.
+    /// Messages to users that the server delivered again for lack of an acknowledgement.
     Redelivered,
     /// Messages to users whose acknowledgement the server accepted.
     Acked,
@@ -204,20 +204,20 @@ impl Stat {
     const COUNT: usize = 22;
 }
 
-/// What a thread shares with the crowd's owner.
+/// The state that a thread shares with the crowd's owner.
 struct Shared {
     tally: Tally,
     order: AtomicU8,
     /// Scans for missing messages: how many the owner requested, and how many are done.
     scans_requested: AtomicU32,
     scans_done: AtomicU32,
-    /// How often the owner ordered all connections to drop and come back.
+    /// How many times the owner ordered all connections to drop and come back.
     storms: AtomicU32,
-    /// How often the owner let the connections return that a storm holds back.
+    /// How many times the owner let the connections return that a storm holds back.
     returns: AtomicU32,
     /// The longest silence of each connection at the last scan, in microseconds.
     silences: Mutex<Vec<u32>>,
-    /// What became of the connections to each target, where it is counted.
+    /// Counts of the connections to each target, if they are counted.
     targets: Mutex<Vec<TargetTally>>,
 }
 
@@ -229,13 +229,13 @@ struct TargetTally {
     failed: u64,
     closed: u64,
     cuts: u64,
-    /// May fall again, as the thread's own.
+    /// May fall again, as the thread's own count does.
     lost: i64,
     /// Messages that had not arrived at the last scan.
     missing: u64,
 }
 
-/// What all threads share.
+/// The state that all threads share.
 struct Common {
     plan: Plan,
     published: Arc<Published>,
@@ -244,7 +244,7 @@ struct Common {
     threads: u32,
     /// The limit on connection attempts under way in one thread.
     in_flight_each: usize,
-    /// Why a thread ended early.
+    /// The reason why a thread ended early.
     thread_error: Mutex<Option<String>>,
     /// Microseconds.
     delivery: Mutex<Histogram<u64>>,
@@ -281,7 +281,7 @@ pub struct Times {
     /// From the intended publish to the receipt.
     #[serde(with = "crate::histogram")]
     pub delivery: Histogram<u64>,
-    /// The same for messages to single users only.
+    /// As `delivery`, for messages to single users only.
     #[serde(with = "crate::histogram")]
     pub delivery_user: Histogram<u64>,
     /// From the intended connect to the response.
@@ -414,8 +414,8 @@ impl Crowd {
         }
     }
 
-    /// Returns true when all connections were tried and no attempt is under way. Where connections
-    /// come and go some attempt always is under way, so a few are allowed there.
+    /// Returns true when all connections were tried and no attempt is under way. If connections come and go some
+    /// attempt always is under way, so a few are allowed then.
     pub fn has_arrived(&self) -> bool {
         let plan = &self.common.plan;
         let wanted = u64::from(plan.own_connections());
@@ -444,7 +444,7 @@ impl Crowd {
         }
     }
 
-    /// Returns why attempts failed and why open connections were closed, most frequent first.
+    /// Returns the reasons of failed attempts and of closed connections, the most frequent first.
     pub fn reasons(&self) -> (Vec<Named>, Vec<Named>) {
         let list = |reasons: &Mutex<BTreeMap<CloseReason, u64>>| {
             let mut list: Vec<Named> =
@@ -501,7 +501,7 @@ impl Crowd {
         self.common.anomalies.list()
     }
 
-    /// Returns what the server gave as the causes of refusals, with how often it did.
+    /// Returns the server's reasons for rejections, with their counts.
     pub fn causes(&self) -> Vec<Named> {
         self.common.anomalies.causes()
     }
@@ -529,8 +529,8 @@ impl Crowd {
         self.sum(Stat::Missing)
     }
 
-    /// Returns the longest times for which connections heard no message, as of the last call of
-    /// [`Crowd::missing`], in microseconds. Empty where they are not measured.
+    /// Returns the longest times without a message of the connections, as of the last call of [`Crowd::missing`], in
+    /// microseconds. Empty if they are not measured.
     pub fn silences(&self) -> Histogram<u64> {
         let mut all = histogram();
         for thread in &self.threads {
@@ -541,8 +541,7 @@ impl Crowd {
         all
     }
 
-    /// Returns the counts of each target, where there are several. Messages that are missing count as lost
-    /// `at_end`.
+    /// Returns the counts of each target, if the crowd has several. `at_end`, missing messages count as lost.
     pub fn targets(&self, at_end: bool) -> Vec<TargetCounts> {
         let servers = &self.common.plan.servers;
         let of = |at: usize| {
@@ -577,7 +576,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// Returns why a thread has ended early, if one has.
+    /// Returns the reason why a thread has ended early, if one has.
     pub fn thread_error(&self) -> Option<String> {
         let ended = self.threads.iter().any(|thread| thread.handle.is_finished());
         let panicked = || "a thread panicked: this is a fault of the load generator".to_string();

@@ -16,43 +16,43 @@ use crate::target::Paths;
 use crate::template::Template;
 use crate::tls::Tls;
 
-/// Targets whose connections are counted for each by itself; of more nobody could read the lines.
+/// Targets with counts of their own; more lines would be unreadable.
 const TARGETS_COUNTED_MAX: usize = 64;
 
-/// The share of a run that is one process's: connections, users and topics whose index leaves this rest.
+/// A process's share of a run: the connections, users and topics whose index leaves this rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Part {
     /// The number of the share, from zero.
     pub number: u32,
-    /// How many shares there are, at least one.
+    /// The number of shares, at least one.
     pub of: u32,
 }
 
 impl Default for Part {
-    /// All of it.
+    /// The whole run.
     fn default() -> Self {
         Part { number: 0, of: 1 }
     }
 }
 
 impl Part {
-    /// Whether what has this index belongs to the share.
+    /// Returns true if the share contains the item with this index.
     pub fn has(self, index: u32) -> bool {
         index % self.of.max(1) == self.number
     }
 
-    /// How many of so many belong to it.
+    /// Returns how many of `all` items belong to the share.
     pub fn share(self, all: u32) -> u32 {
         (all / self.of) + u32::from(all % self.of > self.number)
     }
 
-    /// The index, among all, of the share's own one at this place.
+    /// Returns the index, among all, of the share's item number `own`.
     pub fn index(self, own: u32) -> u32 {
         own * self.of + self.number
     }
 }
 
-/// How far this host's monotonic clock is ahead of the one by which the messages of a run are stamped.
+/// How far this host's monotonic clock is ahead of the clock that stamps a run's messages.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Arc<AtomicI64>);
 
@@ -62,12 +62,12 @@ impl Clock {
         self.0.store(ns, Ordering::Relaxed);
     }
 
-    /// A time of this host on the run's clock, in nanoseconds.
+    /// Converts a time of this host to the run's clock, in nanoseconds.
     pub fn of_run(&self, own_ns: u64) -> u64 {
         own_ns.saturating_add_signed(self.0.load(Ordering::Relaxed).saturating_neg())
     }
 
-    /// A time of the run on this host's clock, in nanoseconds.
+    /// Converts a time of the run to this host's clock, in nanoseconds.
     pub fn own(&self, run_ns: u64) -> u64 {
         run_ns.saturating_add_signed(self.0.load(Ordering::Relaxed))
     }
@@ -76,23 +76,23 @@ impl Clock {
 /// The plan of a crowd.
 #[derive(Clone)]
 pub struct Plan {
-    /// The share of it that is opened here. All other numbers are those of the whole.
+    /// The share of the crowd that this process opens. All other numbers are those of the whole.
     pub part: Part,
     /// The clock of the messages' stamps.
     pub clock: Clock,
-    /// Whether connections that come back go to another server than before, by chance.
+    /// Connections that come back choose another server than before, at random.
     pub roams: bool,
     /// The servers; each connection goes to one of them in turn.
     pub servers: Vec<Url>,
-    /// What connections need to speak TLS, where a server does.
+    /// The TLS setup of connections, if a server needs it.
     pub tls: Option<Tls>,
     /// The names that the servers' certificates must have; `None` for a server without TLS.
     pub names: Vec<Option<ServerName<'static>>>,
     /// The transports; each connection speaks one of them in turn.
     pub transports: Vec<&'static dyn Client>,
-    /// The path that each requests.
+    /// The paths that connections request.
     pub paths: Paths,
-    /// How many connections there are.
+    /// The number of connections.
     pub connections: u32,
     /// The number of the first user.
     pub first: u32,
@@ -102,13 +102,13 @@ pub struct Plan {
     pub sources: Sources,
     /// New connections per second; 0 for as fast as possible.
     pub rate: f64,
-    /// How long they stay open and away.
+    /// The times that connections stay open and away.
     pub lifetime: Lifetime,
     /// The limit on connection attempts under way at one time.
     pub in_flight_max: u32,
     /// How long a response may take, in seconds.
     pub answer_seconds_max: u32,
-    /// A connection that has received nothing for so many seconds is closed; 0 for never.
+    /// Seconds without input after which a connection is closed; 0 for never.
     pub silence_seconds_max: u32,
     /// The number of this run, which its messages carry.
     pub run: u32,
@@ -118,9 +118,9 @@ pub struct Plan {
     pub user: Template,
     /// See `user`.
     pub topic: Template,
-    /// Whether connections that come back request what they missed.
+    /// Connections that come back request the messages that they missed.
     pub recover: bool,
-    /// How connections are in several topics; `None` where each is in one.
+    /// How connections are in several topics; `None` if each is in one.
     pub memberships: Option<Memberships>,
     /// How connections are cut.
     pub cuts: Option<Cuts>,
@@ -128,20 +128,20 @@ pub struct Plan {
     pub missed: u32,
     /// How users' messages are acknowledged.
     pub acks: Option<AckPlan>,
-    /// Whether the sessions of MQTT clients go on between connections.
+    /// The sessions of MQTT clients persist between connections.
     pub kept: bool,
-    /// Whether clients send heartbeats, where their transport has them.
+    /// Clients send heartbeats, if their transport has them.
     pub heartbeats: bool,
-    /// Whether the longest time is measured for which each connection hears no message.
+    /// The crowd measures the longest time for which each connection receives no message.
     pub silences: bool,
 }
 
 /// Connections are in randomly chosen topics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memberships {
-    /// How many topics there are.
+    /// The number of topics.
     pub topics: u32,
-    /// Each connection is in at least one and at most so many of them.
+    /// Each connection is in at least one and at most this many of them.
     pub each_max: u32,
 }
 
@@ -159,9 +159,9 @@ pub struct Cuts {
 /// How users' messages are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AckPlan {
-    /// One acknowledgement for so many messages.
+    /// Messages for one acknowledgement.
     pub every: u32,
-    /// Of a hundred acknowledgements, so many are not made.
+    /// Percent of acknowledgements that are left out.
     pub skip_percent: f64,
 }
 
@@ -169,21 +169,21 @@ pub struct AckPlan {
 /// distributions, so that each connection may leave at any time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Lifetime {
-    /// Seconds until a connection leaves by itself; never without.
+    /// Mean seconds until a connection leaves; never without.
     pub stay_seconds: Option<f64>,
-    /// Seconds until one that left, failed or was closed comes back; never without.
+    /// Mean seconds until a connection that left, failed or was closed comes back; never without.
     pub away_seconds: Option<f64>,
-    /// All leave in order; else half of them leave as if their network had failed.
+    /// All leave in order; otherwise half of them leave as if their network had failed.
     pub orderly: bool,
 }
 
 impl Plan {
-    /// Returns how many connections are opened here.
+    /// Returns how many connections this process opens.
     pub fn own_connections(&self) -> u32 {
         self.part.share(self.connections)
     }
 
-    /// Returns whether the connections to each server are counted by themselves.
+    /// Returns true if the connections to each server are counted separately.
     pub(super) fn counts_targets(&self) -> bool {
         (2..=TARGETS_COUNTED_MAX).contains(&self.servers.len())
     }
@@ -257,7 +257,7 @@ impl Plan {
         !beats.is_empty()
     }
 
-    /// Returns how many topics there are.
+    /// Returns the number of topics.
     pub fn rooms(&self) -> u32 {
         match self.memberships {
             Some(Memberships { topics, .. }) => topics,
@@ -266,8 +266,8 @@ impl Plan {
     }
 }
 
-/// The server whose turn it is, of so many, while as many others take turns as well. Without a shift a server would
-/// meet only some of them.
+/// Returns the server for this index, of `servers` in turn, while `others` take turns as well. Without a shift a
+/// server would meet only some of them.
 fn turn(index: usize, servers: usize, others: usize) -> usize {
     let round = (1..=servers).map(|times| times * others).find(|all| all.is_multiple_of(servers));
     (index + index / round.unwrap_or(1)) % servers

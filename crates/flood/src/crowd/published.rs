@@ -1,4 +1,4 @@
-//! How many messages were published to each target: the sequence numbers.
+//! The number of messages published to each target: the sequence numbers.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -10,10 +10,10 @@ use super::{Part, lock};
 use crate::payload::To;
 use crate::sequence::Tracker;
 
-/// How many messages were published to each target so far. These are the sequence numbers.
+/// The number of messages published to each target so far. These are the sequence numbers.
 ///
-/// Where agents share a run, each publishes to its own users and topics, and learns at the end how much the others
-/// have published.
+/// If agents share a run, each publishes to its own users and topics, and learns at the end how much the others have
+/// published.
 #[derive(Debug, Default)]
 pub struct Published {
     /// By user, from the first. Empty when the run publishes nothing to users.
@@ -22,15 +22,15 @@ pub struct Published {
     pub topics: Box<[AtomicU32]>,
     /// To all connections.
     pub all: AtomicU32,
-    /// Nodes at which messages are published, in turn. Of two nodes, messages may come in another order.
+    /// Nodes that publish, in turn. Messages from two nodes may arrive in another order.
     pub nodes: u32,
-    /// The share of the run whose messages are published here.
+    /// The share of the run whose messages this process publishes.
     pub part: Part,
-    /// Set as soon as anybody may publish. Until then every sequence begins with its first message.
+    /// Set before anything is published. Until then every sequence begins with its first message.
     begun: AtomicBool,
-    /// Messages whose publish the server never answered: they may or may not have been published.
+    /// Messages without a reply to their publish: they may or may not have been published.
     unsure: Mutex<HashSet<(To, u32)>>,
-    /// Messages that were published at another node than the one whose turn it was.
+    /// Messages that another node published than the one whose turn it was.
     moved: Mutex<HashSet<(To, u32)>>,
 }
 
@@ -42,18 +42,18 @@ impl Published {
         Self { users, topics, nodes: 1, ..Self::default() }
     }
 
-    /// The same for a share of the run, and for so many nodes at which messages are published.
+    /// Sets the share of the run, and the number of nodes that publish.
     #[must_use]
     pub fn of(self, part: Part, nodes: u32) -> Self {
         Self { part, nodes, ..self }
     }
 
-    /// From now on somebody may publish.
+    /// Notes that messages may be published from now on.
     pub fn begin(&self) {
         self.begun.store(true, Ordering::Relaxed);
     }
 
-    /// Records that the server did not answer the publish of the message with this number.
+    /// Records that the server sent no reply to the publish of the message with this number.
     pub fn mark_unsure(&self, to: To, number: u32) {
         lock(&self.unsure).insert((to, number));
         self.mark_moved(to, number);
@@ -66,7 +66,7 @@ impl Published {
         }
     }
 
-    /// The index of the node whose turn it is to publish the message with this number.
+    /// Returns the index of the node whose turn it is to publish the message with this number.
     pub fn turn(&self, to: To, number: u32) -> usize {
         let target = match to {
             To::User(target) | To::Topic(target) => target,
@@ -75,8 +75,8 @@ impl Published {
         (target.wrapping_add(number) % self.nodes.max(1)) as usize
     }
 
-    /// Whether a message that comes late may come late: those that have overtaken it were published at other nodes,
-    /// as far as anybody knows.
+    /// Returns true if a message may come late: as far as known, other nodes published the messages that have
+    /// overtaken it.
     pub(super) fn may_be_overtaken(&self, to: To, number: u32, tracker: &Tracker) -> bool {
         if self.nodes <= 1 {
             return false;
@@ -94,23 +94,23 @@ impl Published {
         count - unsure.iter().filter(within).count() as u32
     }
 
-    /// Returns the tracker of a connection that hears a user's messages from now on.
+    /// Returns the tracker of a connection that receives a user's messages from now on.
     pub(super) fn user_tracker(&self, index: u32) -> Tracker {
         self.tracker(To::User(index), self.user(index))
     }
 
-    /// The same for a topic's messages.
+    /// Returns the tracker for a topic's messages.
     pub(super) fn topic_tracker(&self, room: u32) -> Tracker {
         self.tracker(To::Topic(room), self.topic(room))
     }
 
-    /// The same for messages to all.
+    /// Returns the tracker for messages to all.
     pub(super) fn all_tracker(&self) -> Tracker {
         self.tracker(To::All, self.all())
     }
 
-    /// Any first message is right where others publish, of whom it is not known how many there were, and where the
-    /// other nodes have yet to hear of a new member.
+    /// Any first message is right if another agent publishes, since its count is unknown here, and if other nodes
+    /// have yet to learn of a new member.
     fn tracker(&self, to: To, published: u32) -> Tracker {
         let is_known = self.nodes <= 1 && self.is_own(to);
         match is_known || !self.begun.load(Ordering::Relaxed) {
@@ -119,10 +119,10 @@ impl Published {
         }
     }
 
-    /// Whether the messages of this target are published here.
+    /// Returns true if this process publishes the messages of this target.
     fn is_own(&self, to: To) -> bool {
         match to {
-            // Users are told by the agent that has them.
+            // A user's own agent publishes to the user.
             To::User(_) => true,
             To::Topic(room) => self.part.has(room),
             To::All => self.part.has(0),
@@ -141,7 +141,7 @@ impl Published {
         self.all.load(Ordering::Relaxed)
     }
 
-    /// How many messages were published here, to topics and to all.
+    /// Returns how many messages this process published to topics and to all.
     pub fn own(&self) -> PublishedHere {
         let part = self.part;
         let own = (part.number..self.topics.len() as u32).step_by(part.of as usize);
@@ -165,10 +165,10 @@ impl Published {
     }
 }
 
-/// How many messages one part of a run has published.
+/// The number of messages that one part of a run has published.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct PublishedHere {
-    /// To each of its topics: that with its number, and every so many further.
+    /// To each of its topics: the one with the part's number, and every `of`th after it.
     pub topics: Vec<u32>,
     /// To all.
     pub all: u32,
@@ -195,7 +195,7 @@ mod tests {
             assert!((0..7).all(|room| published.topic(room) == 10 + room));
             assert_eq!(published.all(), 5);
         }
-        // One that says too much changes nothing else.
+        // A part that reports too many topics changes nothing else.
         parts[2].learn(part(1), &PublishedHere { topics: vec![1; 99], all: 9 });
         assert_eq!((parts[2].topic(4), parts[2].topic(6), parts[2].all()), (1, 16, 5));
     }

@@ -1,4 +1,4 @@
-//! Processes what a connection receives: counts it, tracks the sequences, and measures the times.
+//! Processes the input of a connection: counts it, tracks the sequences, and measures the times.
 
 use client::{Event, Goodbye};
 use model::{ErrorCode, ResumeToken};
@@ -20,7 +20,7 @@ pub(super) struct Receiver<'a> {
     pub stats: &'a mut Stats,
     /// Times from the intended publish to now, in microseconds.
     pub times: &'a mut Vec<u32>,
-    /// The same for messages to single users only.
+    /// As `times`, for messages to single users only.
     pub user_times: &'a mut Vec<u32>,
     pub anomalies: &'a Anomalies,
     /// The number of this run.
@@ -30,20 +30,19 @@ pub(super) struct Receiver<'a> {
     pub index: u32,
     pub room: u32,
     pub now_ns: u64,
-    /// The same moment on the clock of the messages' stamps.
+    /// `now_ns` on the clock of the messages' stamps.
     pub run_now_ns: u64,
     pub trackers: Trackers,
-    /// The resume state, if the connection has one. It then holds the sequences of the user and the
-    /// topics.
+    /// The resume state, if the connection has one. It then has the sequences of the user and the topics.
     pub resume_state: Option<&'a mut ResumeState>,
-    /// The names of the connection's topics, where the server names them in its messages.
+    /// The names of the connection's topics, if the server names them in its messages.
     pub names: &'a [String],
     /// The connection subscribes by commands once it is open. Its sequences begin when the server
     /// confirms a subscription.
     pub subscribes: bool,
-    /// The next message may have come before, and that is no fault.
+    /// The next message may be a repeat, and that is no fault.
     pub may_be_again: bool,
-    /// The next message has come before.
+    /// The next message is a repeat.
     pub is_again: bool,
     pub outcome: ReadOutcome,
 }
@@ -98,7 +97,7 @@ impl Receiver<'_> {
             Event::Part(bytes) => self.read_stamp(bytes),
             Event::Token(position) => self.position(position),
             Event::Recovered(recovered) => self.recovered(recovered),
-            // Without a position to resume from nothing was to be recovered.
+            // Without a position to resume from, no message had to be recovered.
             Event::Gap(reason) if self.resume_state.is_some() => {
                 self.anomalies.cause(format!("recovery: {reason}: {}", meaning(reason)));
             }
@@ -138,7 +137,7 @@ impl Receiver<'_> {
         {
             let was_open = std::mem::replace(&mut resume_state.was_open, true);
             if resume_state.has_session {
-                // Its sequences go on. What comes of everyone's was published before, or not.
+                // Its sequences go on. Any first message to all is right: the client may or may not have missed some.
                 self.trackers = Trackers::anywhere();
                 return;
             }
@@ -153,7 +152,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// The message that follows is one to be confirmed.
+    /// The next message needs a confirmation.
     fn delivery(&mut self, id: u16, again: bool, exactly: bool) {
         self.may_be_again = again && !exactly;
         let Some(resume_state) = self.resume_state.as_mut().filter(|_| exactly) else { return };
@@ -180,8 +179,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// The server answered a poll, so it holds a position from now on. Sequences without a message
-    /// begin here.
+    /// The server replied to a poll, so it has a position from now on. Sequences without a message begin here.
     fn answered(&mut self) {
         let now = self.now();
         let Trackers { user, topic, all } = &mut self.trackers;
@@ -221,7 +219,7 @@ impl Receiver<'_> {
         let Some(stamp) = self.scanner.find(bytes) else {
             return;
         };
-        // It belongs to another run, perhaps to an earlier one in the server's history.
+        // The message belongs to another run, perhaps to an earlier one in the server's history.
         if stamp.run != self.run {
             return;
         }
@@ -259,7 +257,7 @@ impl Receiver<'_> {
         let Some(resume_state) = &mut self.resume_state else {
             return;
         };
-        // What was due before this connection began, by the same clock.
+        // A message is late if it was due before this connection began, by the same clock.
         let since_begun_ns = now_ns.saturating_sub(resume_state.begun_ns);
         let is_late = stamp.due_ns < self.run_now_ns.saturating_sub(since_begun_ns);
         let Some(progress) = resume_state.message_of(sequence) else {
@@ -291,7 +289,7 @@ impl Receiver<'_> {
         let arrival = self.without_unsure(arrival, stamp);
         match arrival {
             Arrival::Next => {}
-            // What other nodes publish in their turn may come a little later.
+            // Messages that other nodes publish in their turn may come a little later.
             Arrival::Gap(missing) if missing < self.published.nodes => {}
             Arrival::Gap(_) => self.describe("a gap", stamp, Some(before)),
             Arrival::Late if self.published.may_be_overtaken(stamp.to, stamp.number, &tracker) => {}
@@ -304,7 +302,7 @@ impl Receiver<'_> {
         self.count(arrival, stamp, !is_late, tracker);
     }
 
-    /// Removes messages from a gap that perhaps were never published.
+    /// Removes from a gap the messages that perhaps were never published.
     fn without_unsure(&self, arrival: Arrival, stamp: Stamp) -> Arrival {
         match arrival {
             Arrival::Gap(missing) => {
@@ -368,7 +366,7 @@ impl Receiver<'_> {
     }
 }
 
-/// What one of Throng's reasons for a recovery gap means, and what helps.
+/// Returns what one of Throng's reasons for a recovery gap means, and what helps.
 fn meaning(reason: &str) -> &'static str {
     match reason {
         _ if ErrorCode::NoHistory == reason => {

@@ -8,8 +8,8 @@ use model::Position;
 use super::connection::Trackers;
 use crate::sequence::Tracker;
 
-/// How long an acknowledgement may take to reach all of the server. Until then a delivery from
-/// before the acknowledgement may still be on its way to the connection.
+/// How long an acknowledgement may take to reach all parts of the server. Until then a delivery from before the
+/// acknowledgement may still be on its way to the connection.
 const CONFIRMED_AFTER_NS: u64 = 2_000_000_000;
 
 /// Names one of a connection's sequences.
@@ -29,7 +29,7 @@ pub(super) struct Progress {
     /// The topic's number; meaningless for the messages to the user.
     pub room: u32,
     pub tracker: Tracker,
-    /// The last message's id, where each topic has a position of its own.
+    /// The last message's id, if each topic has a position of its own.
     pub position: Option<Position>,
 }
 
@@ -39,8 +39,7 @@ impl Progress {
     }
 }
 
-/// How a connection's transport says where it resumes. The names appear in the descriptions of
-/// anomalies.
+/// How a connection's transport resumes. The names appear in the descriptions of anomalies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResumeStyle {
     /// It does not resume.
@@ -49,7 +48,7 @@ pub(super) enum ResumeStyle {
     One,
     /// One position covers all topics, and each topic that had a message has another of its own.
     Each,
-    /// The server has the session, and knows what the client has.
+    /// The server has the session, and knows what the client has received.
     Session,
     /// Each topic that the client joins has a position. The messages to the user have none: the
     /// server sends them without a join.
@@ -61,7 +60,7 @@ pub(super) struct ResumeState {
     pub style: ResumeStyle,
     /// The last resume token, as the server wrote it.
     pub token: Option<Box<str>>,
-    /// The position of all topics that have none of their own.
+    /// The position of all topics without a position of their own.
     pub base: Option<Position>,
     pub user: Progress,
     pub topics: Box<[Progress]>,
@@ -71,16 +70,16 @@ pub(super) struct ResumeState {
     announced: Option<Sequence>,
     /// When the attempt under way began.
     pub begun_ns: u64,
-    /// Messages that it missed in a storm and has not received yet.
+    /// Messages that the connection missed in a storm and has not received yet.
     pub missed_left: u32,
-    /// Attempts that were begun.
+    /// Attempts that have begun.
     pub attempts: u32,
     pub acks: Option<Box<Acks>>,
-    /// It was open before, so that the server should have its session.
+    /// The connection was open before, so the server should have its session.
     pub was_open: bool,
-    /// The server has said that it does.
+    /// The server has reported that it has the session.
     pub has_session: bool,
-    /// Numbers of messages that come exactly once, and have come.
+    /// Identifiers of messages that come exactly once, and have come.
     pub unreleased: Vec<u16>,
 }
 
@@ -139,8 +138,8 @@ impl ResumeState {
         all
     }
 
-    /// The server subscribes the connection now. Sequences that may begin anywhere and had no message
-    /// yet begin here.
+    /// Called when the server subscribes the connection. Sequences that may begin anywhere and had no message yet
+    /// begin here.
     pub fn opened(&mut self, now: &Trackers, topic_now: impl Fn(u32) -> Tracker) {
         let begin = |tracker: &mut Tracker, now: Tracker| {
             if tracker.is_anywhere() {
@@ -174,8 +173,7 @@ impl ResumeState {
         self.topics.iter().position(|progress| progress.room == room).map(Sequence::Topic)
     }
 
-    /// Handles a recovery gap: the server can't deliver what was missed, so the next message may be
-    /// any.
+    /// Handles a recovery gap: the server can't deliver the missed messages, so the next message may be any.
     pub fn recovery_gap(&mut self) {
         match self.announced {
             Some(Sequence::Topic(at)) => self.topics[at].tracker = Tracker::anywhere(),
@@ -190,7 +188,7 @@ impl ResumeState {
         }
     }
 
-    /// Describes where it resumes, for the list of anomalies.
+    /// Describes where the connection resumes, for the list of anomalies.
     pub fn describe(&self) -> String {
         let id = |position: Option<Position>| {
             position.map_or("-".to_string(), |position| position.to_string())
@@ -213,7 +211,7 @@ impl ResumeState {
         let (behind, entered) = (self.current.take(), self.announced.take());
         match self.style {
             ResumeStyle::Nothing | ResumeStyle::Session => {}
-            // An empty id asks the client to come back without a token.
+            // An empty id makes the client come back without a token.
             ResumeStyle::One => {
                 self.token = Some(text).filter(|text| !text.is_empty()).map(Box::from)
             }
@@ -250,7 +248,7 @@ impl ResumeState {
         };
         let epoch = progress.position.map(|position| position.epoch).or(known);
         match progress.position {
-            // A message of a topic without history: nothing can be recovered there.
+            // A message of a topic without history: nothing of that topic can be recovered.
             _ if is_message && epoch != Some(id.epoch) => {}
             Some(position) if position.epoch == id.epoch && position.offset >= id.offset => {}
             _ => progress.position = Some(id),
@@ -265,7 +263,7 @@ pub(super) struct Acks {
     pub unacknowledged: u32,
     /// Acknowledgements on their way: the id and the message's number.
     sent: VecDeque<(Position, u32)>,
-    /// The server has accepted all up to this number, and when it confirmed that, in nanoseconds.
+    /// The server has accepted everything up to this number, and when it confirmed that, in nanoseconds.
     confirmed: (u32, u64),
     /// The number that was confirmed at least [`CONFIRMED_AFTER_NS`] ago.
     confirmed_before: u32,
@@ -277,8 +275,7 @@ impl Acks {
         self.sent.push_back((id, number));
     }
 
-    /// The server has accepted the acknowledgements up to this id. Returns how many messages that
-    /// newly acknowledges.
+    /// The server has accepted the acknowledgements up to this id. Returns how many messages this newly acknowledges.
     pub fn confirm(&mut self, id: Position, now_ns: u64) -> u32 {
         let mut done = 0;
         while let Some((_, number)) =
@@ -289,8 +286,8 @@ impl Acks {
         done
     }
 
-    /// The server has accepted the acknowledgement of all messages up to this number. Returns how
-    /// many messages that newly acknowledges.
+    /// The server has accepted the acknowledgement of all messages up to this number. Returns how many messages this
+    /// newly acknowledges.
     pub fn done(&mut self, number: u32, now_ns: u64) -> u32 {
         let before = self.confirmed.0;
         if number <= before {
@@ -314,7 +311,7 @@ impl Acks {
         number > self.confirmed_before
     }
 
-    /// Forgets what was on its way on a connection that has ended.
+    /// Forgets the acknowledgements that were on their way on a connection that has ended.
     fn disconnected(&mut self) {
         self.sent.clear();
         self.unacknowledged = 0;

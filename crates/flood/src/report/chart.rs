@@ -21,7 +21,7 @@ const FRAME: f64 = 1000.0;
 pub struct Line {
     /// Its name in the legend.
     pub name: &'static str,
-    /// Which colour of the style sheet: 1 to 5.
+    /// The number of its colour in the style sheet: 1 to 5.
     pub colour: u8,
     /// In the order of time.
     points: Vec<Point>,
@@ -69,7 +69,7 @@ pub struct Chart {
     pub unit: Unit,
     /// Lines without any value are not drawn.
     pub lines: Vec<Line>,
-    /// Where the time axis ends if that is before the end of the run. Later points are not shown.
+    /// The end of the time axis if that is before the end of the run. Later points are not shown.
     pub end_seconds: Option<f64>,
     /// A note below the chart, or nothing.
     pub note: &'static str,

@@ -249,7 +249,7 @@ pub fn probes(samples: &[Sample]) -> Option<Chart> {
 }
 
 /// Returns the chart of the messages lost, duplicated, out of order, or strayed to another
-/// connection, if there were any.
+/// connection, if any were.
 pub fn anomalies(samples: &[Sample]) -> Option<Chart> {
     let line = |name, colour, of: fn(&Counts) -> u64| {
         let points = values(samples, |sample| Some(of(&sample.counts) as f64));

@@ -40,8 +40,7 @@ const SERVER: [&str; 5] = [
     "server_delivered",
 ];
 
-/// Returns `samples` as CSV. Fields of the server are empty where it did not respond. Lines end with
-/// a line feed.
+/// Returns `samples` as CSV. Fields of the server are empty if it did not respond. Lines end with a line feed.
 ///
 /// # Errors
 /// If the rows are not all as long as the header.

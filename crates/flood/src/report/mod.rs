@@ -1,8 +1,7 @@
 //! The report of a run: one page that opens offline, and the data behind it as CSV and JSON.
 //!
-//! The page is for people who did not watch the run. It shows how many connections the server held,
-//! which messages were lost, how long deliveries took, and what they cost. It escapes all text that
-//! comes from outside.
+//! The page is for readers that did not watch the run. It shows how many connections the server had, which messages
+//! were lost, how long deliveries took, and what they cost. It escapes all text that comes from outside.
 
 mod axis;
 mod chart;

@@ -6,7 +6,7 @@ use super::number::{date_utc, grouped, run_time};
 use super::{charts, tables, verdict};
 use crate::record::{Sample, Summary};
 
-/// Keeps the page from loading anything, whatever its texts hold.
+/// Prevents the page from loading anything, whatever its texts contain.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
 
 /// Returns the whole report as HTML.

@@ -16,7 +16,7 @@ pub type Point = (f64, Option<f64>);
 pub enum Keep {
     /// The largest.
     Max,
-    /// The smallest and the largest, where a dip matters as much as a peak.
+    /// The smallest and the largest, if a dip matters as much as a peak.
     Extremes,
 }
 
@@ -27,8 +27,8 @@ pub fn values(samples: &[Sample], of: impl Fn(&Sample) -> Option<f64>) -> Vec<Po
     timed.map(|sample| (sample.at_seconds, of(sample).filter(clean))).collect()
 }
 
-/// Returns the growth of a counter per second, from each sample to the next. There is a gap where the
-/// counter falls because its owner restarted. `from_zero` says that it was 0 at the begin of the run.
+/// Returns the growth of a counter per second, from each sample to the next. A counter that
+/// falls because its owner restarted leaves a gap. With `from_zero` it was 0 at the begin of the run.
 pub fn rates(
     samples: &[Sample],
     from_zero: bool,

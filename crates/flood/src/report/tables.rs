@@ -6,7 +6,7 @@ use super::html::Escaped;
 use super::number::{NONE, bytes_each, digits, grouped, micros};
 use crate::record::{Agent, Named, Percentiles, Sample, Storm, Summary, TargetCounts};
 
-/// How many reasons are shown by name. The counts of the others are added up.
+/// Reasons that are shown by name, at most. The counts of the others are summed up.
 const REASONS_MAX: usize = 12;
 
 /// A key figure, with smaller ones below it.
@@ -179,7 +179,7 @@ pub fn percentiles(summary: &Summary) -> String {
     out
 }
 
-/// Returns HTML tables of the targets and the agents, where there are several.
+/// Returns HTML tables of the targets and the agents, if the run has several.
 pub fn shares(summary: &Summary) -> String {
     let target = |it: &TargetCounts| {
         let counts = [it.open, it.opened, it.failed, it.closed, it.cuts, it.lost];

@@ -83,7 +83,7 @@ fn clauses(summary: &Summary) -> Vec<Clause> {
     clauses.push(zero(counts.duplicated, "duplicated"));
     clauses.push(zero(counts.out_of_order, "out of order"));
     let closed = zero(counts.closed, "closed by the server");
-    // A connection that recovers may be closed, and may have to try twice.
+    // A connection that recovers may be closed, and may need a second attempt.
     clauses.push(if summary.recover { plain(closed.text) } else { closed });
     if summary.recover {
         clauses.push(plain(format!("{} cut", grouped(counts.cuts))));

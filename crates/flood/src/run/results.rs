@@ -1,4 +1,4 @@
-//! What a run, or one part of it, has measured; parts are added up, and the sum becomes the summary.
+//! The measurements of a run, or of one part of it; the sum of all parts becomes the summary.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -10,44 +10,44 @@ use crate::record::{
     Agent, Counts, Named, Percentiles, Sample, Server, Storm, Summary, TargetCounts,
 };
 
-/// Descriptions of anomalies that are kept of all parts together.
+/// Descriptions of anomalies that are retained of all parts together, at most.
 const FAULTS_MAX: usize = 20;
 
 /// The results of a part of a run.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Results {
-    /// When it began: seconds since 1970.
+    /// The start, in seconds since 1970.
     pub started_unix_seconds: u64,
-    /// It opened no more connections for memory.
+    /// It opened no more connections for lack of memory.
     pub full: bool,
     /// It was stopped before its end.
     pub interrupted: bool,
-    /// The sample of the moment when all connections had arrived.
+    /// The sample at the moment when all connections had arrived.
     pub arrived: Sample,
     /// The last sample.
     pub last: Sample,
     /// Memory of the load generator before the first connection, in bytes.
     pub memory_bytes_before: u64,
-    /// The same, and the connections, when most were open.
+    /// Memory in bytes, and connections, when most were open.
     pub fullest: (u64, u64),
-    /// The counts of each server, where there are several.
+    /// The counts of each server, if the run has several.
     pub targets: Vec<TargetCounts>,
-    /// Why attempts failed.
+    /// Reasons of failed attempts.
     pub failures: Vec<Named>,
-    /// Why the server closed open connections.
+    /// Reasons for which the server closed open connections.
     pub closes: Vec<Named>,
     /// The first anomalies.
     pub faults: Vec<String>,
-    /// What went wrong in the kernels of the hosts.
+    /// Problems in the kernels of the hosts.
     pub kernels: Vec<HostFindings>,
-    /// Storms with missed messages, and how long each connection took.
+    /// Storms with missed messages, with the time of each connection.
     pub storms: Vec<StormTimes>,
-    /// Of all deliveries, those to one user, and all connects.
+    /// Times of all deliveries, of those to one user, and of all connects.
     pub times: Times,
-    /// Microseconds until a probe was answered.
+    /// Microseconds until the response to a probe.
     #[serde(with = "crate::histogram")]
     pub probe: Histogram<u64>,
-    /// Microseconds until a publish was answered.
+    /// Microseconds until the reply to a publish.
     #[serde(with = "crate::histogram")]
     pub publish: Histogram<u64>,
     /// The longest silence of each connection, in microseconds.
@@ -55,12 +55,12 @@ pub struct Results {
     pub silence: Histogram<u64>,
 }
 
-/// A storm, and the times until each connection had all that it missed, in microseconds.
+/// A storm, and the times until each connection had all missed messages, in microseconds.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct StormTimes {
     /// Its figures, without the percentiles.
     pub storm: Storm,
-    /// Of all connections.
+    /// The times of all connections.
     #[serde(with = "crate::histogram")]
     pub recovery: Histogram<u64>,
 }
@@ -90,7 +90,7 @@ impl Default for Results {
 }
 
 impl Results {
-    /// Adds those of another part of the same run.
+    /// Adds the results of another part of the same run.
     pub fn add(&mut self, more: Results) {
         self.full |= more.full;
         self.interrupted |= more.interrupted;
@@ -122,7 +122,7 @@ impl Results {
         }
     }
 
-    /// The summary of all parts together.
+    /// Returns the summary of all parts together.
     pub fn summary(self, scenario: &str, command: String, connections: u32) -> Summary {
         let (arrived, last) = (self.arrived, self.last);
         let per = |seconds: f64, messages: u64| {
@@ -184,8 +184,8 @@ impl StormTimes {
     }
 }
 
-/// Adds the counts and the memory of another part at about the same time; of what hosts have, the largest counts.
-/// Percentiles can't be added: they stay as they are, to be taken of the histograms.
+/// Adds the counts and the memory of another part at about the same time; of the figures of hosts, the largest
+/// counts. Percentiles can't be added: they stay unchanged, and the caller takes them from the histograms.
 pub fn add_sample(sum: &mut Sample, more: &Sample) {
     sum.at_seconds = sum.at_seconds.max(more.at_seconds);
     sum.counts.add(&more.counts);

@@ -1,4 +1,4 @@
-//! The samples of a run, of which a long run stores fewer.
+//! The samples of a run; a long run stores fewer of them.
 
 use crate::record::Sample;
 
@@ -9,7 +9,7 @@ const SAMPLES_MAX: usize = 7_200;
 #[derive(Debug)]
 pub struct Series {
     samples: Vec<Sample>,
-    /// One of so many samples is stored.
+    /// One in this many samples is stored.
     thinned: usize,
     taken: usize,
 }
@@ -37,7 +37,7 @@ impl Series {
         }
     }
 
-    /// Returns those stored, and the last one of all.
+    /// Returns the stored samples, and the last one of all.
     pub fn end(mut self, last: Sample) -> Vec<Sample> {
         if self.samples.last() != Some(&last) {
             self.samples.push(last);

@@ -12,7 +12,7 @@ use crate::publisher;
 use crate::record::{Percentiles, Storm};
 use crate::show::{Phase, Show};
 
-/// How long dropping all connections may take.
+/// The longest time for dropping all connections.
 const DROP_MAX: Duration = Duration::from_secs(60);
 
 impl Run<'_> {

@@ -1,4 +1,4 @@
-//! `cut`: connections as on mobile networks, which fail all the time.
+//! `cut`: connections that fail all the time, as on mobile networks.
 
 use clap::Args;
 use serde::{Deserialize, Serialize};

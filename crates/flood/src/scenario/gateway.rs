@@ -1,4 +1,4 @@
-//! `gateway`: clients that log in and out while others are told something, each by itself.
+//! `gateway`: clients that log in and out while others get messages, each its own.
 
 use std::net::SocketAddr;
 
@@ -46,7 +46,7 @@ impl Gateway {
             streams.push(stream(to, requests));
         }
         Shape {
-            // Users are told by their own topics.
+            // Users get messages by their own topics.
             topic: "",
             lifetime: Lifetime {
                 stay_seconds: Some((f64::from(connections) / self.logins).max(0.1)),

@@ -1,4 +1,4 @@
-//! The scenarios, one per file. A scenario says which users connect, how long they stay, and what is
+//! The scenarios, one per file. A scenario defines which users connect, how long they stay, and which messages are
 //! published.
 
 mod churn;
@@ -63,31 +63,31 @@ pub enum Scenario {
 /// The parameters that a scenario sets. The common flags override them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
-    /// Connections, unless `--connections` says otherwise.
+    /// Connections, unless `--connections` sets them.
     pub connections: u32,
-    /// The topic template, unless `--topic-template` says otherwise.
+    /// The topic template, unless `--topic-template` sets it.
     pub topic: &'static str,
     /// How many users share a topic; `None` for all.
     pub users_per_topic: Option<u32>,
     /// How long connections stay open and away.
     pub lifetime: Lifetime,
-    /// What is published, unless flags say otherwise.
+    /// The published streams, unless flags set them.
     pub streams: Vec<Stream>,
-    /// Whether publishing begins with the first connection, or when all have arrived.
+    /// Publishing begins with the first connection, not when all have arrived.
     pub publish_at_once: bool,
-    /// How often all connections drop at once, and the seconds between two such storms.
+    /// The number of storms, in which all connections drop at once, and the seconds between two of them.
     pub storms: Option<(u32, f64)>,
     /// Messages that are published to each topic while all connections are away in a storm.
     pub missed: u32,
-    /// Whether connections recover what they missed, whatever the flags say.
+    /// Connections recover missed messages, whatever the flags are.
     pub recover: bool,
     /// How connections are in several topics.
     pub memberships: Option<Memberships>,
     /// How connections are cut.
     pub cuts: Option<Cuts>,
-    /// Where the run answers requests as a back end.
+    /// The address at which the run replies to requests as a back end.
     pub backend: Option<SocketAddr>,
-    /// Whether the run ends when the publishers end.
+    /// The run ends when the publishers end.
     pub ends_when_published: bool,
 }
 
@@ -117,8 +117,8 @@ fn stream(to: Audience, per_second: f64) -> Stream {
 }
 
 impl Scenario {
-    /// The name, as on the command line, the flags that all scenarios share, and the parameters that this
-    /// one sets.
+    /// Returns the name, as on the command line, the flags that all scenarios share, and the parameters that this one
+    /// sets.
     fn parts(&self) -> (&'static str, &Common, Shape) {
         match self {
             Scenario::Hold(hold) => ("hold", &hold.common, hold.shape()),

@@ -1,4 +1,4 @@
-//! `random-users`: a generator of messages to random users, like those of the first comet servers.
+//! `random-users`: generates messages to random users, as load generators of the first comet servers did.
 
 use clap::Args;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Plain lines: every few seconds, and the result.
+//! Plain lines: one every few seconds, and the result.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Ways to show a run while it goes on, one per file.
+//! Ways to show a run while it is under way, one per file.
 
 mod json;
 mod lines;
@@ -38,8 +38,8 @@ impl Phase {
 
 /// One way of showing a run.
 pub trait Show {
-    /// Shows a sample, each second. `before` is the sample before it, `planned` the number of
-    /// connections that the run is to open.
+    /// Shows a sample, each second. `before` is the sample before it, `planned` the number of connections that the
+    /// run has to open.
     fn sample(&mut self, phase: Phase, before: &Sample, now: &Sample, planned: u32);
 
     /// Shows the result at the end.

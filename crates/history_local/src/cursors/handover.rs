@@ -1,4 +1,4 @@
-//! Cursors, and the deliveries that are counted with them, on their way to another process.
+//! Passes cursors, and their counts of deliveries, to another process.
 
 use minicbor::{Decode, Encode};
 use model::Name;
@@ -21,7 +21,7 @@ pub struct CursorRecord {
     used: u32,
 }
 
-/// Whose cursor it is, and in which topic.
+/// The user and the topic of a cursor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whose {
     user: Name,
@@ -46,7 +46,7 @@ impl Entry {
 }
 
 impl Whose {
-    /// Reads the key of a record; `None` where it is none.
+    /// Parses the key of a record; `None` if it is invalid.
     pub fn of_key(key: &[u8]) -> Option<Self> {
         let (user_bytes, text) = key.split_first_chunk::<2>()?;
         let text = std::str::from_utf8(text).ok()?;
@@ -62,7 +62,7 @@ impl Whose {
 }
 
 impl Cursors {
-    /// Visits the cursors in a range of numbers. Gives where the next range begins; nothing at the end.
+    /// Visits the cursors in a range of numbers. Returns where the next range begins; `None` at the end.
     pub fn each(
         &self,
         from: u32,
@@ -72,7 +72,7 @@ impl Cursors {
         self.each_entry(from, count, |_, entry| each(entry.key(), entry.record()))
     }
 
-    /// The same for the deliveries that are counted.
+    /// Visits the counts of deliveries in the same way.
     pub fn each_delivery_count(
         &self,
         from: u32,
@@ -100,7 +100,7 @@ impl Cursors {
         (to < end).then_some(to)
     }
 
-    /// Takes in a cursor that another process had. No limit is looked at before [`Cursors::settle`].
+    /// Imports a cursor of another process. Limits apply only in [`Cursors::settle`].
     pub fn put(&mut self, Whose { user, topic }: &Whose, record: CursorRecord) {
         let CursorRecord { acknowledged, given_up, used } = record;
         let at = self.place(user, topic);
@@ -114,7 +114,7 @@ impl Cursors {
         self.uses = self.uses.max((u64::from(used) + 1) * USES);
     }
 
-    /// Takes in the deliveries that another process counted.
+    /// Imports the deliveries that another process counted.
     pub fn put_delivery_counts(
         &mut self,
         Whose { user, topic }: &Whose,
@@ -124,24 +124,24 @@ impl Cursors {
         self.delivery_counts.put(at, record);
     }
 
-    /// Another process had a cursor no longer that has come from there.
+    /// Removes an imported cursor that the other process no longer has.
     pub fn remove(&mut self, Whose { user, topic }: &Whose) {
         if let Some(at) = self.find(self.hash(user, topic), user, topic) {
             self.drop(at);
         }
     }
 
-    /// Another process counted a cursor's deliveries no longer.
+    /// Removes a cursor's imported counts, which the other process no longer has.
     pub fn remove_delivery_counts(&mut self, Whose { user, topic }: &Whose) {
         if let Some(at) = self.find(self.hash(user, topic), user, topic) {
             self.delivery_counts.done(at, u64::MAX);
         }
     }
 
-    /// All cursors of another process have come: drops what is over this one's limits.
+    /// Ends the import: drops cursors beyond this process's limits.
     pub fn settle(&mut self) {
         if self.entries.len() > self.cursors_max / 2 {
-            // Those used last are to stay.
+            // The last used cursors must stay.
             self.order_by_use();
         }
         while self.entries.len() > self.cursors_max {

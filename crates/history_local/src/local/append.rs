@@ -12,9 +12,9 @@ use super::{Local, State, retention, unix_ms};
 use crate::error::{queue_error, store_error};
 
 impl Local {
-    /// Publishes to a topic with history. `done` is called here, unless it must wait for the disk;
-    /// without one, the id is all that the publisher needs. `on_disk` is the topic's newest message
-    /// that the disk knows, where it was asked.
+    /// Publishes to a topic with history. It calls `done` here, unless the message must wait for the disk; without
+    /// `done`, the publisher needs only the id. `on_disk` is the topic's newest message on disk, if the disk was
+    /// read.
     pub(super) fn put(
         &self,
         append: Append,
@@ -34,7 +34,7 @@ impl Local {
     }
 }
 
-/// To whom a message goes, beside the members of its topic.
+/// The recipients of a message besides the members of its topic.
 struct Recipients {
     /// Groups of which one member each gets the message.
     groups: Vec<Group>,
@@ -44,7 +44,7 @@ struct Recipients {
     version: u64,
 }
 
-/// One publish on its way.
+/// One publish in progress.
 struct Put<'a> {
     history: &'a Local,
     hash: u64,
@@ -84,7 +84,7 @@ impl Put<'_> {
         }
     }
 
-    /// The earlier message with the same idempotency key: the repeat gets its answer together with it.
+    /// Returns the earlier message with the same idempotency key: the repeat gets its reply together with it.
     fn repeated(&mut self, state: &mut State, publication: &Publication) -> Option<Position> {
         let inner = &self.history.0;
         let key = self.options.idempotency_key.as_ref()?;
@@ -106,7 +106,7 @@ impl Put<'_> {
         Some(id)
     }
 
-    /// Whether the publisher's answer comes after the message is on disk.
+    /// Returns true if the publisher's reply comes after the message is on disk.
     fn waits_for_disk(&self) -> bool {
         self.rule.durable || self.options.wait_for_disk
     }
@@ -167,7 +167,7 @@ impl Put<'_> {
         if now.is_some()
             && let Some(receipt) = receipt.take()
         {
-            // A count is no reason to wait for the disk.
+            // The count of members must not wait for the disk.
             receipt.uncounted();
         }
         let after = Arc::new(Mutex::new(after));
@@ -208,12 +208,12 @@ impl Put<'_> {
     }
 }
 
-/// How often and how long the writer waits for shards that are behind. Then it delivers all the same:
-/// a message on disk must go to the present members.
+/// How often and how long the writer waits for slow shards. Then it delivers all the same: a message on disk must go
+/// to the present members.
 const CAPACITY_WAITS: u32 = 2_000;
 const CAPACITY_WAIT: Duration = Duration::from_millis(1);
 
-/// How long the writer does not wait again after it waited in vain, in microseconds.
+/// After it has waited in vain, the writer does not wait for so long, in microseconds.
 const NO_WAIT_US: u64 = 30_000_000;
 
 impl Local {
@@ -260,7 +260,7 @@ impl Local {
             has_capacity
         });
         if waits > 0 && !has_capacity {
-            // One shard that is stuck must not hold up everybody else's messages, each for so long.
+            // One blocked shard must not delay all other messages, each for so long.
             self.0.no_wait_until_us.store(now_us + NO_WAIT_US, Ordering::Relaxed);
         }
         let offset = message.id.offset;
@@ -276,7 +276,7 @@ impl Local {
                 // A repeat must publish, then.
                 state.idempotency.forget(offset);
                 if done.is_none() {
-                    // Its publisher was told that it is on its way.
+                    // Its publisher has a reply that it is queued.
                     self.0.counts.unwritten.fetch_add(1, Ordering::Relaxed);
                 }
             }

@@ -1,5 +1,5 @@
-//! Publishes on a condition: where memory can't decide, the history reads the disk, and later publishes
-//! to the topic wait meanwhile, but for those with which a record is written.
+//! Conditional publishes: if memory can't decide, the history reads the disk, and later publishes to the topic wait
+//! meanwhile, except for those with a record.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,27 +9,27 @@ use store::{ReadJob, Reader};
 use super::{Local, State};
 use crate::error::store_error;
 
-/// Publishes that may wait, over all topics, for a read of the disk.
+/// Publishes that may wait for a read of the disk, over all topics.
 const WAITING_MAX: usize = 65_536;
 
 /// Publishes that wait for a read of the disk.
 #[derive(Default)]
 pub(super) struct Conditions {
-    /// By the hash of the topic: the first is the one whose condition the disk decides.
+    /// The publishes by the hash of the topic: the disk decides the condition of the first one.
     waiting: HashMap<u64, VecDeque<(Append, Done)>>,
-    /// How many these are, over all topics.
+    /// The number of waiting publishes, over all topics.
     count: usize,
 }
 
 impl Conditions {
-    /// Whether no publish waits.
+    /// Returns true if no publish waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 }
 
 impl State {
-    /// The disk must decide: memory does not know the topic's newest message.
+    /// Returns true if the disk must decide: memory does not know the topic's newest message.
     fn must_request(&self, append: &Append) -> bool {
         append.options.if_offset.is_some()
             && self.windows.last(append.hash, &append.publication.topic).is_none()
@@ -38,12 +38,11 @@ impl State {
 }
 
 impl Local {
-    /// Publishes as the options say. `done` is called once: here, or on a thread of the store. Never
-    /// waits for the disk.
+    /// Publishes by the options. `done` is called once: here, or on a thread of the store. Never waits for the disk.
     pub(super) fn append_if(&self, append: Append, done: Done) {
         let Some(store) = &self.0.store else { return self.put_done(append, 0, done) };
         if append.options.with.is_some() && append.options.if_offset.is_none() {
-            // What is written with it later would take the place of what was written since.
+            // Its record, if written later, would replace a record that was written since.
             return self.put_done(append, 0, done);
         }
         let mut state = self.state();
@@ -71,7 +70,7 @@ impl Local {
         }
     }
 
-    /// Reads the topic's newest offset from the disk for a publish.
+    /// Returns a job that reads the topic's newest offset from the disk for a publish.
     fn newest_job(&self, append: &Append) -> ReadJob {
         let (history, hash, topic) = (self.clone(), append.hash, append.publication.topic.clone());
         let if_offset = append.options.if_offset.unwrap_or_default();
@@ -81,8 +80,8 @@ impl Local {
         })
     }
 
-    /// Continues the first waiting publish with what the disk has, and then the others one by one. As
-    /// long as one is left, later publishes wait behind it.
+    /// Continues the first waiting publish with the disk's result, and then the others one by one. While one is left,
+    /// later publishes wait behind it.
     fn replied(&self, hash: u64, newest: Result<u64, PublishError>) {
         let mut newest = Some(newest);
         loop {
@@ -119,8 +118,8 @@ impl Local {
     }
 }
 
-/// The offset of a topic's newest message on disk. A topic that the disk has forgotten had none after
-/// the floor that such topics share, so a publisher that expects no message at all is right.
+/// Returns the offset of a topic's newest message on disk. A topic that the disk has forgotten had none after the
+/// floor that such topics share, so a publisher that expects no message at all is right.
 fn newest_on_disk(reader: &Reader, topic: &str, if_offset: u64) -> Result<u64, PublishError> {
     let newest = match reader.last(topic) {
         Ok(None) if if_offset > 0 => reader.floor(topic),

@@ -1,10 +1,10 @@
-//! Finds where the newest messages of topics begin that memory has no more, by counting back on the disk.
+//! Finds where the newest messages of topics begin that memory no longer has, by counting back on the disk.
 //!
-//! The store must read a message whole to count it: its place and its time stand beside its payload, and
-//! only all of it tells that it is intact. So a short request can ask for much, before its client has taken a
-//! byte. It is done in steps of about a page: all requests that count share one place in the queue of
-//! the store's reader, and take turns in it, so that other reads wait for one step at most. Nothing more
-//! is read for who has left, and the steps of a request are bounded together.
+//! The store must read a message whole to count it: its position and its time are beside its payload, and the
+//! checksum covers all of it. So a short request can cause much work, before its client has read a byte. The work is
+//! done in steps of about a page: all counting requests share one position in the queue of the store's reader, and
+//! take turns in it, so that other reads wait for one step at most. A request ends when its client has left, and the
+//! steps of a request have a common limit.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,43 +21,42 @@ use crate::error::{queue_error, store_error};
 /// Bytes of messages that one step counts. The message that reaches them is the last.
 const STEP_BYTES_MAX: usize = 1 << 20;
 
-/// Messages that one step counts, with the expired ones that it passes over; the read that reaches them is
-/// the last.
+/// Messages that one step counts, with the expired ones that it skips; the read that reaches them is the last.
 const STEP_MESSAGES_MAX: usize = 4_096;
 
 /// Topics that one step looks up.
 const STEP_TOPICS_MAX: usize = 64;
 
-/// Bytes of messages that are counted for all topics of a request. Each topic gets a share, and at least
-/// one message; where a share is used up, fewer messages are its newest.
+/// Bytes of messages that are counted for all topics of a request. Each topic gets a share, and at least one message;
+/// if a share is used up, fewer messages count as its newest.
 const REQUEST_BYTES_MAX: usize = if cfg!(test) { 3 << 20 } else { 64 << 20 };
 
 /// Requests that may wait.
 const REQUESTS_MAX: usize = 65_536;
 
-/// A topic of which the newest messages are asked for, and memory has fewer.
+/// A topic whose newest messages are requested, and of which memory has fewer.
 pub(super) struct Wanted {
     pub hash: u64,
     pub topic: Name,
     pub messages: usize,
 }
 
-/// The requests that count, in the order of their turns.
+/// The counting requests, in the order of their turns.
 #[derive(Default)]
 pub(super) struct Counting {
     waiting: VecDeque<Count>,
-    /// A step stands in the queue of the store's reader, or runs.
+    /// True if a step is in the queue of the store's reader, or runs.
     is_queued: bool,
 }
 
 impl Counting {
-    /// Whether nothing is counted.
+    /// Returns true if no request counts.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && !self.is_queued
     }
 }
 
-/// A request for which is counted.
+/// A counting request.
 pub(super) struct Count {
     /// The topics to count, the next of them last.
     wanted: Vec<Wanted>,
@@ -65,12 +64,12 @@ pub(super) struct Count {
     /// The offsets before the newest messages of topics, by hash.
     found: Vec<(u64, u64)>,
     bytes_left: usize,
-    /// What the log is told is about the request that asked.
+    /// The tracing span of the request, for its log lines.
     span: tracing::Span,
     waiter: Box<dyn CountWaiter>,
 }
 
-/// The topic that is counted, with what is left to count of it.
+/// The topic being counted, and its rest.
 struct Topic {
     hash: u64,
     topic: Name,
@@ -80,7 +79,7 @@ struct Topic {
     bytes: usize,
 }
 
-/// What becomes of a count: `reply` is what is made of the offsets that were found.
+/// A pending count; `reply` makes the reply from the found offsets.
 struct PendingCount<T, F> {
     completion: Completion<T>,
     reply: F,
@@ -88,7 +87,7 @@ struct PendingCount<T, F> {
 
 trait CountWaiter: Send {
     fn is_wanted(&self) -> bool;
-    /// The offsets are found.
+    /// Completes the request with the offsets.
     fn found(self: Box<Self>, history: &Local, reader: &Reader, found: &[(u64, u64)]);
     fn fail(self: Box<Self>, error: HistoryError);
 }
@@ -103,7 +102,7 @@ where
 
     fn found(self: Box<Self>, history: &Local, reader: &Reader, found: &[(u64, u64)]) {
         let PendingCount { completion, reply } = *self;
-        // The caller waits for the answer, even after a panic.
+        // The caller waits for the reply, even after a panic.
         let reply = catch_unwind(AssertUnwindSafe(|| reply(history, reader, found)));
         completion.complete(reply.unwrap_or_else(|_| Err(panicked())));
     }
@@ -114,8 +113,8 @@ where
 }
 
 impl Count {
-    /// Counts the newest messages of topics; `reply` makes the answer of the offsets before them, by
-    /// hash.
+    /// Makes a request that counts the newest messages of topics; `reply` makes the reply from the offsets before
+    /// them, by hash.
     pub fn new<T: 'static>(
         mut wanted: Vec<Wanted>,
         completion: Completion<T>,
@@ -127,7 +126,7 @@ impl Count {
         Count { wanted, topic, found, bytes_left, span: tracing::Span::current(), waiter }
     }
 
-    /// Counts on. True when all is found.
+    /// Counts one step. Returns true when it is finished.
     fn step(&mut self, history: &Local, reader: &Reader) -> Result<bool, HistoryError> {
         let now_ms = unix_ms();
         let (mut bytes, mut messages) = (STEP_BYTES_MAX, STEP_MESSAGES_MAX);
@@ -154,14 +153,14 @@ impl Count {
     fn next_topic(&mut self, history: &Local) -> Option<Topic> {
         let share = self.bytes_left / self.wanted.len().max(1);
         let Wanted { hash, topic, messages } = self.wanted.pop()?;
-        // Those after it are on disk maybe, and were not handed on.
+        // Later messages may be on disk, but are not delivered yet.
         let before = history.state().delivered.saturating_add(1);
         Some(Topic { hash, topic, before, messages, bytes: share })
     }
 }
 
 impl Topic {
-    /// Counts on.
+    /// Counts a part of the topic.
     fn count(
         &mut self,
         history: &Local,
@@ -174,7 +173,7 @@ impl Topic {
             Ok(counted) => Ok(counted),
             Err(StoreError::Damaged(damage)) => {
                 history.0.log.damage(&self.topic, &damage);
-                // What is behind the damage is all that can be given.
+                // Only messages after the damage can be read.
                 let after = damage.through.min(self.before.saturating_sub(1));
                 let through = after.saturating_add(1);
                 self.messages = 0;
@@ -187,7 +186,7 @@ impl Topic {
         }
     }
 
-    /// The offset before the newest messages, when that is found.
+    /// Takes a result. Returns the offset before the newest messages once it is found.
     fn found(&mut self, counted: &CountedMessages) -> Option<u64> {
         self.messages = self.messages.saturating_sub(counted.messages);
         self.bytes = self.bytes.saturating_sub(counted.bytes);
@@ -195,14 +194,14 @@ impl Topic {
         let is_over = self.messages == 0 || (counted.more && self.bytes == 0);
         match is_over {
             true => Some(self.before.saturating_sub(1)),
-            // There are fewer.
+            // The topic has fewer messages.
             false => (!counted.more).then_some(0),
         }
     }
 }
 
 impl Local {
-    /// Counts when the store's reader comes to it. An error stands for the answer.
+    /// Queues a count for the store's reader. An error is the reply to the request.
     pub(super) fn count_later(&self, count: Count) -> Result<(), HistoryError> {
         let mut counting = self.counting();
         if counting.waiting.len() >= REQUESTS_MAX {
@@ -218,7 +217,7 @@ impl Local {
     }
 
     pub(super) fn counting(&self) -> std::sync::MutexGuard<'_, Counting> {
-        // Nothing in here panics between two changes that belong together.
+        // No code under this lock panics between two related changes.
         self.0.counting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -229,7 +228,7 @@ impl Local {
         store.read_later(step).map_err(queue_error)
     }
 
-    /// The step of the request whose turn it is.
+    /// Performs a step of the request whose turn it is.
     fn count_step(&self, reader: &Reader) {
         let next = || self.counting().waiting.pop_front();
         if let Some(mut count) = std::iter::from_fn(next).find(|count| count.waiter.is_wanted()) {
@@ -254,7 +253,7 @@ impl Local {
     }
 }
 
-/// What the caller is told whose read panicked.
+/// Returns the error for a caller whose read panicked.
 pub(super) fn panicked() -> HistoryError {
     HistoryError::Unavailable("the reader of the store panicked".into())
 }

@@ -1,4 +1,4 @@
-//! How far users have acknowledged, in memory and in the store.
+//! Users' acknowledgements, in memory and in the store.
 
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
@@ -12,12 +12,12 @@ use crate::cursors::Cursors;
 use crate::windows;
 use history::{AcknowledgeError, GivenUp, History};
 
-/// Where the rule has no [`AcknowledgeRule::redelivery_seconds`], deliveries to a user within so many
-/// seconds count as one: those of several connections, or of one that comes and goes.
+/// If the rule has no [`AcknowledgeRule::redelivery_seconds`], deliveries to a user within so many seconds count as
+/// one: those of several connections, or of one that comes and goes.
 const DELIVERIES_APART_SECONDS: u32 = 30;
 
-/// What stands before a topic's name in the store's table of cursors where the row says what was
-/// given up, and not what was acknowledged. No topic's name has it: names have no control characters.
+/// The prefix of a topic's name in the store's table of cursors if the row is about messages that were given up, not
+/// acknowledged. No topic's name has it: names have no control characters.
 const GIVEN_UP: &str = "\u{1}given up\u{1}";
 
 impl Local {
@@ -25,7 +25,7 @@ impl Local {
         self.0.cursors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in the cursors that the store had.
+    /// Loads the cursors of the store.
     pub fn load_cursors(&self, found: impl IntoIterator<Item = (Name, Name, u64)>) {
         let mut cursors = self.cursors();
         for (user, topic, offset) in found {
@@ -36,8 +36,7 @@ impl Local {
         }
     }
 
-    /// Takes in the idempotency keys that the store had: topic, key, offset, and when it was used in
-    /// milliseconds since 1970.
+    /// Loads the idempotency keys of the store: topic, key, offset, and when it was used in milliseconds since 1970.
     pub fn load_idempotency(
         &self,
         hash: impl Fn(&str) -> u64,
@@ -48,13 +47,13 @@ impl Local {
         let (age_ms, unix_ms) = (self.0.clock.now_ms(), unix_ms());
         state.idempotency.set_time(age_ms, unix_ms);
         for (topic, key, offset, at_ms) in found {
-            // How long ago that was nobody knows: it counts from now on.
+            // The key's real age is unknown: it counts from now on.
             let at_ms = if at_ms > age_ms { unix_ms } else { at_ms };
             state.idempotency.remember_at(hash(&topic), &topic, &key, offset, at_ms, seconds);
         }
     }
 
-    /// The user's cursor; a new user gets a new one.
+    /// Returns the user's cursor, and makes one for a new user.
     pub(super) fn cursor_or_begin(&self, user: &str, topic: &str) -> u64 {
         self.progress(user, topic).done().unwrap_or_else(|| {
             if topic == personal(user) {
@@ -63,7 +62,7 @@ impl Local {
             let top = self.top().offset;
             let is_full = self.cursors().is_full();
             if is_full {
-                // Maybe the store knows more of the user than fits into memory.
+                // The store may know more of the user than fits into memory.
                 self.cursors().acknowledge(user, topic, top);
             } else {
                 self.move_cursor(user, topic, top);
@@ -72,7 +71,7 @@ impl Local {
         })
     }
 
-    /// Moves the user's cursor, and gives it.
+    /// Moves the user's cursor, and returns it.
     pub(super) fn acknowledge_through(
         &self,
         user: &str,
@@ -127,7 +126,7 @@ impl Local {
         self.cursors().delivered(user, topic, offset, now_s, apart_s)
     }
 
-    /// Moves the user's cursor past a message that nobody acknowledged.
+    /// Moves the user's cursor past a message without an acknowledgement.
     pub(super) fn give_up_message(&self, user: &str, topic: &str, offset: u64, given_up: GivenUp) {
         if !self.cursors().give_up(user, topic, offset) {
             return;
@@ -141,8 +140,8 @@ impl Local {
         self.0.log.given_up(user, topic, self.id(offset), given_up);
     }
 
-    /// Of these offsets of a topic, in order, those whose messages may still be there; `None` where the
-    /// store has to be asked.
+    /// Returns those of these offsets of a topic, in order, whose messages may still exist; `None` if only the store
+    /// can tell.
     pub(super) fn retained_of(&self, hash: u64, topic: &str, offsets: &[u64]) -> Option<Vec<u64>> {
         let (Some(first), Some(last)) = (offsets.first(), offsets.last()) else {
             return Some(Vec::new());
@@ -153,7 +152,7 @@ impl Local {
             return None;
         }
         let cursor = windows::TopicCursor { hash, topic, after: first - 1 };
-        // There may be others between them.
+        // Other messages may be between them.
         let messages_max = offsets.len() * 2;
         let found = state.windows.collect(&[cursor], messages_max, usize::MAX, unix_ms());
         let through = found.through.unwrap_or(*last);

@@ -1,7 +1,7 @@
-//! The history on its way to another process, which goes on in the same epoch with the next offset.
+//! Passes the history to another process, which goes on in the same epoch with the next offset.
 //!
-//! With a store, the records are what memory holds: the file itself passes from process to process
-//! ([`Store::pass_on`](store::Store::pass_on)), and nothing is read from it again.
+//! With a store, the records contain the state of memory: the file itself passes from process to process
+//! ([`Store::pass_on`](store::Store::pass_on)), and is not read again.
 
 mod cursors;
 mod idempotency;
@@ -14,14 +14,14 @@ use history::TopicHash;
 
 use super::Local;
 
-/// Records that are written in one hold of a lock: others have their turns in between.
+/// Records that are exported under a lock at a time: other threads get their turns in between.
 const PIECE: usize = 512;
 
-/// The parts of a history that go to another process, or come from one: the topics and their messages, the
-/// cursors, the deliveries that are counted, and the idempotency keys. `hash` is that of this process.
+/// Returns the parts of a history for a handover: the topics and their messages, the cursors, the counts of
+/// deliveries, and the idempotency keys. `hash` is that of this process.
 ///
-/// They belong together: a process that takes one takes all. Nothing may be asked of the history before
-/// all are complete.
+/// They belong together: a process that imports one imports all. No call may read the history before all are
+/// complete.
 pub fn parts(history: &Local, hash: &TopicHash) -> [Arc<dyn Part>; 4] {
     [
         Arc::new(windows::HistoryPart::new(history.clone(), hash.clone())),
@@ -32,8 +32,8 @@ pub fn parts(history: &Local, hash: &TopicHash) -> [Arc<dyn Part>; 4] {
 }
 
 impl Local {
-    /// Whether nothing is under way that a hand-over would lose: no message waits for the store, no publish
-    /// for a condition, and nobody for a count. With a store, it must be idle as well
+    /// Returns true if nothing is pending that a handover would lose: no message waits for the store, no publish for
+    /// a condition, and no request for a count. With a store, it must be idle as well
     /// ([`Store::is_idle`](store::Store::is_idle)).
     pub fn is_quiet(&self) -> bool {
         let state = self.state();
@@ -44,7 +44,7 @@ impl Local {
     }
 }
 
-/// Writes a value into a buffer that is used again.
+/// Encodes a value into a reusable buffer.
 fn encoded(value: impl minicbor::Encode<()>, buffer: &mut Vec<u8>) -> &[u8] {
     buffer.clear();
     encode_into(value, buffer);

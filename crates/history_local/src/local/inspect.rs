@@ -1,4 +1,4 @@
-//! History for operators: the newest messages, and figures.
+//! History for operators: the newest messages, and counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,26 +11,26 @@ use model::Envelope;
 use super::{Local, unix_ms};
 use history::{DroppedBy, HistoryStats};
 
-/// Messages that are counted in one hold of the lock.
+/// Messages that are counted under the lock at a time.
 const COUNTED: usize = 256;
 
-/// Topics whose windows one sweep goes over.
+/// Topics whose windows one sweep scans.
 const SWEPT: usize = 4_096;
 
 impl Local {
-    /// The newest messages of all topics, newest first: at most `limit`, and 1,024.
+    /// Returns the newest messages of all topics, newest first: at most `limit`, and at most 1,024.
     pub(super) fn newest(&self, limit: usize) -> Vec<Arc<Envelope>> {
         self.state().newest.before(u64::MAX, limit.min(1_024)).cloned().collect()
     }
 
-    /// The newest messages of one topic that are in memory, newest first.
+    /// Returns the newest messages of one topic in memory, newest first.
     pub(super) fn newest_of(&self, hash: u64, topic: &str, limit: usize) -> Latest {
         let page = self.state().windows.page(hash, topic, None, true, limit, unix_ms());
         Latest { messages: page.messages, complete: true }
     }
 
-    /// Counts the newest messages since a time, in microseconds of the node's clock. Gives the time
-    /// after which all were counted. Publishers get their turns meanwhile.
+    /// Counts the newest messages since a time, in microseconds of the node's clock. Returns the time after which all
+    /// were counted. Publishers may publish meanwhile.
     pub(super) fn count_since(
         &self,
         from_us: u64,
@@ -64,7 +64,7 @@ impl Local {
 
     /// Drops what is too old.
     pub(super) fn sweep_windows(&self) {
-        // What comes from another process stands as it was there until all has come.
+        // An import leaves ages as they were in the other process until it is complete.
         if self.0.is_coming.load(Ordering::Relaxed) {
             return;
         }
@@ -74,7 +74,7 @@ impl Local {
         state.windows.sweep(now_ms, &|topic| self.rule(topic), SWEPT);
     }
 
-    /// What is held, and what was done so far.
+    /// Returns counts of the present messages and of past events.
     pub(super) fn figures(&self) -> HistoryStats {
         let counts = &self.0.counts;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

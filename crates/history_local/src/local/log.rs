@@ -1,5 +1,5 @@
-//! What the log is told. Clients can cause all of it, each time they read or acknowledge, so of each
-//! kind of line some are written and the others counted.
+//! Log lines. Clients can cause all of them, each time they read or acknowledge, so some lines of each kind are
+//! written and the others counted.
 
 use std::fmt::Display;
 use std::time::Instant;
@@ -19,7 +19,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Times are counted from `started`.
+    /// Counts times from `started`.
     pub fn new(started: Instant) -> Self {
         Log {
             started,

@@ -1,5 +1,5 @@
-//! Finds the topics that filters match: all filters are looked for at once, and each topic is looked at once. On
-//! disk that is done in steps, between which others read.
+//! Finds the topics that filters match: searches for all filters at once, and scans each topic once. On disk it does
+//! so in steps, between which others may read.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,11 +14,11 @@ use super::Local;
 use super::count::panicked;
 use crate::error::{queue_error, store_error};
 
-/// Topics that are scanned under one lock, or in one step on disk: others have their turns in between.
+/// Topics that are scanned under one lock, or in one step on disk: other threads get their turns in between.
 const SCANNED: u32 = if cfg!(test) { 2 } else { 1_024 };
 
 impl Local {
-    /// The topics that one of the filters matches, with messages after an offset. With a store, only that
+    /// Finds the topics that one of the filters matches, with messages after an offset. With a store, only the store
     /// knows all of them.
     pub(super) fn topics_matching(
         &self,
@@ -27,7 +27,7 @@ impl Local {
         completion: Completion<Matching>,
         hash: impl Fn(&str) -> u64 + Send + 'static,
     ) -> Result<HistoryReply<Matching>, HistoryError> {
-        // What is handed on is on disk.
+        // Delivered messages are on disk.
         let top = self.state().delivered;
         let mut wanted = FilterTrie::default();
         filters.iter().for_each(|filter| _ = wanted.insert(filter, ()));
@@ -50,9 +50,9 @@ impl Local {
 /// A search for topics.
 struct Search {
     wanted: FilterTrie<()>,
-    /// What the names on disk begin with that are still to be looked at; the next ones last.
+    /// The prefixes of names on disk that are still to be scanned; the next ones last.
     prefixes: Vec<Name>,
-    /// Behind this one of them.
+    /// The name after which the current prefix continues.
     behind: Option<String>,
     after: u64,
     found: Matching,
@@ -72,7 +72,7 @@ impl Search {
         }
     }
 
-    /// Takes the next step when the store's reader comes to it. Gives the completion back where that can't be.
+    /// Queues the next step for the store's reader. Returns the completion if that is impossible.
     fn go_on(
         self,
         history: Local,
@@ -91,7 +91,7 @@ impl Search {
         result.map_err(|error| (take(&next).map(|(_, completion)| completion), queue_error(error)))
     }
 
-    /// Looks at some topics on disk, for as long as somebody waits for the answer.
+    /// Scans some topics on disk, as long as the caller waits for the reply.
     fn step(mut self, history: Local, reader: &Reader, completion: Completion<Matching>) {
         if !completion.is_wanted() {
             return;
@@ -108,7 +108,7 @@ impl Search {
         }
     }
 
-    /// True when all is found.
+    /// Returns true when all topics are found.
     fn scan_some(&mut self, reader: &Reader) -> Result<bool, HistoryError> {
         let Some(prefix) = self.prefixes.pop() else { return Ok(true) };
         let behind = self.behind.take();
@@ -122,7 +122,7 @@ impl Search {
     }
 }
 
-/// What the names begin with that one of the filters matches, so that no name begins with two of these.
+/// Returns the prefixes of the names that one of the filters matches; no prefix begins with another one.
 fn prefixes(filters: &[Name]) -> Vec<Name> {
     let mut all: Vec<&str> = filters.iter().map(|filter| prefix(filter)).collect();
     all.sort_unstable();
@@ -137,7 +137,7 @@ fn prefixes(filters: &[Name]) -> Vec<Name> {
     all.into_iter().map(Name::from).collect()
 }
 
-/// What the names of all topics begin with that a filter matches.
+/// Returns the prefix of all topics that a filter matches.
 fn prefix(filter: &str) -> &str {
     if !has_wildcard(filter) {
         return filter;

@@ -1,9 +1,8 @@
-//! The history of one process: windows in memory and, where there is one, the store behind them.
+//! The history of one process: windows in memory and, if configured, the store behind them.
 //!
-//! All topics share one log, so that one position in it serves any set of topics. Without a store its
-//! epoch is this process's; with one it is the store's, and a message is handed on when it is on
-//! disk: nobody has ever seen what a crash could take away. The windows in memory are then a part of
-//! what is on disk.
+//! All topics share one log, so that one position in it serves any set of topics. Without a store its epoch is this
+//! process's; with one it is the store's, and a message is delivered when it is on disk: no client has ever seen a
+//! message that a crash could remove. The windows in memory are then a part of the messages on disk.
 
 mod append;
 mod condition;
@@ -57,7 +56,7 @@ pub struct HistoryLimits {
 }
 
 impl Default for HistoryLimits {
-    /// 256 MiB, a million topics and cursors, 100,000 keys.
+    /// Returns 256 MiB, a million topics and cursors, 100,000 keys.
     fn default() -> Self {
         HistoryLimits {
             history_bytes_max: 256 << 20,
@@ -70,35 +69,34 @@ impl Default for HistoryLimits {
 
 /// The history of one process. A cheap clone.
 ///
-/// One lock orders everything in its log: an offset is drawn, and its message enters the window and
-/// goes into the inboxes while it is held, or, with a store, takes its place in the store's queue.
+/// One lock orders everything in its log: under it, an offset is drawn, and its message enters the window and the
+/// inboxes, or, with a store, the store's queue.
 #[derive(Clone)]
 pub struct Local(Arc<Inner>);
 
 struct Inner {
-    /// Which topics have history, and how much of it.
+    /// The rules that say which topics have history, and how much of it.
     rules: RwLock<Arc<Rules>>,
-    /// Whether any topic has history. A check of it costs nearly nothing.
+    /// True if any topic has history. A check of it costs nearly nothing.
     retains_any: AtomicBool,
     idempotency_seconds_max: AtomicU64,
     router: Arc<Router>,
-    /// What is retained for sessions, and how, where no rule says otherwise.
+    /// How topics without a rule are retained for sessions.
     implicit: RwLock<Option<Implicit>>,
-    /// Whether there is that. A check of it costs nearly nothing.
+    /// True if `implicit` is set. A check of it costs nearly nothing.
     has_implicit: AtomicBool,
-    /// It changes only before anything is published: when this process goes on for another one.
+    /// The epoch changes only before the first publish, when this process takes over from another one.
     epoch: AtomicU32,
-    /// What another process passes on is coming.
+    /// True during the import from another process.
     is_coming: AtomicBool,
     started: Instant,
-    /// By it ages are counted before something is dropped.
+    /// The clock that counts ages before messages are dropped.
     clock: store::AgeClock,
     state: Mutex<State>,
     cursors: Mutex<Cursors>,
     counting: Mutex<count::Counting>,
     store: Option<Store>,
-    /// Until then the writer does not wait for shards that are behind, in microseconds of the
-    /// node's clock.
+    /// Until this time the writer does not wait for slow shards, in microseconds of the node's clock.
     no_wait_until_us: AtomicU64,
     counts: Counts,
     log: Log,
@@ -121,13 +119,13 @@ struct Counts {
 struct State {
     /// The last offset that was drawn.
     last: u64,
-    /// The last that was handed on: with a store, those after it are being written.
+    /// The last offset that was delivered: with a store, later ones are being written.
     delivered: u64,
     windows: Windows,
     /// The newest messages of all topics, for operators.
     newest: Window,
     idempotency: Idempotency,
-    /// Of topics that have messages being written, by hash: the last of those.
+    /// For topics with messages being written, by hash: the last of these offsets.
     writing: HashMap<u64, u64>,
     /// Repeats of messages that are being written.
     repeats: BTreeMap<u64, Vec<Done>>,
@@ -140,21 +138,21 @@ pub struct Begin {
     pub epoch: Epoch,
     /// The last offset of the past.
     pub last: u64,
-    /// Where messages are retained beyond this process.
+    /// The store that retains messages beyond this process.
     pub store: Option<Store>,
 }
 
 impl Begin {
-    /// Without a past, in memory alone. `broker` is the epoch of the log of all other messages: this
-    /// one differs from it.
+    /// Begins without a past, in memory alone. `broker` is the epoch of the log of all other messages, from which
+    /// this one differs.
     pub fn in_memory(broker: Epoch) -> Self {
         Begin { epoch: Epoch(!broker.0), last: 0, store: None }
     }
 }
 
 impl Local {
-    /// Retains nothing until rules are set. What is published goes through `router`, message times count from
-    /// `started`, and `recent` is how much operators are shown of all topics.
+    /// Makes a history that retains nothing until it gets rules. Its messages go through `router`, message times
+    /// count from `started`, and `recent` limits what operators see of all topics.
     pub fn new(
         router: Arc<Router>,
         begin: Begin,
@@ -202,7 +200,7 @@ impl Local {
         Position { epoch: self.epoch(), offset }
     }
 
-    /// The rule that the configuration gives a topic.
+    /// Returns the rule that the configuration gives a topic.
     fn own_rule(&self, topic: &str) -> Option<Arc<HistoryRule>> {
         if !self.0.retains_any.load(Ordering::Relaxed) {
             return None;
@@ -211,7 +209,7 @@ impl Local {
         rules.history(topic).cloned()
     }
 
-    /// Asks what is retained for sessions; nothing where nothing is.
+    /// Queries what is retained for sessions; `None` if it is not set.
     fn implicit<T>(&self, query: impl FnOnce(&Implicit) -> T) -> Option<T> {
         if !self.0.has_implicit.load(Ordering::Relaxed) {
             return None;
@@ -220,7 +218,7 @@ impl Local {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // As in the broker: a drawn offset that nobody saw is a gap, and gaps are fine.
+        // Ignores poisoning as the broker does: a drawn offset without a message is a gap, and gaps are allowed.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -391,7 +389,7 @@ impl History for Local {
     }
 }
 
-/// How messages of a topic with this rule are retained.
+/// Returns how messages of a topic with this rule are retained.
 fn retention(rule: &HistoryRule) -> Retention {
     match rule.acknowledge {
         Some(_) => Retention::Acknowledged,
@@ -399,7 +397,7 @@ fn retention(rule: &HistoryRule) -> Retention {
     }
 }
 
-/// The time of day, in milliseconds since 1970: what messages have, and what readers go by.
+/// Returns the time of day, in milliseconds since 1970, which messages have and readers use.
 fn unix_ms() -> u64 {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH);
     elapsed.map_or(0, |elapsed| elapsed.as_millis() as u64)

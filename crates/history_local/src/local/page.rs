@@ -12,11 +12,11 @@ use super::{Local, retention, unix_ms};
 use crate::error::{queue_error, store_error};
 use history::{Completion, HistoryError, HistoryReply, Page, PageFrom, PageQuery};
 
-/// Reads that one page may take where much has expired.
+/// Reads for one page, at most, if many messages have expired.
 const PASSES: usize = 64;
 
 impl Local {
-    /// A page: at once when memory has it, else from the store's reader.
+    /// Returns a page at once if memory has it, and otherwise by the store's reader.
     pub(super) fn page_of(
         &self,
         query: PageQuery,
@@ -35,7 +35,7 @@ impl Local {
             };
             let oldest = if backwards { 0 } else { from.unwrap_or(0) };
             let page = state.windows.page(hash, topic, from, backwards, limit, unix_ms());
-            // A full page backwards is right, however far the window reaches.
+            // A backwards page with `limit` messages is complete, however far the window reaches.
             let full = backwards && page.messages.len() == limit && page.more;
             (page, from, known && (full || state.windows.reaches(hash, topic, oldest)))
         };
@@ -57,13 +57,13 @@ impl Local {
         }
         let history = self.clone();
         self.0.counts.disk_reads.fetch_add(1, Ordering::Relaxed);
-        // What the log is told is about the request that asked.
+        // Log lines belong to the request.
         let span = tracing::Span::current();
         let job = move |reader: &Reader| {
             if !completion.is_wanted() {
                 return;
             }
-            // The caller waits for the answer, even after a panic.
+            // The caller waits for the reply, even after a panic.
             let read = || span.in_scope(|| history.read_page(reader, &query, from));
             let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
             completion.complete(read.unwrap_or_else(|_| Err(panicked())));
@@ -72,7 +72,7 @@ impl Local {
         Ok(HistoryReply::Later)
     }
 
-    /// `from` is the offset, or that before the newest messages.
+    /// Reads a page from the disk. `from` is the offset, or that before the newest messages.
     fn read_page(
         &self,
         reader: &Reader,
@@ -101,7 +101,7 @@ impl Local {
             .inspect_err(|error| self.0.log.failed_read(topic, error))
             .map_err(store_error)?;
         let Some(rule) = self.rule(topic) else {
-            // What rules of before let the store retain is there, but to be read by nobody.
+            // The store may still have messages under former rules, but clients may no longer read them.
             return match stored.records.is_empty() {
                 true => Err(HistoryError::NoHistory),
                 false => Ok(Page { more: true, ..Page::default() }),
@@ -128,7 +128,7 @@ impl Local {
     ) -> Result<HistoryReply<()>, HistoryError> {
         let through = {
             let mut state = self.state();
-            // With a store, also what is being written: it comes before this to the disk.
+            // With a store, this includes messages being written: they reach the disk before the deletion.
             let through = state.last;
             state.windows.delete(hash, topic, through);
             through
@@ -137,7 +137,7 @@ impl Local {
         let (history, topic) = (self.clone(), Name::from(topic));
         let name = topic.clone();
         let written = move |result: Result<(), store::StoreError>| {
-            // What was written meanwhile has entered the window since.
+            // Messages that were written meanwhile have entered the window since.
             history.state().windows.delete(hash, &name, through);
             completion.complete(result.map_err(store_error));
         };
@@ -146,7 +146,7 @@ impl Local {
     }
 }
 
-/// The recovery gap in a page's messages. Backwards without an offset the page has the last messages.
+/// Returns the recovery gap in a page's messages. Backwards without an offset the page has the last messages.
 fn gap(stored: &StoredMessages, from: Option<u64>, backwards: bool) -> Option<(u64, u64)> {
     let (after, through) = stored.lost_range?;
     let is_requested = match backwards {

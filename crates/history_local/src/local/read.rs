@@ -1,4 +1,4 @@
-//! Reads what returning clients missed.
+//! Reads the messages that returning clients missed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use crate::windows;
 use history::{Completion, Gone, HistoryError, HistoryReply, Piece, Pull, TopicCursor};
 
 impl Local {
-    /// The next piece, if memory has it.
+    /// Returns the next piece, if memory has it.
     pub(super) fn read_memory(&self, pull: &Pull) -> Option<Piece> {
         let state = self.state();
         let mut gone: Vec<Gone> = pull
@@ -27,7 +27,7 @@ impl Local {
             return None;
         }
         for (gone, _) in gone.iter_mut().zip(&pull.topics).filter(|(_, topic)| topic.whole) {
-            // What is there is all that is asked for.
+            // The client requests only present messages.
             *gone = Gone::Nothing;
         }
         let topics: Vec<windows::TopicCursor<'_>> = pull
@@ -49,7 +49,7 @@ impl Local {
         })
     }
 
-    /// The next piece from the disk, by the store's reader.
+    /// Reads the next piece from the disk, by the store's reader.
     pub(super) fn read_disk(
         &self,
         pull: Pull,
@@ -62,7 +62,7 @@ impl Local {
             if !completion.is_wanted() {
                 return;
             }
-            // The caller waits for the answer, even after a panic.
+            // The caller waits for the reply, even after a panic.
             let read = || history.read_piece(reader, &pull);
             let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
             completion.complete(read.unwrap_or_else(|_| Err(panicked())));
@@ -73,13 +73,13 @@ impl Local {
 
     fn read_piece(&self, reader: &Reader, pull: &Pull) -> Result<Piece, HistoryError> {
         let Pull { ref topics, messages_max, bytes_max } = *pull;
-        // The read may find messages that the store writes from here on. They are left to the next
-        // piece, and so is the end.
+        // The read may find messages that the store writes from here on. They belong to the next piece, and so does
+        // the end.
         let delivered = self.state().delivered;
         let (mut through, now_ms) = (delivered, unix_ms());
         let (mut messages, mut gone, mut first) = (Vec::new(), Vec::new(), Vec::new());
         for topic in topics {
-            // Each of many topics gets a share: the answer is one piece.
+            // Each of many topics gets a share: the reply is one piece.
             let share = |max: usize| max / topics.len() + 1;
             let amount =
                 ReadLimits { messages_max: share(messages_max), bytes_max: share(bytes_max) };
@@ -96,7 +96,7 @@ impl Local {
             if stored.more {
                 through = through.min(stored.through);
             }
-            // A reader that starts with the state has nothing that could be removed.
+            // A reader that starts with the state has no keys to remove.
             let newcomer = rule.compact && topic.after == 0;
             let records = stored.records.into_iter();
             let records =
@@ -129,8 +129,8 @@ impl Local {
         Ok(Piece { messages, through, caught_up, gone, first })
     }
 
-    /// How far topics have been read that were read up to an offset from the disk, and whether that
-    /// is the end: whether memory knows of nothing after it.
+    /// Returns the offset up to which topics are complete after a read up to `through` from the disk, and true if
+    /// memory knows no later message.
     fn follow(&self, topics: &[TopicCursor], through: u64) -> (u64, bool) {
         let state = self.state();
         let cursors: Vec<windows::TopicCursor<'_>> = topics
@@ -151,11 +151,11 @@ impl Local {
     }
 }
 
-/// Damaged ranges of a topic that one read passes over.
+/// Damaged ranges of a topic that one read skips.
 const DAMAGE_MAX: usize = 64;
 
-/// A topic's messages after an offset. Damaged messages count as dropped, so that a returning client
-/// gets one recovery gap, and continues with the messages behind it.
+/// Reads a topic's messages after an offset. Damaged messages count as dropped, so that a returning client gets one
+/// recovery gap, and continues with the messages behind it.
 fn readable(
     reader: &Reader,
     topic: &TopicCursor,

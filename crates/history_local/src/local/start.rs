@@ -1,4 +1,4 @@
-//! From where returning clients, and new ones, read topics.
+//! The offsets from which returning and new clients read topics.
 
 use broker::HistoryLog;
 use history::{Completion, History, HistoryError, HistoryReply, Start, TopicCursor};
@@ -10,8 +10,8 @@ use super::count::{Count, Wanted};
 use super::{Local, State, unix_ms};
 
 impl Local {
-    /// The offsets from which to read topics, as far as memory knows; `found` are places before the
-    /// newest messages of topics, by hash. The error is what the disk has to say first.
+    /// Finds the offsets from which to read topics, as far as memory knows; `found` are offsets before the newest
+    /// messages of topics, by hash. The error lists what the disk must find first.
     pub(super) fn resolve(
         &self,
         topics: &[(u64, &str)],
@@ -75,7 +75,7 @@ impl Local {
         Ok(start)
     }
 
-    /// The offset before a topic's newest messages, if memory knows it.
+    /// Returns the offset before a topic's newest messages, if memory knows it.
     pub(super) fn before_newest(
         &self,
         state: &State,
@@ -84,13 +84,13 @@ impl Local {
         messages: usize,
     ) -> Option<u64> {
         let windows = &state.windows;
-        // Below its floor, what is in memory may not be all that is on disk.
+        // Below the topic's floor, memory may have fewer messages than the disk.
         let above = if self.0.store.is_some() { windows.floor(hash, topic) } else { 0 };
         let found = windows.before_newest(hash, topic, above, messages, unix_ms());
         found.or_else(|| (above == 0).then_some(0))
     }
 
-    /// The same when the store's reader has found the newest messages of some topics.
+    /// Does the same after the store's reader has found the newest messages of some topics.
     pub(super) fn resolve_later(
         &self,
         topics: &[(u64, &str)],
@@ -104,7 +104,7 @@ impl Local {
         let found = move |history: &Local, _: &Reader, found: &[(u64, u64)]| {
             let topics: Vec<(u64, &str)> =
                 topics.iter().map(|(hash, name)| (*hash, name.as_str())).collect();
-            // Each topic that was wanted is found now.
+            // The offset of each wanted topic is found now.
             history.resolve(&topics, &request, found).map_err(|_| HistoryError::Busy)
         };
         self.count_later(Count::new(wanted, completion, found))?;

@@ -24,10 +24,10 @@ mod handover;
 mod matching;
 mod whole;
 
-/// How long anything may take.
+/// The longest time that a test waits for anything.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An inbox for every topic, which may be full.
+/// An inbox for every topic, which may have no capacity.
 #[derive(Default)]
 struct Taken {
     full: AtomicBool,
@@ -143,7 +143,7 @@ fn request(since: impl Into<Since>) -> ResumeRequest {
     ResumeRequest { all: Some(since.into()), topics: Vec::new() }
 }
 
-/// From where topics are read, with the answer of the disk where it is asked.
+/// Returns the offsets from which topics are read, after a read of the disk if necessary.
 fn begun(node: &Node, topics: &[&str], request: &ResumeRequest) -> Start {
     let (sender, later) = mpsc::channel();
     let completion =
@@ -180,7 +180,8 @@ fn read_disk(node: &Node, topics: &[TopicCursor], messages_max: usize) -> Piece 
     piece.recv_timeout(Duration::from_secs(10)).unwrap().unwrap()
 }
 
-/// Has the store's reader wait. It has come there when the first end says so, and goes on with the other.
+/// Makes the store's reader wait. It signals the first end when it has reached the gate, and continues by the other
+/// end.
 fn gate(store: &Store) -> (mpsc::Receiver<()>, mpsc::Sender<()>) {
     let (reaches, reached) = mpsc::channel();
     let (open, opened) = mpsc::channel();
@@ -243,7 +244,7 @@ fn recovery_gaps_name_lost_messages_and_another_epoch() {
     let partition: ResumeToken = format!("{epoch}.7:2").parse().unwrap();
     let start = begun(&node, &["h:1"], &request(partition));
     assert_eq!(start.gaps, [Some(RecoveryGap::Epoch)]);
-    // A compacted topic's state comes, but what was removed from it may be missed.
+    // The client gets a compacted topic's state, but may miss removals from it.
     assert_eq!(gap(Epoch(1), 2, "c:1"), Some(RecoveryGap::Epoch));
 }
 
@@ -326,7 +327,7 @@ impl Dir {
         (store, begin)
     }
 
-    /// Flips a bit wherever the closed store's file has this text.
+    /// Flips a bit at each occurrence of this text in the closed store's file.
     fn damage(&self, text: &[u8]) {
         let file = self.0.join(store::FILE);
         let mut bytes = std::fs::read(&file).unwrap();
@@ -437,7 +438,7 @@ fn a_publish_on_a_condition_never_waits_for_the_disk_and_has_its_turn() {
     let (_, node) = node_of(Some(begin));
     assert_eq!(offset(submit(&node, "d:1", Options::default())), 1);
     store.close().unwrap();
-    // Another process, whose memory is empty, and whose disk does not answer.
+    // Another process, whose memory is empty, and whose disk does not reply.
     let (store, begin) = dir.open();
     let (_, node) = node_of(Some(begin));
     let (go_on, waits) = mpsc::channel::<()>();
@@ -445,7 +446,7 @@ fn a_publish_on_a_condition_never_waits_for_the_disk_and_has_its_turn() {
     let (sender, replies) = mpsc::channel();
     let begun = std::time::Instant::now();
     let only_if = |offset| Options { if_offset: Some(offset), ..Options::default() };
-    // The last of the topic is the first's; after it comes what was called after it.
+    // The first publish has the topic's last message; the later calls follow it.
     for (name, options) in [
         ("stale", only_if(0)),
         ("fits", only_if(1)),

@@ -1,4 +1,4 @@
-//! What is retained for sessions alone.
+//! Messages that only sessions retain.
 
 use model::Name;
 
@@ -7,20 +7,20 @@ use super::Windows;
 /// Messages that are retained only for sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForSessions {
-    /// How many.
+    /// The number of messages.
     pub messages: usize,
     /// Their bytes, as `model::Message::bytes` counts them.
     pub bytes: usize,
 }
 
 impl ForSessions {
-    /// One more message of so many bytes is here.
+    /// Adds a message of `bytes` bytes.
     pub(super) fn add(&mut self, bytes: usize) {
         self.messages += 1;
         self.bytes += bytes;
     }
 
-    /// It is gone.
+    /// Removes a message of `bytes` bytes.
     pub(super) fn remove(&mut self, bytes: usize) {
         self.messages -= 1;
         self.bytes -= bytes;
@@ -28,12 +28,12 @@ impl ForSessions {
 }
 
 impl Windows {
-    /// What of them is here only for sessions.
+    /// Returns the counts of messages for sessions alone.
     pub fn for_sessions(&self) -> ForSessions {
         self.for_sessions
     }
 
-    /// Says whether what is retained of a topic is so for sessions alone: what is here, and what comes.
+    /// Sets whether a topic's present and future messages are retained for sessions alone.
     pub fn set_for_sessions(&mut self, hash: u64, name: &Name, is: bool) {
         let found = if is { Some(self.enter(hash, name)) } else { self.find(hash, name) };
         let Some(at) = found else { return };

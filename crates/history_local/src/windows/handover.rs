@@ -1,4 +1,4 @@
-//! Windows on their way to another process: what is known of topics, and their messages.
+//! Passes windows to another process: the state of topics, and their messages.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use model::{Envelope, Name};
 use super::Windows;
 use crate::slab::{List, NONE};
 
-/// What is known of a topic beside its messages.
+/// The state of a topic without its messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct TopicRecord {
     /// The newest message that was lost.
     #[n(0)]
     pub floor: u64,
-    /// The newest message that ever was.
+    /// The newest message that the topic ever had.
     #[n(1)]
     pub last: u64,
     #[cbor(n(2), default)]
@@ -28,7 +28,7 @@ pub struct TopicRecord {
     for_sessions: bool,
 }
 
-/// What is known of topics that nothing else is known of.
+/// Bounds for all unknown topics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
     /// They may have lost messages up to this offset.
@@ -37,7 +37,7 @@ pub struct Bounds {
     pub last_gone: u64,
 }
 
-/// A walk over all messages, in the order of their offsets, with others in between.
+/// A walk over all messages, in the order of their offsets; other threads may change them in between.
 #[derive(Default)]
 pub struct Walk {
     /// The numbers and offsets of the last piece.
@@ -46,13 +46,14 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// The next messages, `count` at most; none at the end. Those that came since are among them.
+    /// Returns the next messages, at most `count`; none at the end. They include messages that came since.
     pub fn next(&mut self, windows: &Windows, count: usize) -> Vec<Arc<Envelope>> {
         let Windows { messages, order, .. } = windows;
         let is_here = |(number, offset): &&(u32, u64)| {
             messages.get(*number).is_some_and(|message| message.id.offset == *offset)
         };
-        // All before that is gone, where all of the last piece is: nearly always.
+        // If the last piece is gone, all messages before it are gone: the walk begins at the oldest. Nearly always it
+        // is present.
         let last = self.last.iter().rev().find(is_here);
         let mut at = last.map_or(order.oldest, |(number, _)| messages.newer(*number));
         let mut found = Vec::with_capacity(count);
@@ -71,8 +72,7 @@ impl Walk {
 }
 
 impl Windows {
-    /// Visits what is known of the topics in a range of numbers. Gives where the next range begins; nothing at
-    /// the end.
+    /// Visits the state of the topics in a range of numbers. Returns where the next range begins; `None` at the end.
     pub fn each_topic(
         &self,
         from: u32,
@@ -94,12 +94,12 @@ impl Windows {
         (to < self.topics.slots()).then_some(to)
     }
 
-    /// What is known of topics that nothing else is known of.
+    /// Returns the bounds for all unknown topics.
     pub fn bounds(&self) -> Bounds {
         Bounds { gone: self.gone, last_gone: self.last_gone }
     }
 
-    /// Takes in what another process knew of a topic.
+    /// Imports another process's state of a topic.
     pub fn put_topic(&mut self, hash: u64, name: &Name, record: TopicRecord) {
         let TopicRecord { floor, last, compact, has_lost, is_by_rule, for_sessions } = record;
         let at = self.enter(hash, name);
@@ -110,7 +110,7 @@ impl Windows {
         self.set_for_sessions(hash, name, for_sessions);
     }
 
-    /// Another process knew nothing of a topic any more.
+    /// Removes a topic that the other process no longer knows.
     pub fn remove_topic(&mut self, hash: u64, name: &str) {
         let Some(at) = self.find(hash, name) else { return };
         while let Some(oldest) = self.topics[at].retained.oldest() {
@@ -121,8 +121,8 @@ impl Windows {
         self.index.remove(topic.hash, at);
     }
 
-    /// Takes in a message that another process had, and gives its number; nothing where its offset is not above
-    /// all others'. No limit is looked at before [`Windows::settle`].
+    /// Imports a message of another process, and returns its number; `None` if its offset is not above all others'.
+    /// Limits apply only in [`Windows::settle`].
     pub fn put_message(&mut self, message: Arc<Envelope>) -> Option<u32> {
         let newest = self.messages.get(self.order.newest);
         if newest.is_some_and(|newest| newest.id.offset >= message.id.offset) {
@@ -133,12 +133,12 @@ impl Windows {
         Some(self.order.newest)
     }
 
-    /// The message with this number, if it still has it: the number may be another's by now.
+    /// Returns the message with this number, if it still has it: another message may have the number by now.
     pub fn message(&self, number: u32, offset: u64) -> Option<&Arc<Envelope>> {
         self.messages.get(number).filter(|message| message.id.offset == offset)
     }
 
-    /// Another process had a message no longer that has come from there.
+    /// Removes an imported message that the other process no longer has.
     pub fn remove_message(&mut self, number: u32, offset: u64) {
         let Some(message) = self.message(number, offset) else { return };
         let found = self.find(message.topic_hash, &message.publication.topic);
@@ -147,12 +147,12 @@ impl Windows {
         }
     }
 
-    /// All that another process had has come: drops what is over this one's limits for all topics. Those of a
-    /// topic's rule are looked at when a message comes and by the sweep, as after a change of the rules.
+    /// Ends the import: drops messages beyond this process's limits for all topics. The limits of a topic's rule
+    /// apply when a message comes and in the sweep, as after a change of the rules.
     pub fn settle(&mut self, bounds: Bounds, now_ms: u64) {
         (self.gone, self.last_gone) = (bounds.gone, bounds.last_gone);
         if self.topics.len() > self.limits.topics_max / 2 {
-            // The order in which topics are forgotten is to be as it was, nearly.
+            // Restores the order in which topics are forgotten, nearly.
             self.order_idle();
         }
         while self.bytes > self.limits.bytes_max {

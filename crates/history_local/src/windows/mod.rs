@@ -1,12 +1,11 @@
-//! The messages that memory retains: a window for each topic, within its own limits and those of all
-//! topics together.
+//! The messages that memory retains: a window for each topic, within its own limits and those of all topics together.
 //!
-//! One slab holds the messages, and one list goes through them from the globally oldest to the
-//! newest. A topic has the numbers of its messages; the usual one, a user's own topic with a message
-//! or none, takes about 110 bytes beside the message.
+//! One slab has the messages, and one list goes through them from the globally oldest to the newest. A topic has the
+//! numbers of its messages; the usual one, a user's own topic with one message or none, takes about 110 bytes beside
+//! the message.
 //!
-//! Every topic has a *floor*, the offset of the newest message that it lost: a client that has seen
-//! that one misses nothing. Unknown topics share the floor *gone*.
+//! Every topic has a *floor*, the offset of the newest message that it lost: a client that has seen that one misses
+//! nothing. Unknown topics share the floor *gone*.
 
 mod for_sessions;
 mod handover;
@@ -30,13 +29,13 @@ pub use for_sessions::ForSessions;
 pub use handover::{Bounds, TopicRecord, Walk};
 use ring::{Messages, TopicMessages, counted_bytes};
 
-/// The most messages, whatever the limits: numbers have 32 bits.
+/// Messages, at most, whatever the limits: numbers have 32 bits.
 const MESSAGES_MAX: usize = 1 << 31;
 
-/// Messages that one sweep scans, for each topic that it may go over.
+/// Messages that one sweep scans, for each topic that it may scan.
 const SWEPT_MESSAGES: usize = 4;
 
-/// What all topics may take together.
+/// The limits of all topics together.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The bytes of the messages, as `model::Message::bytes` counts them.
@@ -45,18 +44,18 @@ pub struct Limits {
     pub topics_max: usize,
 }
 
-/// The retained messages of all topics. Callers give the time, in milliseconds since 1970.
+/// The retained messages of all topics. Callers pass the time, in milliseconds since 1970.
 pub struct Windows {
     limits: Limits,
     messages: Messages,
     /// All messages, in the order of their offsets.
     order: List,
     bytes: usize,
-    /// What of all that is here only for sessions.
+    /// Counts of messages for sessions alone.
     for_sessions: ForSessions,
     topics: Slab<Topic>,
     index: HashIndex<Hashed, 256>,
-    /// Topics with messages, the one first that had none for the longest.
+    /// Topics with messages; first the one that got none for the longest time.
     active: List,
     /// Topics without messages, in the order in which they lost their last.
     idle: List,
@@ -69,23 +68,23 @@ pub struct Windows {
 
 struct Topic {
     name: Name,
-    /// The newest message that was lost.
+    /// The newest message that the topic lost.
     floor: u64,
-    /// The newest message that ever was.
+    /// The newest message that the topic ever had.
     last: u64,
     retained: TopicMessages,
     hash: u32,
     compact: bool,
-    /// The floor is that of a message that was here, and not only may have been.
+    /// True if the message at the floor certainly existed.
     has_lost: bool,
-    /// The floor is where the limits of the topic's rule have put it, or a deletion, and not those of
-    /// all topics: with a store, what is before it is gone there, too.
+    /// True if the limits of the topic's rule, or a deletion, have set the floor, and not those of all topics: with a
+    /// store, messages before it are gone there, too.
     is_by_rule: bool,
-    /// No rule retains its messages: they are here for sessions.
+    /// True if no rule retains its messages, only sessions.
     for_sessions: bool,
 }
 
-/// Where the next sweep continues.
+/// The position at which the next sweep continues.
 #[derive(Default)]
 struct Sweep {
     topic: u32,
@@ -100,33 +99,32 @@ pub struct TopicCursor<'a> {
     pub hash: u64,
     /// Its name.
     pub topic: &'a str,
-    /// Messages after this offset.
+    /// The offset after which the reader needs messages.
     pub after: u64,
 }
 
-/// What [`Windows::collect`] found.
+/// The result of [`Windows::collect`].
 #[derive(Debug)]
 pub struct Collected {
-    /// In the order of their offsets, over all topics.
+    /// The messages, in the order of their offsets, over all topics.
     pub messages: Vec<Arc<Envelope>>,
-    /// For each topic, the offset of its first message, whether it is among these or after them.
+    /// For each topic, the offset of its first message, among these or after them.
     pub first: Vec<Option<u64>>,
-    /// All topics are complete up to this offset, and there is more; `None` when that was
-    /// everything.
+    /// All topics are complete up to this offset, and have more messages; `None` if these were all.
     pub through: Option<u64>,
 }
 
-/// What [`Windows::page`] found.
+/// The result of [`Windows::page`].
 #[derive(Debug)]
 pub struct Page {
-    /// Forwards the oldest first, backwards the newest first.
+    /// The messages: forwards the oldest first, backwards the newest first.
     pub messages: Vec<Arc<Envelope>>,
-    /// There are more in this direction.
+    /// True if the topic has further messages in this direction.
     pub more: bool,
 }
 
 impl Windows {
-    /// Nothing is known of messages up to the offset `floor`.
+    /// Makes empty windows, which know nothing of messages up to the offset `floor`.
     pub fn new(limits: Limits, floor: u64) -> Self {
         Windows {
             limits,
@@ -146,8 +144,8 @@ impl Windows {
         }
     }
 
-    /// Forgets all topics and messages: nothing is known of messages up to the offset `floor` any more. Gives what was
-    /// here, whose memory is freed where it is dropped.
+    /// Forgets all topics and messages, and knows nothing of messages up to the offset `floor` any more. Returns the
+    /// old windows: dropping them frees their memory.
     #[must_use]
     pub fn reset(&mut self, floor: u64) -> Windows {
         let mut new = Windows::new(self.limits, floor);
@@ -155,9 +153,9 @@ impl Windows {
         std::mem::replace(self, new)
     }
 
-    /// Retains a message, whose offset is above all others', as the topic's rule says. Then drops what is
-    /// over the limits: the topic's own oldest messages, and the oldest of all topics. Drops a message
-    /// at once that is over a limit alone. Ages are counted by `now_ms`, in milliseconds since 1970.
+    /// Retains a message, whose offset is above all others', by the topic's rule. Then drops messages beyond the
+    /// limits: the topic's own oldest messages, and the oldest of all topics. Drops a message at once that exceeds a
+    /// limit alone. Ages are counted by `now_ms`, in milliseconds since 1970.
     pub fn push(&mut self, message: Arc<Envelope>, rule: &HistoryRule, now_ms: u64) {
         let offset = message.id.offset;
         let at = self.enter(message.topic_hash, &message.publication.topic);
@@ -169,11 +167,11 @@ impl Windows {
         self.set_compact(at, rule.compact);
         let key = message.publication.key().filter(|_| rule.compact);
         if let Some(former) = key.and_then(|key| self.of_key(at, key)) {
-            // A former state is not missed.
+            // No client misses a key's former state.
             self.take(at, former);
         }
         self.trim(at, rule, 1, counted_bytes(&message), now_ms, usize::MAX);
-        // The rule has capacity for the largest payload, whatever is said of it.
+        // The rule has capacity for the largest payload, whatever its properties.
         let fits = rule.messages_max > 0
             && message.publication.data.bytes() as u64 <= rule.bytes_max
             && message.bytes() <= self.limits.bytes_max;
@@ -193,7 +191,7 @@ impl Windows {
     }
 
     /// Visits the names of the topics in a range of numbers that had messages after an offset, with their last
-    /// offsets. Gives where the next range begins; nothing at the end.
+    /// offsets. Returns where the next range begins; `None` at the end.
     pub fn topics_after(
         &self,
         from: u32,
@@ -207,18 +205,18 @@ impl Windows {
         (to < self.topics.slots()).then_some(to)
     }
 
-    /// True when every message that the topic had after this offset is here, except for expired ones and
+    /// Returns true if every message that the topic had after this offset is present, except for expired ones and
     /// former states of keys.
     pub fn reaches(&self, hash: u64, name: &str, after: u64) -> bool {
         after >= self.floor(hash, name)
     }
 
-    /// Whether messages up to the floor may be more than here: in a store.
+    /// Returns true if a store may have more messages up to the floor.
     pub fn may_be_elsewhere(&self, hash: u64, name: &str) -> bool {
         self.find(hash, name).is_none_or(|at| !self.topics[at].is_by_rule)
     }
 
-    /// Whether the topic has lost messages after this offset.
+    /// Returns whether the topic has lost messages after this offset.
     pub fn gone_after(&self, hash: u64, name: &str, after: u64) -> Gone {
         let has_lost = self.find(hash, name).is_some_and(|at| self.topics[at].has_lost);
         match self.reaches(hash, name, after) {
@@ -228,43 +226,42 @@ impl Windows {
         }
     }
 
-    /// The messages that limits have dropped.
+    /// Returns counts of the messages that limits have dropped.
     pub fn dropped_by(&self) -> DroppedBy {
         self.dropped_by
     }
 
-    /// The offset of the newest message that the topic lost, or may have lost where nothing is known
-    /// of it.
+    /// Returns the offset of the newest message that the topic lost, or that an unknown topic may have lost.
     pub fn floor(&self, hash: u64, name: &str) -> u64 {
         self.find(hash, name).map_or(self.gone, |at| self.topics[at].floor)
     }
 
-    /// Whether the topic's message with exactly this offset is here.
+    /// Returns true if the topic's message with exactly this offset is present.
     pub fn holds(&self, hash: u64, name: &str, offset: u64) -> bool {
         let found = self.find(hash, name);
         found.is_some_and(|at| self.topics[at].retained.at(offset, &self.messages).is_some())
     }
 
-    /// The offset of the topic's newest message, here or not; `None` when nothing is known of it,
-    /// and then it is at most [`Windows::last_gone`].
+    /// Returns the offset of the topic's newest message, present or not; `None` if the topic is unknown, and then the
+    /// offset is at most [`Windows::last_gone`].
     pub fn last(&self, hash: u64, name: &str) -> Option<u64> {
         self.find(hash, name).map(|at| self.topics[at].last)
     }
 
-    /// Topics that nothing is known of may have lost messages up to this offset.
+    /// Returns the offset up to which unknown topics may have lost messages.
     #[cfg(test)]
     pub fn gone(&self) -> u64 {
         self.gone
     }
 
-    /// Topics that nothing is known of had no message after this offset. It is above
-    /// `gone` when a topic was forgotten whose last message had expired.
+    /// Returns the offset after which unknown topics had no message. It is above `gone` if a topic was forgotten
+    /// whose last message had expired.
     pub fn last_gone(&self) -> u64 {
         self.last_gone
     }
 
-    /// The offset before the topic's newest messages, so many of those that are not expired and are
-    /// after the offset `above`; nothing where there are fewer.
+    /// Returns the offset before the topic's newest `messages` messages, of those that are not expired and are after
+    /// the offset `above`; `None` if it has fewer.
     pub fn before_newest(
         &self,
         hash: u64,
@@ -274,16 +271,16 @@ impl Windows {
         now_ms: u64,
     ) -> Option<u64> {
         let retained = &self.topics[self.find(hash, name)?].retained;
-        // Most topics have no message that expires: theirs are not looked at.
+        // Most topics have no message that expires: theirs are not scanned.
         let expire = retained.expiring(&self.messages) > 0;
         let newest = retained.after(above, &self.messages).rev();
         let mut live = newest.filter(|(_, message)| !(expire && message.is_expired(now_ms)));
         live.nth(messages.checked_sub(1)?).map(|(_, message)| message.id.offset - 1)
     }
 
-    /// The messages of some topics after some offset in each, without the expired ones: at most
-    /// `messages_max`, or 1 if that is 0, and no more once their payloads have over `bytes_max`
-    /// bytes. In a compact topic, a reader from offset 0 gets no removals of keys.
+    /// Returns the messages of some topics after some offset in each, without the expired ones: at most
+    /// `messages_max`, or 1 if that is 0, and no more once their payloads have over `bytes_max` bytes. In a compact
+    /// topic, a reader from offset 0 gets no removals of keys.
     pub fn collect(
         &self,
         topics: &[TopicCursor<'_>],
@@ -332,8 +329,8 @@ impl Windows {
         Collected { messages, first: first_of_each, through: None }
     }
 
-    /// Up to `limit` messages of a topic, without the expired ones. Forwards are those after the
-    /// offset `from`, or from the start; backwards those before it, or from the end.
+    /// Returns up to `limit` messages of a topic, without the expired ones. Forwards they are those after the offset
+    /// `from`, or from the start; backwards those before it, or from the end.
     pub fn page(
         &self,
         hash: u64,
@@ -358,8 +355,8 @@ impl Windows {
         }
     }
 
-    /// Removes the topic's messages up to an offset: a client that has not seen them misses them. Returns
-    /// how many they were.
+    /// Removes the topic's messages up to an offset: a client that has not seen them misses them. Returns their
+    /// number.
     pub fn delete(&mut self, hash: u64, name: &str, through: u64) -> u64 {
         let Some(at) = self.find(hash, name) else { return 0 };
         let mut removed = 0;
@@ -377,9 +374,9 @@ impl Windows {
         removed
     }
 
-    /// Continues over at most so many topics, and a few messages for each on average: drops what is
-    /// over the limits of the topic's rule, what has expired, and all of topics without a rule. Gives
-    /// how many messages those were.
+    /// Continues over at most `topics_max` topics, and a few messages for each on average: drops messages beyond the
+    /// limits of the topic's rule, expired ones, and all of topics without a rule. Returns the number of dropped
+    /// messages.
     pub fn sweep(
         &mut self,
         now_ms: u64,
@@ -408,17 +405,17 @@ impl Windows {
         before - self.messages.len()
     }
 
-    /// Messages that are here.
+    /// Returns the number of present messages.
     pub fn messages(&self) -> usize {
         self.messages.len()
     }
 
-    /// Their bytes, as `model::Message::bytes` counts them.
+    /// Returns their bytes, as `model::Message::bytes` counts them.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Topics that something is known of.
+    /// Returns the number of known topics.
     pub fn topics(&self) -> usize {
         self.topics.len()
     }
@@ -427,7 +424,7 @@ impl Windows {
         self.index.find(fold(hash), |at| self.topics[at].name == name)
     }
 
-    /// The topic, made if nothing is known of it.
+    /// Returns the topic, and makes it if it is unknown.
     fn enter(&mut self, hash: u64, name: &Name) -> u32 {
         if let Some(at) = self.find(hash, name) {
             return at;
@@ -473,7 +470,7 @@ impl Windows {
         }
     }
 
-    /// Takes a message out of a topic, and leaves the floor as it is.
+    /// Removes a message from a topic, and leaves the floor as it is.
     fn take(&mut self, at: u32, number: u32) -> Arc<Envelope> {
         let key = self.messages[number].publication.key().map(|key| self.key_hash(key));
         let topic = &mut self.topics[at];
@@ -496,7 +493,8 @@ impl Windows {
         message
     }
 
-    /// Takes a message out of a topic, and raises the floor unless the message has expired: true if so.
+    /// Removes a message from a topic, and raises the floor unless the message has expired. Returns true if it raises
+    /// the floor.
     fn lose(&mut self, at: u32, number: u32, now_ms: u64) -> bool {
         let message = self.take(at, number);
         let topic = &mut self.topics[at];
@@ -510,8 +508,8 @@ impl Windows {
         is_missed
     }
 
-    /// Loses the oldest messages of a topic, `messages_max` at most, until so many more with so many
-    /// bytes fit in. Gives how many it lost.
+    /// Loses the oldest messages of a topic, at most `messages_max`, until `more` messages with `more_bytes` bytes
+    /// fit in. Returns how many it lost.
     fn trim(
         &mut self,
         at: u32,
@@ -556,7 +554,7 @@ impl Windows {
         self.dropped_by.memory += u64::from(is_missed);
     }
 
-    /// Forgets a topic: one that has nothing, or else the one that had no message for the longest.
+    /// Forgets a topic: one without messages, or else the one that got none for the longest time.
     fn forget(&mut self, now_ms: u64) {
         let at = if self.idle.oldest != NONE { self.idle.oldest } else { self.active.oldest };
         while let Some(oldest) = self.topics[at].retained.oldest() {
@@ -570,7 +568,7 @@ impl Windows {
         self.last_gone = self.last_gone.max(topic.last);
     }
 
-    /// False when there is more to do in the topic, for another sweep.
+    /// Returns false if the topic needs another sweep.
     fn sweep_topic(
         &mut self,
         at: u32,
@@ -619,7 +617,7 @@ impl Windows {
         fold(self.keys.hash_one(key))
     }
 
-    /// The number of the message that is the state of a key, in a compact topic.
+    /// Returns the number of the message that is the state of a key, in a compact topic.
     fn of_key(&self, at: u32, key: &Name) -> Option<u32> {
         let is = |number: u32| self.messages[number].publication.key() == Some(key);
         match &self.topics[at].retained {
@@ -629,7 +627,7 @@ impl Windows {
         }
     }
 
-    /// The rule can change with a reload.
+    /// Changes whether the topic is compact, because a reload can change the rule.
     fn set_compact(&mut self, at: u32, compact: bool) {
         let topic = &mut self.topics[at];
         if topic.compact == compact {
@@ -643,7 +641,7 @@ impl Windows {
         }
     }
 
-    /// Finds the keys of a topic's messages, and takes out all but the last of each.
+    /// Indexes the keys of a topic's messages, and removes all messages of a key but the last.
     fn index_keys(&mut self, at: u32) {
         let mut keys = HashIndex::<Hashed, 1>::default();
         let mut former = Vec::new();
@@ -672,18 +670,18 @@ impl Page {
     }
 }
 
-/// Whether the message says that its key has no state any more.
+/// Returns true if the message says that its key has no state any more.
 fn is_removal(message: &Message) -> bool {
     removes(&message.publication)
 }
 
-/// Whether a removal has been there for so long that it goes: it would take a state's place for ever.
+/// Returns true if a removal is old enough to be dropped: otherwise it would take a state's capacity for ever.
 fn is_old_removal(message: &Envelope, now_ms: u64) -> bool {
     let goes_ms = message.at_ms.saturating_add(store::TOMBSTONE_SECONDS * 1_000);
     is_removal(message) && goes_ms <= now_ms
 }
 
-/// Whether a message of a compact topic removes the state of its key.
+/// Returns true if a message of a compact topic removes the state of its key.
 pub(super) fn removes(publication: &Publication) -> bool {
     publication.key().is_some()
         && matches!(&publication.data, Data::Json(text) if **text == *"null")

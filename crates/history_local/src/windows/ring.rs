@@ -27,12 +27,12 @@ pub enum TopicMessages {
 /// Several messages of a topic.
 #[derive(Default)]
 pub struct Ring {
-    /// Neither the first nor the last is a hole.
+    /// The messages and holes. Neither the first nor the last is a hole.
     entries: VecDeque<Entry>,
     holes: usize,
-    /// Their payloads and properties.
+    /// The bytes of their payloads and properties.
     bytes: u64,
-    /// How many of them expire.
+    /// The number of messages that expire.
     expiring: usize,
     /// In a compact topic: the message of each key.
     pub keys: Option<HashIndex<Hashed, 1>>,
@@ -41,7 +41,7 @@ pub struct Ring {
 #[derive(Clone, Copy)]
 struct Entry {
     offset: u64,
-    /// [`NONE`] is a hole: a message was taken out of the middle.
+    /// [`NONE`] is a hole: a message was removed from the middle.
     number: u32,
 }
 
@@ -58,7 +58,7 @@ impl TopicMessages {
         matches!(self, TopicMessages::Nothing)
     }
 
-    /// The number of the oldest message.
+    /// Returns the number of the oldest message.
     pub fn oldest(&self) -> Option<u32> {
         match self {
             TopicMessages::Nothing => None,
@@ -67,7 +67,7 @@ impl TopicMessages {
         }
     }
 
-    /// The bytes of the payloads and properties.
+    /// Returns the bytes of the payloads and properties.
     pub fn bytes(&self, messages: &Messages) -> u64 {
         match self {
             TopicMessages::Nothing => 0,
@@ -76,7 +76,7 @@ impl TopicMessages {
         }
     }
 
-    /// How many messages expire.
+    /// Returns the number of messages that expire.
     pub fn expiring(&self, messages: &Messages) -> usize {
         match self {
             TopicMessages::Nothing => 0,
@@ -85,8 +85,7 @@ impl TopicMessages {
         }
     }
 
-    /// Adds a message, which is newer than all others. True when there are several for the first
-    /// time.
+    /// Adds a message, which is newer than all others. Returns true when the topic has several for the first time.
     pub fn push(&mut self, number: u32, messages: &Messages) -> bool {
         match self {
             TopicMessages::Nothing => *self = TopicMessages::One(number),
@@ -102,7 +101,7 @@ impl TopicMessages {
         false
     }
 
-    /// Takes out a message that is here.
+    /// Removes a message that the topic has.
     pub fn remove(&mut self, number: u32, messages: &Messages) {
         if let TopicMessages::Many(ring) = self {
             ring.remove(&messages[number]);
@@ -114,7 +113,7 @@ impl TopicMessages {
         }
     }
 
-    /// The messages after an offset, oldest first, with their numbers.
+    /// Returns the messages after an offset, oldest first, with their numbers.
     pub fn after<'a>(
         &'a self,
         after: u64,
@@ -123,7 +122,7 @@ impl TopicMessages {
         self.range(after.checked_add(1), None, messages)
     }
 
-    /// The messages before an offset, oldest first, with their numbers.
+    /// Returns the messages before an offset, oldest first, with their numbers.
     pub fn before<'a>(
         &'a self,
         before: u64,
@@ -132,8 +131,7 @@ impl TopicMessages {
         self.range(Some(0), Some(before), messages)
     }
 
-    /// The messages at `from` and after, and before `until`; none without `from`, and all without
-    /// `until`.
+    /// Returns the messages at `from` and after, and before `until`; none without `from`, and all without `until`.
     fn range<'a>(
         &'a self,
         from: Option<u64>,
@@ -161,7 +159,7 @@ impl TopicMessages {
         all.map(|number| (number, &messages[number]))
     }
 
-    /// The number of the message with this offset.
+    /// Returns the number of the message with this offset.
     pub fn at(&self, offset: u64, messages: &Messages) -> Option<u32> {
         match self {
             TopicMessages::Nothing => None,
@@ -210,12 +208,12 @@ impl Ring {
     }
 }
 
-/// What a topic's limit counts: the payload, and what an MQTT publisher says of it.
+/// Returns the bytes that a topic's limit counts: the payload, and the properties of an MQTT publisher.
 pub fn counted_bytes(message: &Message) -> u64 {
     message.publication.bytes() as u64
 }
 
-/// Whether a sweep has to look at it: it expires, or it removes a key, which is over some day.
+/// Returns true if a sweep must scan the message: it expires, or it removes a key and is dropped some day.
 fn expires(message: &Message) -> bool {
     let attributes = message.publication.attributes.as_ref();
     attributes.is_some_and(|attributes| attributes.expires_ms.is_some()) || is_removal(message)

@@ -54,7 +54,7 @@ fn what_is_here_for_sessions_alone_is_counted() {
     }
     let bytes = plain(4, &sessions).bytes();
     assert_eq!(windows.for_sessions(), ForSessions { messages: 2, bytes: 2 * bytes });
-    // A rule retains it from now on, and the other one's is gone.
+    // A rule retains it from now on, and the other topic loses its rule.
     windows.set_for_sessions(hash(&sessions), &sessions, false);
     windows.set_for_sessions(hash(&ruled), &ruled, true);
     let ruled_bytes = plain(2, &ruled).bytes();
@@ -64,7 +64,7 @@ fn what_is_here_for_sessions_alone_is_counted() {
     assert_eq!(windows.messages(), 2);
 }
 
-/// Few hashes for many names: those are compared.
+/// Returns few hashes for many names, so that names are compared.
 fn hash(topic: &str) -> u64 {
     topic.len() as u64 % 3
 }
@@ -108,7 +108,7 @@ fn offsets(messages: &[Arc<Envelope>]) -> Vec<u64> {
 }
 
 impl Windows {
-    /// Retains a message at the time that it has.
+    /// Retains a message at its own time.
     fn push_now(&mut self, message: Arc<Envelope>, rule: &HistoryRule) {
         let now_ms = message.at_ms;
         self.push(message, rule, now_ms);
@@ -153,7 +153,7 @@ fn age_and_bytes_are_limits_too() {
     assert_eq!(windows.all("a", 0, 2_001), [2, 3]);
     windows.push_now(message(4, "a", 2_001, "[1,2]", Attributes::default()), &short);
     assert_eq!(windows.all("a", 0, 2_001), [3, 4]);
-    // One that is too large alone leaves nothing.
+    // A message that exceeds a limit alone leaves nothing.
     windows.push_now(message(5, "a", 2_001, "[1,2,3,4,5]", Attributes::default()), &short);
     assert_eq!(windows.all("a", 0, 2_001), [0; 0]);
     assert!(!windows.has("a", 4) && windows.has("a", 5));
@@ -186,7 +186,7 @@ fn what_mqtt_says_of_a_message_counts_for_the_limit() {
         windows.push_now(message(offset, "a", 1_000, "[1]", said()), &small);
     }
     assert_eq!(windows.all("a", 0, 1_000), [3]);
-    // One whose payload has capacity is retained, whatever is said of it.
+    // A message whose payload fits is retained, whatever its properties.
     let tiny = HistoryRule { bytes_max: 3, ..rule(100) };
     windows.push_now(message(4, "a", 1_000, "[1]", said()), &tiny);
     assert_eq!(windows.all("a", 0, 1_000), [4]);
@@ -203,7 +203,7 @@ fn the_oldest_of_all_goes_when_memory_is_full() {
     assert!(windows.has("a", 1) && !windows.has("a", 0));
     assert!(windows.has("b", 2) && !windows.has("b", 1));
     assert_eq!(windows.bytes(), 3 * bytes);
-    // One that has no capacity even alone is not worth all others.
+    // A message that exceeds the limit even alone must not push out all others.
     let long = format!("[{}1]", "1,".repeat(2 * bytes));
     windows.push_now(message(6, "d", 0, &long, Attributes::default()), &rule(100));
     assert_eq!(windows.messages(), 3);
@@ -220,13 +220,13 @@ fn topics_without_messages_are_forgotten_first_and_then_the_quiet_ones() {
     assert_eq!(windows.sweep(1_500, &|_| Some(Arc::new(rule(9))), 100), 1);
     windows.push_now(plain(5, "d"), &rule(9));
     assert_eq!(windows.last(hash("b"), "b"), None);
-    // What it had had expired: nobody misses it.
+    // Its message had expired: no client misses it.
     assert_eq!((windows.gone(), windows.last_gone()), (0, 2));
     windows.push_now(plain(6, "e"), &rule(9));
     assert_eq!((windows.gone(), windows.last_gone()), (3, 3));
     assert!(!windows.has("c", 2) && windows.has("c", 3) && windows.has("a", 0));
     assert_eq!((windows.messages(), windows.topics()), (4, 3));
-    // It begins anew, with what is known of the unknown.
+    // The topic begins anew, with the floor of unknown topics.
     windows.push_now(plain(7, "c"), &rule(9));
     assert!(!windows.has("c", 2) && windows.has("c", 3));
 }
@@ -272,7 +272,7 @@ fn a_state_without_an_age_limit_stands_and_its_removals_go() {
     let late = message(4, "a", u64::MAX, "1", key);
     windows.push_now(late, &lasting);
     assert_eq!(windows.all("a", 0, 0), [1, 4]);
-    // Without a key's rule a removal is a message like others.
+    // Without a compact rule a removal is a message like others.
     let plain = Arc::new(HistoryRule { seconds_max: u64::MAX, ..rule(3) });
     windows.push_now(keyed(5, "b", "y", "null"), &plain);
     assert_eq!(windows.sweep(u64::MAX, &|_| Some(plain.clone()), 1_000), 0);
@@ -350,7 +350,7 @@ fn a_quiet_topic_takes_little_memory() {
     assert_eq!(size_of::<Option<Arc<Envelope>>>(), 8);
 }
 
-/// Some topics with messages, of which each third has expired at the time 2,000.
+/// Makes some topics with messages; each third has expired at the time 2,000.
 fn filled(topics: &[u8]) -> (Windows, Vec<(u64, String)>) {
     let mut windows = Windows::new(ALL, 0);
     let mut live = Vec::new();

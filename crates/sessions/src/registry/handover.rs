@@ -1,9 +1,9 @@
-//! Sessions on their way to another process: those of clients that are away, what is retained for those of
-//! connected ones, and who waits for one that another connection has.
+//! Passes sessions to another process: those of clients that are away, the interests of those of connected ones, and
+//! the connections that wait for a session that another one has.
 //!
-//! The sessions of connected clients are in the records of their connections, and who has which is noted
-//! again by whoever takes these in. Nothing is given to the store: it holds what it was given before, and of
-//! the rest it is known that it does not.
+//! The sessions of connected clients are in the records of their connections, and the importing engines set their
+//! owners again. The import gives nothing to the store: the old process has given it the records, and the list of
+//! unstored ones names the rest.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,10 +17,10 @@ use crate::contract::Now;
 use crate::records::{key, parts};
 use crate::session::{ProgressRecord, Session, SessionRecord, Will};
 
-/// Sessions that are written while their segment's lock is held once.
+/// Sessions that are exported under their segment's lock at a time.
 const PIECE: usize = 128;
 
-/// Kinds of keys. They stay for good.
+/// Kinds of keys. They never change.
 const PERSISTENT: u8 = b'k';
 const CLAIM: u8 = b'c';
 const UNSTORED: u8 = b'u';
@@ -30,18 +30,18 @@ const REDISPATCH: u8 = b'r';
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct PersistentSessionRecord {
-    /// Nothing while its client is connected.
+    /// `None` while its client is connected.
     #[n(0)]
     away: Option<AwayRecord>,
-    /// The filters that are noted for it, while its client is connected.
+    /// The filters that are counted for it, while its client is connected.
     #[cbor(n(1), default)]
     interests: Vec<String>,
-    /// Since when its client is away by the time of ages, in seconds since 1970.
+    /// When its client left by the time of ages, in seconds since 1970.
     #[n(2)]
     since_age_s: Option<u64>,
 }
 
-/// A session that no connection has, with its will and since when that is so.
+/// A session without a connection, with its will and the time at which its client left.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct AwayRecord {
@@ -86,7 +86,7 @@ impl AwayRecord {
 
     fn import(self) -> (Session, Option<Will>, Option<u64>) {
         let (mut session, will, since_s) = self.session.import();
-        // They were written together.
+        // The two were exported together.
         let _ = self.progress.import(&mut session);
         (session, will, since_s)
     }
@@ -96,7 +96,7 @@ impl From<&PersistentSession> for PersistentSessionRecord {
     fn from(PersistentSession { away, interests }: &PersistentSession) -> Self {
         match away {
             Some(away) => {
-                // When the will is due follows from since when its client is away.
+                // When the will is due follows from when the client left.
                 let Away { session, since, will, bytes: _ } = &**away;
                 let will = will.as_ref().map(|(will, _)| will);
                 let away = Some(AwayRecord::new(session, will, Some(since.unix_s)));
@@ -146,7 +146,7 @@ impl Local {
         let keys: Vec<Name> = lock(segment).persistent.keys().cloned().collect();
         for keys in keys.chunks(PIECE) {
             let segment = lock(segment);
-            // Some may have gone meanwhile.
+            // Some may have ended meanwhile.
             let record =
                 |name: &Name| Some((key(PERSISTENT, name), segment.persistent.get(name)?.into()));
             let records: Vec<(_, PersistentSessionRecord)> =
@@ -176,7 +176,7 @@ impl Local {
                 let since = Now { unix_s, age_s: since_age_s.unwrap_or(unix_s) };
                 let away = Away::new(session, since, will);
                 let interests = self.note_interests(&away.session, before);
-                // What was kept is kept, also where the limit is another one than it was.
+                // A stored session stays even if the limit has changed.
                 self.owners.enter(&key, 0);
                 self.put_in(&mut segment, &key, away, interests);
             }
@@ -230,14 +230,14 @@ impl Part for Local {
                 let number = name.parse().map_err(|_| damaged(format!("{name} is no number")))?;
                 self.redispatch.import(number, value.map(decode).transpose().map_err(of_name)?);
             }
-            // A newer version may know more.
+            // A newer version may have other kinds.
             _ => {}
         }
         Ok(())
     }
 
-    /// Connections that wait for a session are its owners, as they were: to be called when the connections
-    /// have been taken in, too.
+    /// Makes connections that wait for a session its owners again. Call it after the connections have been imported,
+    /// too.
     fn complete(&self) -> Result<(), PartError> {
         for mut segment in self.segments() {
             let Segment { claims, connected, .. } = &mut *segment;
@@ -292,7 +292,7 @@ mod tests {
         Will { publication, delay_s, expiry_s: Some(4), author: Author::default() }
     }
 
-    /// Counts what it is given, and has no capacity.
+    /// Records what it is given, and has no capacity.
     #[derive(Default)]
     struct Full(Mutex<Vec<String>>);
 
@@ -341,7 +341,7 @@ mod tests {
         let mut sent = Sent::new();
         assert_eq!(pass_all(&old, &new, &mut sent), 300);
         assert_eq!(pass_all(&old, &new, &mut sent), 0);
-        // One comes back, one goes, one that was away ends.
+        // One client comes back, one leaves, one away session ends.
         assert!(matches!(claim(&old, &keys[1], 900), ClaimOutcome::Resumed { .. }));
         leave(&old, &keys[0], 0, Ended { session: Some(session("b")), will: None });
         old.end(&keys[2]).unwrap();
@@ -405,7 +405,7 @@ mod tests {
             assert!(new.on_redispatched(number, RedispatchOutcome::Taken));
         }
         assert_eq!(new.poll_redispatch(), None);
-        // Until then their topic is retained.
+        // Their topic is retained until then.
         assert!(old.interests().holds("a") && !new.interests().holds("a"));
     }
 
@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(pass_all(&old, &new, &mut sent), 0, "the old one has not changed");
         let taken = new.take(Claim { key: "a", by: by(2), clean: false });
         assert!(matches!(taken, WaitOutcome::Resumed(it) if *it == session("a")));
-        // It is the owner.
+        // The connection is the owner.
         assert_eq!(
             claim(&new, "a", 3),
             ClaimOutcome::Wait(Some(ConnectionId { serial: 0, ..by(2) }))
@@ -439,7 +439,7 @@ mod tests {
         new.restore("a", by(1));
         let found = |key: &str| new.find(key);
         assert_eq!(found("a"), Some(Found::Connected(ConnectionId { serial: 0, ..by(1) })));
-        // Another connection has taken the session over in the meantime.
+        // Another connection has taken the session over meanwhile.
         new.restore("a", by(2));
         new.unrestore("a", by(1));
         assert_eq!(found("a"), Some(Found::Connected(ConnectionId { serial: 0, ..by(2) })));

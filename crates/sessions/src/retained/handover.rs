@@ -1,4 +1,4 @@
-//! Retained messages on their way to another process.
+//! Passes retained messages to another process.
 
 use std::sync::Arc;
 
@@ -8,24 +8,25 @@ use model::{Envelope, Name};
 use super::{LocalRetained, RetainedTable};
 use crate::records::{key, parts};
 
-/// Messages that are read while the lock is held once.
+/// Messages that are read under the lock at a time.
 const PIECE: usize = 256;
 
-/// Kinds of keys. They stay for good.
+/// Kinds of keys. They never change.
 const MESSAGE: u8 = b'm';
 const REMOVED: u8 = b'r';
 const UNSTORED: u8 = b'u';
 
 /// The retained messages, for another process.
 ///
-/// What the store was given is in it and is not given to it again; of the rest it is known that it is not.
+/// The import gives nothing to the store: the old process has done so, and the list of unstored topics names the
+/// rest.
 pub struct RetainedPart {
     retained: Arc<LocalRetained>,
     hash: Box<dyn Fn(&str) -> u64 + Send + Sync>,
 }
 
 impl RetainedPart {
-    /// These messages. `hash` is the hash of a topic's name in this process.
+    /// Makes the part of these messages. `hash` is the hash of a topic's name in this process.
     pub fn new(
         retained: Arc<LocalRetained>,
         hash: impl Fn(&str) -> u64 + Send + Sync + 'static,
@@ -49,7 +50,7 @@ impl RetainedPart {
 }
 
 impl RetainedTable {
-    /// When each topic's message was removed, the first one first.
+    /// Returns when each topic's message was removed, the first one first.
     fn removed_in_order(&self) -> Vec<(u64, Name)> {
         let counts =
             |(at_us, topic): &&(u64, Name)| self.removed.get(topic).is_some_and(|it| it == at_us);
@@ -96,7 +97,7 @@ impl handover::Part for RetainedPart {
             (REMOVED, None) => _ = self.retained.write().removed.remove(topic),
             (UNSTORED, Some(_)) => self.retained.unstored.insert(topic),
             (UNSTORED, None) => self.retained.unstored.remove(topic),
-            // A newer version may know more.
+            // A newer version may have other kinds.
             _ => {}
         }
         Ok(())
@@ -176,11 +177,11 @@ mod tests {
         assert_eq!(pass(), 1 + 2 + 1 + 1 + 1);
         assert_eq!((all(&new), new.stats()), (all(&old), old.stats()));
         assert_eq!(new.get("t/8").unwrap().topic_hash, 3, "in the hash of this process");
-        // Nothing was written; what the store did not take it is given now.
+        // Nothing was written; the store now gets the record that it has rejected.
         assert!(written.lock().unwrap().is_empty());
         new.store_again();
         assert_eq!(*written.lock().unwrap(), [("full".to_string(), true)]);
-        // What was published before a removal comes too late.
+        // A message from before a removal comes too late.
         new.retain(&published("t/9", "older", 702 - 1, false));
         assert!(new.get("t/9").is_none());
     }

@@ -1,4 +1,4 @@
-//! The way from one process to the next: frames with descriptors over a Unix socket.
+//! The channel from one process to the next: frames with descriptors over a Unix socket.
 //!
 //! A frame is its kind (two bytes), the length of its body (four), both little endian, and the body.
 //! Descriptors go with the first byte of a frame. A reader passes over kinds that it doesn't know.
@@ -19,7 +19,7 @@ use rustix::net::{
 /// Descriptors of one frame: the kernel takes no more in one message (SCM_MAX_FD).
 pub const DESCRIPTORS_MAX: usize = 253;
 
-/// Bytes of a frame's body. What says more is no frame.
+/// Bytes of a frame's body, at most. A reader rejects a larger length.
 pub const BODY_BYTES_MAX: usize = 1 << 30;
 
 const HEAD_BYTES: usize = 6;
@@ -27,10 +27,10 @@ const HEAD_BYTES: usize = 6;
 /// How long a sender waits in all while the kernel has too many descriptors under way.
 const UNDER_WAY_WAIT: Duration = Duration::from_secs(10);
 
-/// A frame that came.
+/// A received frame.
 #[derive(Debug)]
 pub struct Frame {
-    /// What it is.
+    /// The kind, which says what the body contains.
     pub kind: u16,
     /// Its content.
     pub body: Vec<u8>,
@@ -38,17 +38,17 @@ pub struct Frame {
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// One end of the way between two processes.
+/// One end of the channel between two processes.
 #[derive(Debug)]
 pub struct Channel {
     socket: UnixStream,
 }
 
 impl Channel {
-    /// A channel over a connected socket. Whoever is at its other end must be of the same user, or root.
+    /// Makes a channel over a connected socket. The process at its other end must run as the same user, or as root.
     ///
     /// # Errors
-    /// When it is somebody else, or the system can't say.
+    /// When it runs as another user, or the system can't tell.
     pub fn new(socket: UnixStream) -> io::Result<Self> {
         let peer = sockopt::socket_peercred(&socket)?;
         let (us, them) = (rustix::process::geteuid(), peer.uid);
@@ -65,32 +65,32 @@ impl Channel {
         Ok(Channel { socket })
     }
 
-    /// Connects to the process that waits at this path.
+    /// Connects to the process that listens at this path.
     ///
     /// # Errors
-    /// When nobody waits there, or somebody of another user.
+    /// When no process listens there, or one of another user.
     pub fn connect(path: &Path) -> io::Result<Self> {
         Channel::new(UnixStream::connect(path)?)
     }
 
-    /// How long a call may wait for the other process; nothing is for ever.
+    /// Limits how long a call waits for the other process; `None` is no limit.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// When the system rejects it.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.socket.set_read_timeout(timeout)?;
         self.socket.set_write_timeout(timeout)
     }
 
-    /// Another handle to the same end.
+    /// Returns another handle to the same end.
     ///
     /// # Errors
-    /// When there is no descriptor left.
+    /// When no descriptor is left.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Channel { socket: self.socket.try_clone()? })
     }
 
-    /// Ends it for both sides: whoever waits at it is told.
+    /// Ends the channel for both sides: a call that waits in either process returns.
     pub fn shut(&self) {
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
     }
@@ -115,8 +115,8 @@ impl Channel {
         socket.write_all(&body[sent - HEAD_BYTES..])
     }
 
-    /// Sends the first bytes with the descriptors. The kernel has a limit on those that are under way
-    /// between processes of one user: the other process is about to take some of them.
+    /// Sends the first bytes with the descriptors. The kernel limits how many are under way between processes of
+    /// one user. At that limit this waits until the other process has taken some.
     fn send_first(&self, parts: &[IoSlice<'_>], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let began = Instant::now();
@@ -136,11 +136,11 @@ impl Channel {
         }
     }
 
-    /// Waits for the next frame; nothing when the other process has ended the channel in order.
+    /// Waits for the next frame. Returns `None` when the other process has ended the channel between two frames.
     ///
     /// # Errors
-    /// When the other process breaks off, is silent for too long, says something that is no frame, or
-    /// this one has not enough descriptors left for those that came.
+    /// When the other process breaks off, is silent for too long, or sends something that is no frame, or when this
+    /// one lacks descriptors for those that came.
     pub fn receive(&self) -> io::Result<Option<Frame>> {
         let mut head = [0; HEAD_BYTES];
         let mut descriptors = Vec::new();
@@ -158,7 +158,7 @@ impl Channel {
         if length > BODY_BYTES_MAX {
             return Err(io::Error::new(ErrorKind::InvalidData, "that is no frame: it is too long"));
         }
-        // The room grows with what comes, not with what is announced.
+        // The capacity grows with what arrives, not with the announced length.
         let mut body = Vec::with_capacity(length.min(1 << 20));
         (&self.socket).take(length as u64).read_to_end(&mut body)?;
         if body.len() < length {
@@ -193,15 +193,15 @@ impl Channel {
         }
     }
 
-    /// True when something has come, without waiting.
+    /// True if input has arrived. Does not wait.
     pub fn has_input(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
-    /// Reads what has come up to a frame of this kind, without waiting for one: why the other process breaks off stands
-    /// behind what it has said before.
+    /// Reads the frames that have arrived, up to one of this kind, and does not wait for more. The reason why the
+    /// other process breaks off comes behind its earlier frames.
     pub fn find(&self, kind: u16) -> Option<Frame> {
         while self.has_input() {
             let frame = self.receive().ok()??;

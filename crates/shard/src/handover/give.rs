@@ -1,4 +1,4 @@
-//! The old shard's side: it gives its connections to the shard that takes its place.
+//! The old shard's side: it passes its connections to the shard that replaces it.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -23,40 +23,40 @@ pub(crate) const CHANNEL: u64 = u64::MAX - 1;
 /// A frame is sent when its body has so many bytes.
 const FRAME_BYTES: usize = 32 << 10;
 
-/// Frames that the other shard has not taken yet: what the socket holds, so that nobody waits in a send. All
-/// shards that copy at a time have that many descriptors under way, which the kernel limits to what one process
-/// may open.
+/// Frames that the other shard may not have taken yet: as many as fit into the socket, so that no send waits. All
+/// shards that copy at a time have the descriptors of that many frames under way, which the kernel limits to what
+/// one process may open.
 const FRAMES_UNDER_WAY: u32 = 4;
 
-/// How long the other process may be silent while it is waited for.
+/// How long the other process may be silent while the shard waits for it.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// How long a shard that stands still sleeps at most, in nanoseconds.
 const STILL_NS: i64 = 5_000_000;
 
-/// What a shard has given away so far.
+/// What a shard has passed on so far.
 pub(crate) struct Giving {
     pub(super) channel: Channel,
     /// Frames that the other shard has not taken yet.
     under_way: u32,
-    /// It is this shard's turn to copy.
+    /// True while it is this shard's turn to copy.
     copies: bool,
     /// The slots below this were copied.
     next: u32,
-    /// Slots that were taken up since.
+    /// Slots below `next` that got a connection afterwards.
     fresh: Vec<u32>,
     /// Slots that were copied and have no connection any more.
     gone: Vec<u32>,
     /// The other engine takes slots below this.
     slots_end: u32,
-    /// A hash of each record that was sent, by slot; 0 where there is none. Keyed, so that nobody can have
-    /// a change that does not show.
+    /// A hash of each sent record, by slot; 0 for none. The hash is keyed, so that no client can craft a change
+    /// with an equal hash.
     hashes: Vec<u64>,
     hasher: RandomState,
     still: bool,
-    /// No TLS handshake begins.
+    /// True while no TLS handshake may begin.
     finishes_handshakes: bool,
-    /// Connections that have sent something, and whose TLS handshake did not begin. The new shard finds it in their sockets.
+    /// Connections with input whose TLS handshake may not begin. The new shard finds the input in their sockets.
     unread: Vec<u32>,
     record: Vec<u8>,
     /// The state of a connection's TLS, with its keys.
@@ -76,15 +76,15 @@ impl Giving {
         self.hashes[at] = hash;
     }
 
-    /// A connection was opened.
+    /// Called when a connection was opened.
     pub fn opened(&mut self, slot: u32) {
-        // Those above come by themselves.
+        // The copy reaches higher slots by itself.
         if slot < self.next {
             self.fresh.push(slot);
         }
     }
 
-    /// A connection has left its slot. True when the other process has a copy of its descriptor.
+    /// Called when a connection has left its slot. Notes the slot if the other process has its record.
     pub fn left(&mut self, slot: u32) {
         if self.hash(slot) != 0 {
             self.set_hash(slot, 0);
@@ -92,7 +92,8 @@ impl Giving {
         }
     }
 
-    /// Whether a TLS handshake may begin. Where it may not, the connection is read when the upgrade has failed.
+    /// Returns true if a TLS handshake may begin. Otherwise the shard reads the connection when the upgrade has
+    /// failed.
     pub fn may_begin_handshake(&mut self, slot: u32) -> bool {
         if self.finishes_handshakes {
             self.unread.push(slot);
@@ -104,12 +105,13 @@ impl Giving {
         self.under_way < FRAMES_UNDER_WAY
     }
 
-    /// Why the other shard has broken off, if it has said so: what is sent to it fails before that is read.
+    /// Returns why the other shard has broken off, if it reported that. A send to it fails before its report is
+    /// read.
     fn reason(&self) -> Option<io::Error> {
         self.channel.find(wire::ERROR).map(|frame| peer_error(&frame))
     }
 
-    /// Waits for the answer to a frame.
+    /// Waits for a reply of this kind.
     fn wait_for_reply(&mut self, want: u16) -> io::Result<()> {
         loop {
             let frame = self.channel.receive()?.ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -126,14 +128,14 @@ impl Giving {
     }
 }
 
-/// The error that the other shard reports.
+/// Returns the error that the other shard reports.
 fn peer_error(frame: &Frame) -> io::Error {
     io::Error::other(String::from_utf8_lossy(&frame.body).into_owned())
 }
 
 /// A frame of connections that is being made.
 struct Connections {
-    /// It may have keys of TLS, which are wiped: it grows by [`Connections::reserve`] alone.
+    /// The body may contain TLS keys, so its memory is wiped: it grows by [`Connections::reserve`] alone.
     body: Zeroizing<Vec<u8>>,
     count: usize,
     /// The slots whose descriptors go with it.
@@ -148,7 +150,7 @@ impl Default for Connections {
 }
 
 impl Connections {
-    /// Makes room for so many more bytes. Where the memory has to move, the old one is wiped.
+    /// Reserves capacity for so many more bytes. When the memory has to move, the old memory is wiped.
     fn reserve(&mut self, bytes: usize) {
         if self.body.capacity() - self.body.len() < bytes {
             let mut larger = Zeroizing::new(Vec::with_capacity(2 * self.body.len() + bytes));
@@ -163,7 +165,7 @@ impl Connections {
 }
 
 impl Shard {
-    /// Does what it was told.
+    /// Carries out the orders in the queue.
     pub(crate) fn obey(&mut self) {
         while let Some(give) = self.giver.next() {
             let done = match give {
@@ -225,7 +227,7 @@ impl Shard {
         self.giver.begin();
         self.giving = Some(Box::new(Giving {
             channel,
-            // A first receipt says that the other shard is there.
+            // The other shard sends a first receipt when it is ready.
             under_way: 1,
             copies: false,
             next: 0,
@@ -243,7 +245,7 @@ impl Shard {
         Ok(())
     }
 
-    /// The other shard has said something.
+    /// Called when the other shard has sent something.
     pub(crate) fn on_taker_readable(&mut self) {
         let Some(giving) = &mut self.giving else {
             return;
@@ -253,7 +255,7 @@ impl Shard {
         }
     }
 
-    /// The channel is of no use any more: the shard serves on until it is told what becomes of it.
+    /// Closes the channel after an error. The shard serves on until its next order.
     fn break_off(&mut self, error: &io::Error) {
         self.giver.fail(self.giving.as_ref().and_then(|it| it.reason()).as_ref().unwrap_or(error));
         if let Some(giving) = &mut self.giving {
@@ -268,7 +270,7 @@ impl Shard {
         self.giving.as_ref().is_some_and(|giving| {
             giving.copies
                 && giving.may_send()
-                // A shard without connections still has to say that all is copied.
+                // A shard without connections still has to report that all is copied.
                 && (self.giver.stage() == GiverStage::Copying
                     || giving.next < self.engine.slots_end()
                     || !giving.fresh.is_empty()
@@ -321,23 +323,23 @@ impl Shard {
         Ok(())
     }
 
-    /// Adds a connection to a frame, unless the other shard has it as it is.
+    /// Adds a connection to a frame, unless the other shard has its present state.
     fn add(&mut self, giving: &mut Giving, frame: &mut Connections, slot: u32) {
         giving.record.clear();
         giving.tls.zeroize();
-        // rustls has no way to pass on a handshake that is under way.
+        // rustls can't export a handshake that is under way.
         let is_opening = self.tls.is_opening(slot);
         if let Some(socket) = self.sockets.get_mut(slot).filter(|_| is_opening) {
-            // Its descriptor goes along again when the handshake is done.
+            // The descriptor is sent again when the handshake is done.
             socket.set(State::Passed, false);
         }
         if is_opening || !self.engine.export_into(slot, &mut giving.record) {
-            // A session without a socket ends without a word to the driver.
+            // The engine does not notify the driver when a session without a socket ends.
             giving.left(slot);
             return;
         }
         self.tls.export(slot, &mut giving.tls);
-        // Never 0, which is none.
+        // Never 0, which stands for none.
         let hash = giving.hasher.hash_one((&giving.record, &*giving.tls)) | 1;
         let socket = self.sockets.get(slot);
         let fresh = socket.is_some_and(|socket| !socket.is(State::Passed));
@@ -387,7 +389,7 @@ impl Shard {
         Ok(())
     }
 
-    /// The other engine takes no slot that this one's record doesn't know.
+    /// Sends the engine's record when slots were added. The other engine rejects slots beyond those of the record.
     fn send_slots_end(&mut self, giving: &mut Giving) -> io::Result<()> {
         let slots_end = self.engine.slots_end();
         if slots_end > giving.slots_end || giving.slots_end == 0 {
@@ -416,8 +418,8 @@ impl Shard {
         self.giving.as_ref().is_some_and(|giving| giving.still)
     }
 
-    /// A turn of a shard that reads and accepts nothing more: it takes what others still send to it. The
-    /// poller is left alone, so that it loses no event if the shard has to go on.
+    /// A turn of a shard that reads and accepts nothing more: it only runs the commands that others still send. It
+    /// does not wait at the poller, which so loses no event if the shard has to serve on.
     pub(crate) fn still_turn(&mut self) {
         let ready = {
             let mut fds = [PollFd::new(&self.commands.waker().0, PollFlags::IN)];
@@ -434,7 +436,7 @@ impl Shard {
         self.giver.set_at_rest(self.engine.is_still());
     }
 
-    /// Sends all that the other shard doesn't have yet. All shards stand still.
+    /// Sends all that the other shard doesn't have yet. Called while all shards stand still.
     fn give_rest(&mut self) -> io::Result<()> {
         let mut giving =
             self.giving.take().ok_or_else(|| io::Error::other("nothing was copied"))?;
@@ -493,7 +495,7 @@ impl Shard {
         }
     }
 
-    /// The upgrade came to nothing: goes on where it stopped.
+    /// Serves on after the upgrade has failed.
     fn resume_serving(&mut self) {
         if let Some(giving) = self.giving.take() {
             giving.channel.shut();

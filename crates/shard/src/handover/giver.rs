@@ -1,4 +1,4 @@
-//! How a shard is told to give its connections away, and how far it is.
+//! Gives a shard orders to pass its connections on, and reads its progress.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -9,58 +9,58 @@ use mailbox::Wake;
 
 use crate::wake::Commands;
 
-/// What a shard is told to do.
+/// An order to a shard.
 #[derive(Debug)]
 pub enum Give {
-    /// Connect to the new process, which waits at this path.
+    /// Connect to the new process, which listens at this path.
     Begin(PathBuf),
-    /// Copy to it while this one serves.
+    /// Copy the connections to it while this process serves.
     Copy,
     /// Begin no TLS handshake, and finish those that are under way: they can't be passed on.
     FinishHandshakes,
     /// Read and accept nothing more, and come to rest.
     StandStill,
-    /// Send what has changed since it was copied.
+    /// Send what has changed since the copy.
     Rest,
-    /// The new process will not go on: serve as if nothing had been.
+    /// The new process has given up: serve on as before.
     Resume,
-    /// The new process goes on: let go of everything, and end.
+    /// The new process serves: release everything, and end.
     Release,
 }
 
-/// How far a shard is.
+/// A shard's progress with the hand-over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum GiverStage {
-    /// It serves, and gives nothing.
+    /// The shard serves, and passes nothing on.
     Idle,
-    /// It serves, and is connected to the new process.
+    /// The shard serves, and is connected to the new process.
     Joined,
-    /// It serves, and copies.
+    /// The shard serves, and copies.
     Copying,
-    /// It serves, and everything was copied once.
+    /// The shard serves, and has copied everything once.
     Copied,
-    /// It reads nothing more.
+    /// The shard reads nothing more.
     Still,
     /// The new shard has everything.
     Given,
-    /// It can't go on with it, and serves or stands still: see [`Giver::error`].
+    /// The hand-over failed. The shard serves or stands still: see [`Giver::error`].
     Failed,
 }
 
-/// The shard has not said yet how many handshakes are under way.
+/// Stands for a number that the shard has not reported yet.
 const UNKNOWN: usize = usize::MAX;
 
-/// Tells a shard to give its connections away, and sees how far it is.
+/// Gives a shard orders to pass its connections on, and reads its progress.
 pub struct Giver {
     commands: Arc<Commands>,
     orders: Mutex<VecDeque<Give>>,
     called: AtomicBool,
     stage: AtomicU8,
     copied: AtomicU64,
-    /// TLS handshakes under way, once no new one begins; before [`UNKNOWN`].
+    /// TLS handshakes under way, once no new one begins. [`UNKNOWN`] before that.
     handshakes: AtomicUsize,
-    /// Grows with everything that a shard that stands still has still done.
+    /// Grows with everything that the shard does while it stands still.
     activity: AtomicU64,
     at_rest: AtomicBool,
     error: Mutex<Option<String>>,
@@ -81,21 +81,21 @@ impl Giver {
         }
     }
 
-    /// Tells the shard to do something; it does so in its next turn.
+    /// Queues an order, which the shard carries out in its next turn.
     pub fn order(&self, give: Give) {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner).push_back(give);
         self.called.store(true, Ordering::Release);
         self.commands.waker().wake();
     }
 
-    /// How far it is.
+    /// Returns the shard's progress.
     pub fn stage(&self) -> GiverStage {
         use GiverStage::*;
         let all = [Idle, Joined, Copying, Copied, Still, Given, Failed];
         all[usize::from(self.stage.load(Ordering::Acquire)).min(all.len() - 1)]
     }
 
-    /// Connections that were copied so far.
+    /// Returns how many connections the shard has copied.
     pub fn copied(&self) -> u64 {
         self.copied.load(Ordering::Relaxed)
     }
@@ -105,14 +105,13 @@ impl Giver {
         self.handshakes.load(Ordering::Acquire) == 0
     }
 
-    /// A number that grows with what the shard does while it stands still, and whether it has nothing to do
-    /// now. When all shards have nothing to do, twice with the same numbers, nothing is under way between
-    /// them.
+    /// Returns a number that grows with what the shard does while it stands still, and whether it has nothing to do
+    /// now. When all shards have nothing to do, twice with the same numbers, nothing is under way between them.
     pub fn rest(&self) -> (u64, bool) {
         (self.activity.load(Ordering::Acquire), self.at_rest.load(Ordering::Acquire))
     }
 
-    /// Why it can't go on.
+    /// Returns why the hand-over failed.
     pub fn error(&self) -> Option<String> {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -134,12 +133,12 @@ impl Giver {
         self.stage.store(stage as u8, Ordering::Release);
     }
 
-    /// No TLS handshake begins any more, and so many are under way.
+    /// Stores how many TLS handshakes are under way. No new one begins.
     pub(crate) fn set_handshakes(&self, handshakes: usize) {
         self.handshakes.store(handshakes, Ordering::Release);
     }
 
-    /// The shard is connected.
+    /// Called when the shard has connected to the new process.
     pub(crate) fn begin(&self) {
         self.copied.store(0, Ordering::Relaxed);
         self.handshakes.store(UNKNOWN, Ordering::Release);
@@ -147,7 +146,7 @@ impl Giver {
         self.set(GiverStage::Joined);
     }
 
-    /// The shard serves as if nothing had been: the next try fails for reasons of its own.
+    /// Called when the shard serves on as before. Clears the error, so that a later attempt reports its own.
     pub(crate) fn resumed(&self) {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.set(GiverStage::Idle);
@@ -157,7 +156,7 @@ impl Giver {
         self.copied.fetch_add(connections, Ordering::Relaxed);
     }
 
-    /// The shard that stands still has something to do.
+    /// Called when a shard that stands still gets something to do.
     pub(crate) fn stirs(&self) {
         self.at_rest.store(false, Ordering::Release);
         self.activity.fetch_add(1, Ordering::AcqRel);

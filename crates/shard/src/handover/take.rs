@@ -1,4 +1,4 @@
-//! The new shard's side: it takes the connections of the shard whose place it takes.
+//! The new shard's side: it takes the connections of the shard that it replaces.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,15 +25,15 @@ pub struct TakenShard {
     pub number: u32,
     /// Its listeners.
     pub listeners: Vec<(Port, OwnedFd)>,
-    /// The way to it.
+    /// The channel to it.
     pub(crate) channel: Channel,
 }
 
 impl TakenShard {
-    /// Waits for what a shard says first.
+    /// Waits for the first frame of a shard.
     ///
     /// # Errors
-    /// When it says something else, or nothing.
+    /// When the shard sends another frame, or none.
     pub fn greet(channel: Channel) -> io::Result<Self> {
         let frame = channel.receive()?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let wrong = || io::Error::new(io::ErrorKind::InvalidData, "that is no shard of Throng's");
@@ -49,7 +49,7 @@ impl TakenShard {
                 wire::CLIENT_TLS => Port::tls(Listener::Client),
                 wire::MQTT => Port::plain(Listener::Mqtt),
                 wire::MQTT_TLS => Port::tls(Listener::Mqtt),
-                // A newer version's: nobody here can serve it.
+                // A newer version's listener, which this one can't serve.
                 _ => continue,
             };
             listeners.push((port, socket));
@@ -58,7 +58,7 @@ impl TakenShard {
     }
 }
 
-/// Why a shard can't take what it is given.
+/// Why a shard can't take over.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeError {
     /// The old shard broke off.
@@ -70,12 +70,12 @@ pub enum TakeError {
     /// The state of a connection's TLS can't be read.
     #[error("a connection can't be taken over: {0}")]
     Tls(#[from] tls::ImportError),
-    /// The old shard said something that is none of this.
+    /// The old shard sent something else that is invalid.
     #[error("a record of the hand-over is damaged")]
     Damaged,
 }
 
-/// The moment at which all new shards go on, or none.
+/// The decision whether all new shards go on, or none.
 #[derive(Debug, Default)]
 pub(crate) struct Going {
     decided: Mutex<Option<bool>>,
@@ -88,7 +88,7 @@ impl Going {
         self.changed.notify_all();
     }
 
-    /// Waits for that; false when they don't go on.
+    /// Waits for the decision. Returns false when the shards don't go on.
     pub fn wait(&self) -> bool {
         let mut decided = self.decided.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -104,18 +104,18 @@ impl Going {
 
 /// What the process knows of its shards while they take over.
 pub struct Taker {
-    /// Each shard, when it has everything or can't go on.
+    /// The report of each shard, when it has everything or can't go on.
     pub reports: Receiver<(u32, Result<(), TakeError>)>,
     pub(crate) going: Arc<Going>,
-    /// Connections that were taken in, some of them more than once.
+    /// Connections taken so far. One that is sent again counts again.
     pub taken: Arc<AtomicU64>,
-    /// Where shards will listen of which the old process had none.
+    /// Sockets of the shards beyond those of the old process. They listen once the shards go on.
     pub(crate) further: Vec<OwnedFd>,
     pub(crate) backlog: u32,
 }
 
 impl Taker {
-    /// All shards have everything: they go on.
+    /// Lets the shards go on. Called when all shards have everything.
     pub fn go(&self) {
         for socket in &self.further {
             if let Err(error) = crate::listen::listen(socket, self.backlog) {
@@ -125,7 +125,7 @@ impl Taker {
         self.going.decide(true);
     }
 
-    /// The old process goes on: the new shards end.
+    /// Ends the new shards: the old process goes on.
     pub fn abandon(&self) {
         self.going.decide(false);
     }
@@ -139,14 +139,14 @@ pub(crate) struct Taking {
     pub taken: Arc<AtomicU64>,
 }
 
-/// What comes once all is there.
+/// What the shard applies when it goes on.
 #[derive(Default)]
 struct Rest {
     outboxes: HashMap<u32, Vec<(u32, Vec<u8>)>>,
 }
 
 impl Shard {
-    /// Takes connections until it has them all, and goes on when all shards do. False when they don't.
+    /// Takes connections until it has them all, and goes on when all shards do. Returns false when they don't.
     pub(crate) fn take_over(&mut self, taking: Taking) -> bool {
         let Taking { channel, report, going, taken } = taking;
         let number = u32::from(self.engine.number());
@@ -169,7 +169,7 @@ impl Shard {
 
     fn take_all(&mut self, channel: &Channel, taken: &AtomicU64) -> Result<Rest, TakeError> {
         let mut rest = Rest::default();
-        // The old shard begins when it has got a frame of this one.
+        // The old shard begins when it has received a frame.
         channel.send(wire::RECEIPT, &[], &[])?;
         while let Some(frame) = channel.receive()? {
             self.engine.set_now(self.now_us());
@@ -200,7 +200,7 @@ impl Shard {
                     channel.send(wire::HAVE, &[], &[])?;
                     return Ok(rest);
                 }
-                // A newer version's.
+                // A newer version's frame.
                 _ => {}
             }
         }
@@ -209,7 +209,7 @@ impl Shard {
 
     fn take_connections(&mut self, frame: Frame) -> Result<u64, TakeError> {
         let mut descriptors = frame.descriptors.into_iter();
-        // It may have keys of TLS.
+        // The body may contain TLS keys.
         let body = Zeroizing::new(frame.body);
         let (mut reader, mut count) = (Reader(&body), 0);
         while !reader.is_empty() {
@@ -221,7 +221,7 @@ impl Shard {
                 false => _ = self.engine.forget_imported(slot),
                 true => self.forget_taken(slot),
             }
-            // The engine says first whether there can be such a slot.
+            // The engine first checks that the slot can exist.
             if self.engine.import(record)? != slot {
                 return Err(TakeError::Damaged);
             }
@@ -246,7 +246,7 @@ impl Shard {
             && let Ok(address) = SocketAddr::try_from(address)
         {
             let address = address.ip().to_canonical();
-            // For whom a proxy speaks counts elsewhere.
+            // The address of a proxy's client counts elsewhere.
             if !settings.session.proxies.networks.contains(address) {
                 let address = settings.network(address);
                 if self.engine.shared().addresses.enter(address, u32::MAX) {
@@ -258,7 +258,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Takes the state of a connection's TLS in place of what came earlier.
+    /// Takes the TLS state of a connection in place of an earlier one.
     fn take_tls(&mut self, slot: u32, state: &[u8]) -> Result<(), TakeError> {
         let socket = self.sockets.get_mut(slot).ok_or(TakeError::Damaged)?;
         socket.set(State::Tls, true);
@@ -268,7 +268,7 @@ impl Shard {
         Ok(())
     }
 
-    /// A connection that was copied has ended in the old process.
+    /// Forgets a copied connection that has ended in the old process.
     fn forget_taken(&mut self, slot: u32) {
         self.engine.forget_imported(slot);
         self.forget_tls(slot);
@@ -278,7 +278,7 @@ impl Shard {
         }
     }
 
-    /// All shards have everything, and the old ones are not there any more.
+    /// Serves: all shards have everything, and the old ones are gone.
     fn go_on_with(&mut self, rest: Rest) {
         self.engine.set_now(self.now_us());
         let now_us = self.engine.now_us();
@@ -300,7 +300,7 @@ impl Shard {
         self.engine.restart();
         self.buffer = vec![0; crate::shard::READ_BYTES];
         self.perform();
-        // What the engine waits for has left in the old process.
+        // The bytes that the engine waits for have left in the old process.
         for slot in 0..self.engine.slots_end() {
             if self.engine.awaits_drained(slot)
                 && self.sockets.get(slot).is_some_and(|socket| !socket.is(State::Blocked))

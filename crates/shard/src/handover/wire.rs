@@ -1,8 +1,8 @@
-//! What the two shards say to each other. All numbers are little endian.
+//! The frames between the two shards. All numbers are little endian.
 
 use std::io;
 
-/// Kinds of frames. They stay the same for good.
+/// Kinds of frames. Their numbers never change.
 pub const HELLO: u16 = 1;
 pub const ENGINE: u16 = 2;
 pub const CONNECTIONS: u16 = 3;
@@ -10,23 +10,23 @@ pub const GONE: u16 = 4;
 pub const OUTBOX: u16 = 5;
 pub const OWED: u16 = 6;
 pub const END: u16 = 7;
-/// The new shard's: a frame was taken.
+/// From the new shard: it has taken a frame.
 pub const RECEIPT: u16 = 16;
-/// The new shard's: it has everything.
+/// From the new shard: it has everything.
 pub const HAVE: u16 = 17;
-/// The new shard's: why it can't go on.
+/// From the new shard: the reason why it can't go on.
 pub const ERROR: u16 = 18;
 
-/// A listener in [`HELLO`] by its number, which stays the same for good.
+/// The number of a listener in [`HELLO`], which never changes.
 pub const CLIENT: u8 = 0;
 pub const MQTT: u8 = 1;
 /// The same with TLS.
 pub const CLIENT_TLS: u8 = 2;
 pub const MQTT_TLS: u8 = 3;
 
-/// Bits of the flags of a connection in [`CONNECTIONS`]: its descriptor goes with the frame.
+/// Flags of a connection in [`CONNECTIONS`]. The connection's descriptor goes with the frame.
 pub const HAS_SOCKET: u8 = 1;
-/// It has TLS: a piece with its state follows the record, empty when the client has sent nothing yet.
+/// The connection has TLS: a piece with its state follows the record, empty if the client has sent nothing yet.
 pub const HAS_TLS: u8 = 2;
 
 /// Reads numbers and pieces one after the other.
@@ -48,7 +48,7 @@ impl<'a> Reader<'a> {
         Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     }
 
-    /// A piece behind its length.
+    /// Reads a piece behind its length.
     pub fn piece(&mut self) -> io::Result<&'a [u8]> {
         let length = self.u32()? as usize;
         self.bytes(length)

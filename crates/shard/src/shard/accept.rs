@@ -1,5 +1,4 @@
-//! New connections: the shard accepts them while there is capacity, and rejects them with an answer
-//! otherwise.
+//! New connections: the shard accepts them while it has capacity, and otherwise rejects them with a response.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -16,7 +15,7 @@ use crate::socket::State;
 use engine::{Arrival, Listener, Refusal, Refused, refuse};
 use tls::ALERT_OVERLOADED;
 
-/// A connection that has just come.
+/// A new connection.
 pub(crate) struct Accepted {
     pub port: Port,
     pub socket: OwnedFd,
@@ -30,7 +29,7 @@ const ACCEPTS: usize = 64;
 /// checks.
 const RESERVE: u32 = 64;
 
-/// Refused connections that are logged in a second.
+/// Rejected connections that the shard logs in a second.
 pub(crate) const REFUSALS_LOGGED: u32 = 100;
 
 /// How long the shard waits before it accepts again when the kernel had no memory or descriptor.
@@ -44,7 +43,7 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Takes a token, of which there are `per_second`; 0 is no limit.
+    /// Takes a token. The bucket gains `per_second` of them; 0 is no limit.
     fn take(&mut self, per_second: u64, now_us: u64) -> bool {
         if per_second == 0 {
             return true;
@@ -66,8 +65,7 @@ impl Bucket {
 }
 
 impl Shard {
-    /// Accepts connections that wait at these listeners, which have a bit each, up to a turn's share, of
-    /// which each has its part.
+    /// Accepts connections at the listeners with a bit in `waiting`, which share a turn's limit equally.
     pub(crate) fn accept(&mut self, waiting: u64) {
         let share = ACCEPTS.checked_div(waiting.count_ones() as usize).unwrap_or(0);
         for at in (0..self.listeners.len()).filter(|at| waiting & 1 << at != 0) {
@@ -85,7 +83,7 @@ impl Shard {
         }
     }
 
-    /// `None` when the peer was gone before it was accepted.
+    /// Returns `None` when the peer left before it was accepted.
     fn accept_one(&mut self, at: usize) -> rustix::io::Result<Option<Accepted>> {
         let Some(Listening { port, socket }) = self.listeners.get(at) else {
             return Err(Errno::AGAIN);
@@ -115,7 +113,7 @@ impl Shard {
     fn accept_failed(&mut self, at: usize, error: Errno) {
         self.engine.metrics().accept_errors.add(1);
         if matches!(error, Errno::MFILE | Errno::NFILE) && self.spare.take().is_some() {
-            // The spare descriptor's number serves to answer one peer.
+            // The spare descriptor's number lets the shard reject one peer with a response.
             if let Ok(Some(accepted)) = self.accept_one(at) {
                 self.refuse(accepted, Refusal::Connections);
             }
@@ -136,7 +134,7 @@ impl Shard {
         let proxies = &self.engine.settings().session.proxies.networks;
         let proxy = address.filter(|address| proxies.contains(*address));
         let per_address = self.engine.settings().connections_per_address_max > 0;
-        // For whom a proxy speaks is known later, and counts then.
+        // A proxy names its client later, and the client counts then.
         let counted = address.filter(|_| per_address && proxy.is_none());
         let counted = counted.map(|address| self.engine.settings().network(address));
         let refusal = if self.rate_allows() { self.refusal(counted) } else { Some(Refusal::Rate) };
@@ -169,7 +167,7 @@ impl Shard {
             // Don't wait for the next check of the balance.
             self.balance.adjust(&self.listeners);
         }
-        // The request has often arrived with the connection: the engine then answers at once.
+        // The request has often arrived with the connection: the engine then replies at once.
         self.readable(slot, false);
         if let Some(socket) = self.sockets.get(slot)
             && let Err(error) = self.poller.add(socket, u64::from(slot), socket.is(State::Blocked))
@@ -180,8 +178,8 @@ impl Shard {
         }
     }
 
-    /// Why the connection can't stay. The engine reverts these shared counts when the connection ends;
-    /// for a rejected connection this function does.
+    /// Returns why the connection can't stay. The engine reverts these shared counts when the connection ends; for
+    /// a rejected connection this function does.
     fn refusal(&self, address: Option<IpAddr>) -> Option<Refusal> {
         let settings = &self.engine.settings();
         if self.engine.shared().memory_full.load(Ordering::Relaxed) {
@@ -208,9 +206,9 @@ impl Shard {
         refused
     }
 
-    /// Answers, in HTTP with 503, and closes; with TLS by an alert, since an answer would need a handshake. The request is
-    /// read first if it is there: bytes that were never read would turn the close into a reset, and the answer would be
-    /// lost.
+    /// Rejects a connection, in HTTP with 503, and closes it; with TLS by an alert, since a response would need a
+    /// handshake. Reads the request first if it is there: unread bytes would turn the close into a reset, and the
+    /// response would be lost.
     fn refuse(&mut self, accepted: Accepted, refusal: Refusal) {
         let Accepted { port, socket, address } = accepted;
         let read = recv(&socket, &mut self.buffer[..], RecvFlags::DONTWAIT).map_or(0, |(n, _)| n);
@@ -245,7 +243,7 @@ impl Shard {
         }
     }
 
-    /// True when the rate of new connections leaves room for one more.
+    /// True if the rate of new connections allows one more.
     fn rate_allows(&mut self) -> bool {
         let per_second = u64::from(self.engine.settings().accept_per_second_max);
         let share = per_second.div_ceil(self.balance.shards() as u64);
@@ -253,7 +251,7 @@ impl Shard {
     }
 }
 
-/// A descriptor to give back when one is needed.
+/// Opens a descriptor that the shard closes when it needs one.
 pub(crate) fn spare() -> Option<OwnedFd> {
     rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }

@@ -18,13 +18,13 @@ use crate::tls::WINDOW_BYTES;
 use broker::ShardDelivery;
 use engine::{Capacity, Chunk, Limited, Metrics, ObservedDelivery, Outbox, Settings};
 
-/// So many encrypted bytes are gathered before they are sent, and one entry more.
+/// The shard gathers so many encrypted bytes, and one entry more, before it sends them.
 const SEALED_BYTES: usize = 256 << 10;
 
 #[derive(Default)]
 pub(crate) struct Batch {
     entries: Vec<Entry>,
-    /// What the entries send: many of them the same.
+    /// The bytes of the entries. Many entries share a piece.
     pieces: Vec<Piece>,
     /// Further pieces for connections that are in the batch, by slot.
     again: HashMap<u32, Vec<u32>>,
@@ -41,18 +41,18 @@ struct Entry {
     piece: u32,
 }
 
-/// An entry of which the kernel did not take everything.
+/// An entry that the kernel did not take whole.
 struct Unsent {
     entry: Entry,
     result: rustix::io::Result<usize>,
-    /// What was to be sent, if it is encrypted: the first [`WINDOW_BYTES`] of the piece.
+    /// The bytes to send, if they are encrypted: the first [`WINDOW_BYTES`] of the piece.
     sealed: Option<Vec<u8>>,
 }
 
 struct Piece {
     bytes: Arc<[u8]>,
     messages: u32,
-    /// The same bytes, once an outbox holds them.
+    /// The same bytes, once an outbox has them.
     outbox: Option<Arc<engine::Piece>>,
 }
 
@@ -85,8 +85,8 @@ impl Batch {
         self.entries.len()
     }
 
-    /// Gathers a piece for a connection; into its outbox, if it has one. The caller must close a
-    /// connection without room.
+    /// Gathers a piece for a connection, or adds it to the connection's outbox, if it has one. The caller must
+    /// close a connection without capacity.
     fn gather(
         &mut self,
         sockets: &mut Sockets,
@@ -102,7 +102,7 @@ impl Batch {
             self.again.entry(slot).or_default().push(piece);
             return Capacity::Enough;
         }
-        // Nearly all have none, and are looked up once.
+        // Nearly all connections have no outbox, and need one lookup.
         if !socket.is(State::Blocked) {
             socket.set(State::Batched, true);
             self.entries.push(Entry { slot, piece });
@@ -132,7 +132,7 @@ impl Limits<'_> {
     }
 }
 
-/// When all outboxes together hold too much, the shard frees this part of its own at once.
+/// When all outboxes together exceed their limit, the shard frees this part of its own at once.
 const RELIEF_PART: u64 = 8;
 
 impl Shard {
@@ -178,7 +178,7 @@ impl Shard {
     pub(crate) fn send_batch(&mut self) {
         if self.batch.entries.is_empty() {
             self.batch.pieces.clear();
-            // What each connection got for itself has left.
+            // Bytes for single connections have left already.
             return self.measure_latencies();
         }
         let mut batch = std::mem::take(&mut self.batch);
@@ -207,7 +207,7 @@ impl Shard {
         self.batch = batch;
     }
 
-    /// Sends the entries of a batch, and returns those of which the kernel did not take everything.
+    /// Sends the entries of a batch, and returns those that the kernel did not take whole.
     fn send_entries(&mut self, batch: &Batch) -> Vec<Unsent> {
         let mut sends = Vec::with_capacity(batch.entries.len());
         for &entry in &batch.entries {
@@ -227,7 +227,7 @@ impl Shard {
         incomplete
     }
 
-    /// The same where some of the connections have TLS: what these get is encrypted first, for each of them.
+    /// The same where some of the connections have TLS: the shard first encrypts the bytes for each of these.
     fn send_entries_tls(&mut self, batch: &Batch) -> Vec<Unsent> {
         let mut incomplete = Vec::new();
         let mut sealed = std::mem::take(&mut self.tls_sealed);
@@ -283,7 +283,7 @@ impl Shard {
         incomplete
     }
 
-    /// Notes how long the messages took that have left.
+    /// Records the latencies of messages that have left.
     fn measure_latencies(&mut self) {
         if self.batch.latencies.is_empty() && self.batch.observed.is_empty() {
             return;
@@ -334,7 +334,7 @@ impl Shard {
             if sent < sealed.len() && !self.keep_unsent(entry.slot, &sealed, sent) {
                 return;
             }
-            // What is encrypted does not go into the outbox.
+            // Encrypted bytes do not go into the outbox.
             let bytes = pieces[entry.piece as usize].bytes.len();
             taken = bytes.min(WINDOW_BYTES);
             if taken == bytes {
@@ -382,7 +382,7 @@ impl Shard {
         self.enqueue(slot, Chunk::new(piece, messages), sent);
     }
 
-    /// Appends bytes, of which so many have left, to a connection's outbox. Closes a slow consumer.
+    /// Appends a chunk, of which `sent` bytes have left, to a connection's outbox. Closes a slow consumer.
     fn enqueue(&mut self, slot: u32, chunk: Chunk, sent: usize) {
         let now_us = self.engine.now_us();
         if self.sockets.get(slot).is_none() {
@@ -401,15 +401,15 @@ impl Shard {
         }
     }
 
-    /// Gives a connection an outbox, which is empty, if it has none.
+    /// Gives a connection an empty outbox, if it has none.
     pub(super) fn block(&mut self, slot: u32) {
         let Some(socket) = self.sockets.get(slot).filter(|socket| !socket.is(State::Blocked))
         else {
             return;
         };
         self.engine.metrics().outboxes.add(1);
-        // This fails for a connection that the poller doesn't watch yet, because it was only just
-        // accepted: the poller then watches it for room from the start.
+        // This fails for a connection that the poller doesn't watch yet, because it was only just accepted: the
+        // poller then watches it for capacity from the start.
         let _ = self.poller.watch_output(socket, u64::from(slot), true);
         self.sockets.block(slot, Outbox::new(self.engine.now_us()));
         self.engine.on_blocked(slot);
@@ -476,8 +476,8 @@ impl Shard {
         self.perform();
     }
 
-    /// Closes slow consumers when all outboxes together hold too much: first connections that have
-    /// stopped reading, then those with the largest outboxes.
+    /// Closes slow consumers when all outboxes together exceed their limit: first connections that have stopped
+    /// reading, then those with the largest outboxes.
     pub(crate) fn relieve_outboxes(&mut self) {
         let used = |metrics: &Metrics| metrics.outbox_memory.get();
         if !self.engine.is_beyond(self.engine.settings().outboxes_bytes_max, used) {

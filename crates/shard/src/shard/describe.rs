@@ -7,14 +7,14 @@ use super::Shard;
 use engine::{Describe, Slowest};
 
 impl Shard {
-    /// Adds the sockets' details, and answers.
+    /// Adds the sockets' details, and replies.
     pub(crate) fn describe(&self, describe: Describe) {
         let Describe { members, mut connections, reply } = describe;
         for info in &mut connections {
             let Some(socket) = self.sockets.get(info.id.slot) else {
                 continue;
             };
-            // A connection through a trusted proxy comes from where that says.
+            // A trusted proxy has named the address of its client.
             info.address = info
                 .address
                 .or_else(|| SocketAddr::try_from(rustix::net::getpeername(socket).ok()??).ok());
@@ -30,7 +30,7 @@ impl Shard {
         reply((members, connections));
     }
 
-    /// Describes the connections for which most bytes wait, and answers.
+    /// Describes the connections with the largest outboxes, and replies.
     pub(crate) fn describe_slowest(&self, slowest: Slowest) {
         let Slowest { limit, reply } = slowest;
         let outboxes = self.sockets.outboxes();

@@ -1,4 +1,4 @@
-//! Where a shard's time goes, and what waits for it.
+//! Measures a shard's time and its listen queue.
 
 use super::Shard;
 
@@ -65,7 +65,7 @@ mod tests {
     fn fan_outs_over_long_lists_are_counted_as_bulk() {
         let mut shard = shard();
         let metrics = shard.engine.metrics().clone();
-        // More than 1,024 members; what is sent to connections without a socket is dropped.
+        // More than 1,024 members. The shard drops what it sends to connections without a socket.
         for _ in 0..1_100 {
             let slot = shard.engine.open(Listener::Client, engine::Arrival::Direct(None));
             let mut request = *b"GET /sse?topic=t HTTP/1.1\r\nHost: h\r\n\r\n";

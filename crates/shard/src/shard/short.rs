@@ -11,7 +11,7 @@ use engine::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
 #[derive(Default)]
 pub(crate) struct Short {
     topics: HashMap<u64, HashMap<u32, Shortage>>,
-    /// How many there are, over all topics.
+    /// The number of these members, over all topics.
     members: usize,
     scanned_us: u64,
 }

@@ -1,6 +1,6 @@
 //! TLS between the engine and the sockets: the engine sees data, the sockets see records.
 //!
-//! An outbox holds data, which many connections may share. The driver encrypts it when the kernel has capacity for
+//! An outbox has data, which many connections may share. The driver encrypts it when the kernel has capacity for
 //! it. Encrypted bytes that the kernel did not take wait in memory, and leave before anything else.
 
 use std::cmp::Reverse;
@@ -21,13 +21,13 @@ use crate::tls::{HANDSHAKES_PER_TURN, UNSENT_BYTES_MAX, WINDOW_BYTES};
 /// TLS.
 const ALPN: &[&[u8]] = &[b"http/1.1", b"mqtt"];
 
-/// The shard's buffers keep so many bytes when a second has passed.
+/// Bytes to which the shard shrinks its buffers once a second.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// When all connections together hold too much input, the shard frees this part of its own at once.
+/// When the input of all connections exceeds its limit, the shard frees this part of its own at once.
 const RELIEF_PART: usize = 8;
 
-/// Whether more input of a connection can be read.
+/// Says whether the shard can read more input of a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
     /// More may be read.
@@ -36,12 +36,12 @@ enum Reading {
     Stopped,
 }
 
-/// What became of bytes that were to be sent.
+/// The result of a send.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sent {
-    /// The kernel has all of them.
+    /// The kernel took all bytes.
     All,
-    /// Some of them, or of earlier ones, have to wait.
+    /// Some bytes, or earlier ones, have to wait.
     Waiting,
     /// The connection has ended.
     Lost,
@@ -79,7 +79,8 @@ impl Shard {
         }
     }
 
-    /// Passes on what a connection with TLS has received before. Returns false if its socket can't be read yet.
+    /// Passes to the engine what a connection with TLS received before. Returns false if its socket can't be read
+    /// yet.
     pub(super) fn begin_reading_tls(&mut self, slot: u32) -> bool {
         let reading = self.deliver_unread(slot);
         if reading == Reading::Stopped {
@@ -222,7 +223,7 @@ impl Shard {
         let Established { mut records, mut unread, is_resumed, client_certificate, alpn, .. } =
             established;
         if alpn.as_deref() == Some(tls::CHALLENGE_ALPN) {
-            // An authority has seen what it came for. The protocol carries no data (RFC 8737, 4).
+            // A certificate authority has verified its challenge. The protocol carries no data (RFC 8737, 4).
             let mut out = Vec::new();
             records.close(&mut out);
             self.send_sealed(slot, &out);
@@ -363,7 +364,7 @@ impl Shard {
         self.append_unsent(slot, &sealed[sent..])
     }
 
-    /// Keeps encrypted bytes until the kernel takes them.
+    /// Stores encrypted bytes until the kernel takes them.
     fn append_unsent(&mut self, slot: u32, sealed: &[u8]) -> Sent {
         let mut unfinished = self.tls.take_unfinished(slot);
         unfinished.unsent.extend_from_slice(sealed);
@@ -399,9 +400,8 @@ impl Shard {
         }
     }
 
-    /// Like [`Shard::send`], for a connection with TLS and without an outbox. Returns how many bytes were encrypted,
-    /// and
-    /// `None` if the connection has ended.
+    /// Like [`Shard::send`], for a connection with TLS and without an outbox. Returns how many bytes were
+    /// encrypted, and `None` if the connection has ended.
     pub(super) fn send_tls(&mut self, slot: u32, bytes: &[u8]) -> Option<usize> {
         let mut begin = 0;
         while begin < bytes.len() {
@@ -431,8 +431,8 @@ impl Shard {
         Some(begin..sealed.len())
     }
 
-    /// The kernel took so many bytes of what [`Shard::seal_batched`] made: the rest waits. False when the connection
-    /// has ended.
+    /// Stores what the kernel did not take of the bytes that [`Shard::seal_batched`] made. Returns false when the
+    /// connection has ended.
     pub(super) fn keep_unsent(&mut self, slot: u32, sealed: &[u8], sent: usize) -> bool {
         self.append_unsent(slot, &sealed[sent..]) != Sent::Lost
     }
@@ -503,7 +503,7 @@ impl Shard {
         }
     }
 
-    /// Tells the peer that nothing more comes (RFC 8446, 6.1). False when that has to wait.
+    /// Sends `close_notify` to the peer (RFC 8446, 6.1). Returns false when that has to wait.
     pub(super) fn send_close_notify(&mut self, slot: u32) -> bool {
         let mut out = Vec::new();
         if let Some(records) = self.tls.records(slot) {
@@ -512,7 +512,7 @@ impl Shard {
         self.send_sealed(slot, &out) == Sent::All
     }
 
-    /// The connection leaves its slot: tells the peer that nothing more comes, if it can be told at once.
+    /// Called when the connection leaves its slot. Sends `close_notify` to the peer if the kernel takes it at once.
     pub(super) fn end_tls(&mut self, slot: u32) {
         let socket = self.sockets.get(slot).filter(|socket| !socket.is(State::Blocked));
         if let (Some(socket), Some(records)) = (socket, self.tls.records(slot)) {

@@ -1,4 +1,4 @@
-//! Sweeps: deletes what has expired, and when a message expires.
+//! Sweeps: deletes expired messages, and computes when a message expires.
 
 use std::collections::HashSet;
 
@@ -78,18 +78,18 @@ impl Batch<'_> {
     }
 }
 
-/// When a tombstone leaves a compact topic, in milliseconds since 1970.
+/// Returns when a tombstone leaves a compact topic, in milliseconds since 1970.
 fn tombstone_ms(head: &RecordRef<'_>) -> Option<u64> {
     head.is_tombstone().then(|| head.at_ms.saturating_add(TOMBSTONE_SECONDS * 1000))
 }
 
-/// When a message goes, by its own expiry or as a tombstone, whichever comes first.
+/// Returns when a message is dropped, by its own expiry or as a tombstone, whichever comes first.
 pub(crate) fn first_expiry(head: &RecordRef<'_>, compact: bool) -> Option<u64> {
     head.expires_ms.into_iter().chain(tombstone_ms(head).filter(|_| compact)).min()
 }
 
-/// The times under which the table of expiries may list a message. It may list both, because the
-/// topic's rule may have changed since the message was written.
+/// Returns the times under which the table of expiries may list a message. It may list both, because the topic's rule
+/// may have changed since the message was written.
 pub fn expiries(head: &RecordRef<'_>) -> impl Iterator<Item = u64> {
     head.expires_ms.into_iter().chain(tombstone_ms(head))
 }

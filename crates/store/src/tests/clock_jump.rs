@@ -1,4 +1,4 @@
-//! The time of day jumps while the store is open, and between two starts.
+//! Tests of jumps of the time of day, while the store is open and between two starts.
 
 use model::Attributes;
 
@@ -50,7 +50,7 @@ fn a_jump_while_the_store_is_open_deletes_nothing() {
     store.move_wall(0);
     wait_for_sweep(&store, 6);
     assert_eq!(offsets(&store, "t", 0), [1, 2, 3, 4]);
-    // What is too old by the right time is deleted.
+    // A message that is too old by the right time is deleted.
     append_for_minutes(&store, &publication("past", "old"), 7, today_ms - 601_000);
     assert_eq!(offsets(&store, "past", 0), [0; 0]);
     store.close().unwrap();
@@ -64,7 +64,7 @@ fn a_start_with_a_wrong_time_of_day_deletes_nothing() {
     let then_ms = now_ms().saturating_add_signed(-DECADE_MS);
     append_for_minutes(&store, &publication("t", "old"), 1, then_ms);
     store.close().unwrap();
-    // For this store the time of day is ten years ahead at once.
+    // This store suddenly sees the time of day ten years ahead.
     for offset in [2, 4] {
         let (store, _, _) = Store::open(options(&dir.0)).unwrap();
         append_for_minutes(&store, &publication("t", "new"), offset, now_ms());
@@ -74,12 +74,12 @@ fn a_start_with_a_wrong_time_of_day_deletes_nothing() {
     }
 }
 
-/// For how long a store doubts the time of day, in milliseconds.
+/// Returns for how long a store doubts the time of day, in milliseconds.
 fn doubt_ms(store: &Store) -> u64 {
     store.age().unwrap().doubt_ms
 }
 
-/// A store that has found the time of day ten years ahead, and has stored something since.
+/// Makes a store that has found the time of day ten years ahead, and has stored a message since.
 fn doubting(dir: &Dir) -> Store {
     let (store, _, _) = Store::open(options(&dir.0)).unwrap();
     store.move_wall(-DECADE_MS);
@@ -99,13 +99,13 @@ fn a_restart_within_the_day_of_doubt_goes_on_with_it() {
     store.close().unwrap();
     let (store, _, _) = Store::open(options(&dir.0)).unwrap();
     assert!(doubt_ms(&store) > 23 * HOUR_MS);
-    // The time of day returns, and nothing is doubted.
+    // The time of day returns, and the doubt ends.
     store.move_wall(-DECADE_MS);
     let then_ms = now_ms().saturating_add_signed(-DECADE_MS);
     append_for_minutes(&store, &publication("t", "new"), 3, then_ms);
     assert_eq!(doubt_ms(&store), 0);
     store.close().unwrap();
-    // A process that was stopped has an hour.
+    // After a stop, the doubt lasts an hour.
     let (store, _, _) = Store::open(options(&dir.0)).unwrap();
     assert!((HOUR_MS / 2..=HOUR_MS).contains(&doubt_ms(&store)));
     store.close().unwrap();

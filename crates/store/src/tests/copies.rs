@@ -1,4 +1,4 @@
-//! Backups of a store that is in use or closed, and files that are rewritten.
+//! Tests of backups of a store that is in use or closed, and of rewritten files.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -16,7 +16,7 @@ use crate::{Backup, BackupError, FILE, OpenError, back_up, check, compact, salva
 /// The epoch of the copies in these tests.
 const EPOCH: u32 = 77;
 
-/// The last backup, once it has a result.
+/// Returns the last backup, once it has a result.
 pub(super) fn finished(store: &Store) -> Backup {
     let started = Instant::now();
     loop {
@@ -29,7 +29,7 @@ pub(super) fn finished(store: &Store) -> Backup {
     }
 }
 
-/// A row of every table.
+/// Writes a row of every table.
 fn one_of_each(store: &Store) {
     let rule = HistoryRule { compact: true, ..history() };
     let keyed = keyed("compact", "k", "1");
@@ -57,7 +57,7 @@ fn one_of_each(store: &Store) {
     appended(store, &publication("t", "a"), 2);
 }
 
-/// The rows of the small tables.
+/// Returns the rows of the small tables.
 fn small_rows(reader: &Reader) -> Vec<String> {
     let mut all = Vec::new();
     reader.each_cursor(|user, topic, at| all.push(format!("{user} {topic} {at}"))).unwrap();
@@ -102,7 +102,7 @@ fn a_backup_is_one_commit_of_a_store_in_use_under_a_new_epoch() {
     assert_eq!((found.epoch, found.last_offset), (EPOCH, last + OFFSETS_SKIPPED));
     assert_eq!(small_rows(&copied), rows);
     assert_eq!(offsets(&copy, "compact", 0), [1]);
-    // A user's cursor has no epoch: the floor says that messages after it may be missing.
+    // A user's cursor has no epoch: the floor shows that messages after it may be missing.
     assert_eq!(copied.floor("t").unwrap(), found.last_offset);
     appended(&copy, &publication("t", "new"), found.last_offset + 1);
     copy.close().unwrap();
@@ -254,7 +254,7 @@ fn a_compacted_file_is_shorter_and_has_the_same_content() {
     assert_eq!(done.recv_timeout(WAIT).unwrap(), Ok(()));
     assert!(matches!(compact(&dir.0), Err(OpenError::InUse { .. })));
     store.close().unwrap();
-    // A process that was killed while it wrote has left this.
+    // A process that was killed while it wrote has left this file.
     fs::write(dir.0.join("throng.redb.new"), "half").unwrap();
     let compacted = compact(&dir.0).unwrap();
     assert_eq!((compacted.report.damages, compacted.report.messages), (vec![], 3));
@@ -290,7 +290,7 @@ fn a_damaged_store_is_neither_copied_nor_compacted() {
     assert!(!back_up(&data, &to, EPOCH).unwrap().damages.is_empty());
     assert!(!compact(&data).unwrap().report.damages.is_empty());
     assert!(!to.exists() && fs::read(data.join(FILE)).unwrap() == bytes);
-    // A server that does not verify the whole file serves it, and its backup is refused.
+    // A server that does not verify the whole file serves it, and its backup is rejected.
     let (store, ..) = Store::open(Options { verify_bytes_max: 0, ..options(&data) }).unwrap();
     store.begin_backup(&to, EPOCH).unwrap();
     let Some(Err(reason)) = finished(&store).result else { panic!("damage was copied") };
@@ -316,7 +316,7 @@ fn a_backup_onto_a_full_disk_says_so_and_removes_what_it_wrote() {
         eprintln!("this user may not mount a disk: left out");
         return;
     }
-    // The threads of a store that is opened now see the small disk.
+    // The threads of a store that is opened now use the small disk.
     let (store, ..) = Store::open(options(&data)).unwrap();
     let to = disk.join("backup");
     store.begin_backup(&to, EPOCH).unwrap();

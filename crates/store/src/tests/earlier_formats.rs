@@ -1,4 +1,4 @@
-//! Files of earlier format versions. Those of the first are written anew.
+//! Tests of files of earlier format versions. Those of the first are rewritten.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -17,14 +17,14 @@ const IDEMPOTENCY: TableDefinition<(u64, u64), (&str, &str)> = TableDefinition::
 const CURSORS: TableDefinition<(&str, &str), u64> = TableDefinition::new("cursors");
 const NAMES: TableDefinition<u32, &str> = TableDefinition::new("names");
 
-/// A topic's row as the first version wrote it.
+/// Encodes a topic's row like the first version.
 fn topic(compact: bool, numbers: [u64; 10]) -> Vec<u8> {
     let mut row = vec![u8::from(compact)];
     numbers.iter().for_each(|number| put_varint(&mut row, *number));
     row
 }
 
-/// Writes a store with two topics as the first version did.
+/// Writes a store with two topics like the first version.
 fn write_store(dir: &Dir, messages: u64) {
     let db = Database::create(dir.0.join(FILE)).unwrap();
     let txn = db.begin_write().unwrap();
@@ -68,13 +68,12 @@ fn write_store(dir: &Dir, messages: u64) {
 /// A message's record, byte for byte as the second version wrote it.
 const SECOND_RECORD: &[u8] = b"\x3e\x87\xad\x4b\x04tick\x02\x03red\x04blue\x01k\x8f\x4e\x00\xff";
 
-/// Makes a store of this version one of the second or third, which differs in nothing else as long as no
-/// message has a sender.
+/// Turns a store of this version into one of the second or third, which is equal as long as no message has a sender.
 fn make_earlier(dir: &Dir, format: u64) {
     let db = Database::open(dir.0.join(FILE)).unwrap();
     let txn = db.begin_write().unwrap();
     txn.open_table(FORMAT_TABLE).unwrap().insert("format", format).unwrap();
-    // They had no records, of which there are none in the facts either.
+    // These versions had no records, and no tally of them in the metadata.
     txn.delete_table(RECORDS).unwrap();
     {
         use redb::ReadableTable;
@@ -197,8 +196,7 @@ fn flip(dir: &Dir, bytes: &[u8]) {
     std::fs::write(&file, &all).unwrap();
 }
 
-/// Salvages the store. Returns the new store, the report, and how far the gap goes that all clients
-/// learn about.
+/// Salvages the store. Returns the new store, the report, and the end of the gap that all clients learn about.
 fn salvaged(dir: &Dir) -> (Dir, crate::Report, u64) {
     let before = std::fs::read(dir.0.join(FILE)).unwrap();
     let new = Dir::new();
@@ -223,7 +221,7 @@ fn salvage_of_the_first_format_copies_everything_around_a_changed_message() {
     assert!(text.contains("no checksums"), "{text}");
     let (store, reader, found) = Store::open(options(&new.0)).unwrap();
     assert_eq!((found.epoch, found.last_offset), (0xab, gap));
-    // Nobody can tell which message changed, so all clients learn about the gap.
+    // The changed message is unknown, so all clients learn about the gap.
     assert_eq!((reader.floor("plain"), reader.floor("compact")), (Ok(gap), Ok(gap)));
     assert_eq!((read(&reader, "plain", 0).len(), read(&reader, "compact", 0)), (500, vec![4]));
     let mut seen = Vec::new();
@@ -378,7 +376,7 @@ fn an_upgrade_on_a_full_disk_removes_its_partial_file() {
     let mut ballast = std::fs::File::create(dir.0.join("ballast")).unwrap();
     while std::io::Write::write(&mut ballast, &[1; 4096]).is_ok_and(|length| length == 4096) {}
     let length = ballast.metadata().unwrap().len();
-    // There is capacity for the small files and for a part of the new one.
+    // The disk has capacity for the small files and for a part of the new one.
     ballast.set_len(length.saturating_sub(700 << 10)).unwrap();
     for _ in 0..2 {
         let error = Store::open(options(&data.0)).err().unwrap();

@@ -317,7 +317,7 @@ fn offsets_jump_after_a_start_without_a_close() {
     let (dir, copy) = (Dir::new(), Dir::new());
     let (store, _, _) = Store::open(options(&dir.0)).unwrap();
     appended(&store, &publication("t", "x"), 3);
-    // The copy is the file that a kill leaves behind.
+    // The copy is a file as a kill leaves it.
     for (round, last) in [(1, 3), (2, 3)] {
         std::fs::copy(dir.0.join(crate::FILE), copy.0.join(crate::FILE)).unwrap();
         let (killed, _, found) = Store::open(options(&copy.0)).unwrap();

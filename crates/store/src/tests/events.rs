@@ -26,14 +26,14 @@ fn events_stay_until_they_are_taken_and_survive() {
     let (store, ..) = Store::open(options(&dir.0)).unwrap();
     let want: Vec<_> = (7..11).map(|number| (number, format!("event {number}"))).collect();
     assert_eq!(events(&store), want);
-    // More than one transaction takes.
+    // These are more than one transaction takes.
     store.put_events(put(11..20_000), None).unwrap();
     store.put_events(Vec::new(), Some(19_990)).unwrap();
     store.close().unwrap();
     let report = check(&dir.0).unwrap();
     assert!(report.damages.is_empty(), "{report:?}");
     assert_eq!(report.others, 9);
-    // What is salvaged has them, too.
+    // A salvaged store has them, too.
     let copy = Dir::new();
     salvage(&dir.0, &copy.0, 7).unwrap();
     let (store, ..) = Store::open(options(&copy.0)).unwrap();

@@ -60,8 +60,8 @@ fn text(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-/// Mounts a disk of 12 MiB in a mount namespace of this thread. The store's threads inherit the
-/// namespace, and nothing stays behind. Returns false if the user may not mount.
+/// Mounts a disk of 12 MiB in a mount namespace of this thread. The store's threads inherit the namespace, which
+/// vanishes at the end. Returns false if the user may not mount.
 pub(super) fn mount(dir: &Path) -> bool {
     // SAFETY: the calls take null or C strings that live longer than the call.
     unsafe {

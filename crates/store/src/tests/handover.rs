@@ -1,4 +1,4 @@
-//! The file passes from one process to the next, and back where that one fails.
+//! Tests of the file's way from one process to the next, and back if that one fails.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
@@ -21,7 +21,7 @@ fn from_hex(text: &str) -> Option<Passed> {
     Passed::from_bytes(&bytes?)
 }
 
-/// Has the file open until this process is killed.
+/// Opens the file until this process is killed.
 fn own_store(dir: &Path) {
     let passed = from_hex(&std::env::var(PASSED).unwrap()).unwrap();
     let store = Store::waiting(&options(dir));
@@ -31,7 +31,7 @@ fn own_store(dir: &Path) {
     std::thread::sleep(WAIT);
 }
 
-/// A process that has the file open.
+/// Starts a process that has the file open.
 fn owner(dir: &Path, passed: &Passed) -> std::process::Child {
     let name = "tests::handover::a_process_that_is_killed_gives_the_file_back";
     let mut child =
@@ -64,7 +64,7 @@ fn the_next_process_goes_on_with_the_file() {
     assert!(matches!(new.read_later(Box::new(|_| ())), Err(QueueError::Away)));
     let none = Passed { epoch: 0, last_offset: 0, commits: 0 };
     assert!(matches!(new.open_now(&none), Err(OpenError::InUse { .. })));
-    // An offset that was drawn, and nothing stored with it.
+    // An offset is assigned, but its message is not stored.
     old.shared.last.fetch_max(9, std::sync::atomic::Ordering::Relaxed);
     let passed = old.pass_on().unwrap();
     assert_eq!((passed.epoch, passed.last_offset), (found.epoch, 9));
@@ -81,7 +81,7 @@ fn the_next_process_goes_on_with_the_file() {
         |user: &str, topic: &str, offset| cursors.push((user.to_owned(), topic.to_owned(), offset));
     new.reader().each_cursor(each).unwrap();
     assert_eq!(cursors, [("u".to_owned(), "a".to_owned(), 1)]);
-    // The old process ends, which is of no concern to the file.
+    // The end of the old process does not affect the file.
     assert_eq!(old.close(), Ok(()));
     appended(&new, &publication("a", "11"), 11);
     new.close().unwrap();
@@ -105,7 +105,7 @@ fn the_file_comes_back_to_who_passed_it_on() {
             let new = Store::waiting(&options(&dir.0));
             new.open_now(&passed).unwrap();
             new.close().unwrap();
-            // It marked the file as closed, which is a use of it.
+            // The process marked the file as closed, which is a use of it.
             assert!(matches!(old.take_back(), Err(OpenError::NotPassed { .. })));
             *old.shared.passed.lock().unwrap() = None;
         }
@@ -261,8 +261,7 @@ fn the_first_commit_raises_the_format() {
     new.close().unwrap();
 }
 
-/// Copies of this process's descriptors of the directory's files, as threads with a table of their own have
-/// them.
+/// Copies this process's descriptors of the directory's files, like threads with a table of their own.
 #[expect(unsafe_code, reason = "the descriptors are open, and the store's")]
 fn copied_descriptors(dir: &Path) -> Vec<std::os::fd::OwnedFd> {
     let mut copies = Vec::new();

@@ -83,7 +83,7 @@ fn a_kill_loses_no_acknowledged_message() {
             stored
         });
         let from = opened.recv_timeout(WAIT).unwrap();
-        // In every other round something is acknowledged, also where the disk is slow.
+        // In every other round the kill waits for an acknowledgement, even on a slow disk.
         if round % 2 == 0 {
             first_stored.recv_timeout(WAIT).unwrap();
         }

@@ -1,4 +1,4 @@
-//! Damage in one known place: the store names it, and offers a way to continue.
+//! Tests of damage in one known place: the store names it, and offers a way to continue.
 
 use redb::{Database, ReadableTable};
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::tables::{CURSORS, MESSAGES, METADATA, TOPICS};
 use crate::{FILE, OpenError, check, salvage};
 
-/// A closed store with three topics of twenty messages.
+/// Makes a closed store with three topics of twenty messages.
 pub(super) fn stored() -> Dir {
     let dir = Dir::new();
     let (store, ..) = Store::open(options(&dir.0)).unwrap();
@@ -305,8 +305,7 @@ fn a_lost_commit_is_reported_as_a_gap() {
         (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"the last one")).collect();
     places.iter().for_each(|at| bytes[*at] ^= 1);
     let copy = Dir::new();
-    // The copy has the file that says that the commit was acknowledged, as in a directory that
-    // stays where it is.
+    // The copy has the file that records the commit as acknowledged, like a directory that was not moved.
     std::fs::write(copy.0.join(FILE), &bytes).unwrap();
     std::fs::copy(dir.0.join("throng.mark"), copy.0.join("throng.mark")).unwrap();
     let (store, reader, found) = Store::open(options(&copy.0)).unwrap();
@@ -319,7 +318,7 @@ fn a_lost_commit_is_reported_as_a_gap() {
     let stored = reader.after("t", gap.1, ALL, 0).unwrap();
     assert!(stored.floor <= gap.1 && stored.records.len() == 1, "later clients miss nothing");
     store.close().unwrap();
-    // If nobody was told about the commit, nothing is lost, and nobody learns about a gap.
+    // If no caller had a reply for the commit, no message is lost, and no client learns about a gap.
     std::fs::write(copy.0.join(FILE), &bytes).unwrap();
     let mark = crate::last_commit::LastCommitFile::open(&copy.0).unwrap();
     let metadata =

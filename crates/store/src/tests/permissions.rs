@@ -1,4 +1,4 @@
-//! Only the owner may read the files, whatever the umask.
+//! Tests that only the owner may read the files, whatever the umask.
 
 #![expect(unsafe_code, reason = "umask(2)")]
 

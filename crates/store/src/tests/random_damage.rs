@@ -1,6 +1,5 @@
-//! Copies of a store with random damage. Each copy is rejected, or returns everything that was
-//! stored, or names what is gone. It never returns fewer messages silently, and it never panics in
-//! a way that ends a thread.
+//! Tests of copies of a store with random damage. The store rejects each copy, or returns everything that was stored,
+//! or names what is gone. It never returns fewer messages silently, and it never panics in a way that ends a thread.
 //!
 //! `STORE_DAMAGE_COPIES=10000` sets the number of copies. `STORE_DAMAGE_SEED=n` replays one, with
 //! the same file in `STORE_DAMAGE_FILE` (the operations that share a commit differ by run).
@@ -20,7 +19,7 @@ const THREADS: usize = 4;
 const TOPICS: [&str; 9] = ["a", "b", "big", "c", "compact", "d", "e", "room:1", "z"];
 const NOW_MS: u64 = 10_000;
 
-/// A directory in memory, if the machine has one.
+/// Makes a directory in memory, if the machine has one.
 fn dir() -> Dir {
     let shm = Path::new("/dev/shm");
     let dir = Dir::new();
@@ -202,7 +201,7 @@ fn damage(random: &mut Random, which: usize) -> (Vec<u8>, String) {
     (bytes, description)
 }
 
-/// What happened to the copies.
+/// The outcomes of the copies.
 #[derive(Debug, Default)]
 struct Outcomes {
     rejected: u64,
@@ -227,7 +226,7 @@ impl Outcomes {
 /// Returns true if the topic is complete. Panics if messages are missing without a reported gap.
 fn check_read(name: &str, stored: StoredMessages, from: u64, want: &[Record]) -> bool {
     let want: Vec<&Record> = want.iter().filter(|record| record.offset > from).collect();
-    // Without its last commit a file has what later messages of the same keys replaced.
+    // Without its last commit a file has messages that later ones of the same keys replaced.
     let is_of_before = |record: &Record| {
         let key = record.publication.key();
         let newer = |it: &&Record| it.offset > record.offset && it.publication.key() == key;
@@ -343,8 +342,8 @@ fn check_all(
     (is_complete, damaged)
 }
 
-/// Backs the store up. Returns true if the store was copied: then everything in it can be read, and the copy has the
-/// same.
+/// Backs the store up. Returns true if the store was copied: then everything in it is readable, and the copy equals
+/// it.
 fn back_up(store: &Store, reader: &Reader, damaged: &[&'static str]) -> bool {
     let to = dir();
     store.begin_backup(&to.0, 1).unwrap();
@@ -453,7 +452,7 @@ fn run_copy(seed: u64, outcomes: &mut Outcomes) -> String {
     description
 }
 
-/// The check must name every topic that a read rejected.
+/// Checks that the report names every topic that a read rejected.
 fn check_report(report: &Report, damaged: &[&str]) {
     let is_global = |damage: &Damage| damage.topic.is_none();
     for name in damaged {

@@ -15,7 +15,7 @@ use crate::topic::Retention;
 struct Message {
     publication: Publication,
     at_ms: u64,
-    /// Retention may have dropped the message.
+    /// True if retention may have dropped the message.
     may_be_gone: bool,
 }
 
@@ -41,7 +41,7 @@ impl Message {
 }
 
 impl TopicRow {
-    /// Attributes the messages that retention may drop.
+    /// Marks the messages that retention may drop.
     fn retain(&mut self, now_ms: u64) {
         let (mut count, mut bytes) = (0, 0);
         for message in self.messages.values_mut().rev() {
@@ -92,7 +92,7 @@ impl TopicRow {
         let newest_first: Vec<u64> = back.records.iter().map(|record| record.offset).collect();
         let back = back.records.into_iter().rev().filter(|record| record.offset > after);
         assert_eq!(back.collect::<Vec<_>>(), page_records);
-        // A count finds the same messages, in whatever pieces.
+        // A count finds the same messages, in pieces of any size.
         for limits in
             [ALL, ReadLimits { messages_max: 3, ..ALL }, ReadLimits { bytes_max: 90, ..ALL }]
         {

@@ -29,7 +29,7 @@ impl Tables {
         Tables { db, metadata: Metadata::default() }
     }
 
-    /// Returns whether the sweep reached its limit of rows.
+    /// Applies operations. Returns true if the sweep reached its limit of rows.
     pub fn apply(&mut self, now_ms: u64, ops: &[Op], plan: &SweepPlan) -> bool {
         let txn = self.db.begin_write().unwrap();
         let applied =
@@ -59,7 +59,7 @@ impl Tables {
         read::after(&self.db, topic, after, ALL, now_ms).unwrap()
     }
 
-    /// The messages in the file, of all topics.
+    /// Returns the number of messages in the file, of all topics.
     fn rows(&self) -> u64 {
         self.db.begin_read().unwrap().open_table(MESSAGES).unwrap().len().unwrap()
     }

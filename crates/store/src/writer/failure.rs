@@ -1,4 +1,4 @@
-//! What the writer does when the disk rejects a write, and until it accepts one again.
+//! Handles a disk that rejects a write, until it accepts one again.
 
 use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,8 +13,7 @@ use crate::files::owner_only;
 use crate::metadata::Metadata;
 use crate::panics::catch_redb_panics;
 
-/// How many bytes the disk must accept, in addition to those that it rejected, before the writer
-/// reopens the store.
+/// Bytes that the disk must accept, in addition to those that it rejected, before the writer reopens the store.
 const PROBE_BYTES: usize = 1 << 20;
 
 impl Writer {
@@ -28,8 +27,8 @@ impl Writer {
         self.rejected_bytes = Some(bytes);
         self.has_backlog = false;
         self.next_maintenance = Instant::now() + MAINTENANCE_EVERY;
-        // redb refuses all further work on a file after an error. Reads continue once the file is
-        // open again, which needs no space.
+        // redb rejects all further work on a file after an error. Reads continue once the file is open again, which
+        // needs no space.
         if let Err(error) = self.reopen() {
             tracing::error!(%error, "the store can't be opened again");
         }
@@ -42,9 +41,9 @@ impl Writer {
 
     pub(super) fn reopen(&mut self) -> Result<(), InternalError> {
         let mut db = self.shared.db.write().unwrap_or_else(PoisonError::into_inner);
-        // The old handle holds the file's lock, so it has to go first.
+        // The old handle has the file's lock, so it must be dropped first.
         *db = None;
-        // Where this fails, reads go on all the same: what redb writes then stays in memory, and a probe tries it again
+        // If this fails, reads continue all the same: redb's writes then stay in memory, and a probe tries it again
         // before the next commit.
         let is_synced = self.shared.directory.write_again().is_ok();
         let opened = self.shared.directory.try_open(self.shared.cache_bytes_max, false)?;
@@ -59,8 +58,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Tries whether the disk accepts writes again. It writes a file of the rejected size first, so
-    /// that the store is not reopened in vain.
+    /// Checks whether the disk accepts writes again. It writes a file of the rejected size first, so that the store
+    /// is not reopened in vain.
     pub(super) fn probe(&mut self, rejected_bytes: usize) {
         let probed = self.probe_disk(rejected_bytes).and_then(|()| {
             let is_open = self.shared.db().is_some();

@@ -1,4 +1,4 @@
-//! `throng bundle`: gathers what a report of a fault needs into one text, which has no secrets.
+//! `throng bundle`: gathers what a fault report needs into one text, which has no secrets.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -15,7 +15,7 @@ use crate::error::CommandError;
 /// The `User-Agent` of the requests.
 const AGENT: &str = "throng-bundle";
 
-/// The paths that are requested of the server. None of these replies has a secret, or the name of a user.
+/// The paths that the command requests of the server. None of these replies has a secret, or the name of a user.
 const PATHS: [&str; 8] = [
     "/readyz",
     "/api/stats",
@@ -30,10 +30,10 @@ const PATHS: [&str; 8] = [
 /// The largest part of the report, in bytes. A longer one is cut.
 const PART_BYTES_MAX: usize = 4 << 20;
 
-/// How much of the end of a log the report has, in bytes.
+/// Bytes of a log that the report has, from its end.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 
-/// The connections for which `throng tune` judges the host, as by default.
+/// The connections for which `throng tune` judges the host; this is its default.
 #[cfg(feature = "tune")]
 const CONNECTIONS: u64 = 1_000_000;
 
@@ -132,7 +132,7 @@ fn this_command() -> String {
     format!("throng {}, at {seconds} seconds since 1970\n", env!("CARGO_PKG_VERSION"))
 }
 
-/// Adds the server's replies. Returns an error if the server can't be reached or refuses the key.
+/// Adds the server's replies. Returns an error if the server can't be reached or rejects the key.
 fn add_server(report: &mut Report, target: &Target) -> Result<(), AdminError> {
     let mut admin = Admin::new(target, AGENT);
     let mut reached = Ok(());
@@ -154,7 +154,7 @@ fn add_server(report: &mut Report, target: &Target) -> Result<(), AdminError> {
 
 fn call(admin: &mut Admin, path: &str) -> Result<String, AdminError> {
     let (status, body) = admin.exchange("GET", path, "text/plain", "")?;
-    // A server that is not ready may be what the report is about.
+    // The report may be about a server that is not ready.
     if status != 200 && path != "/readyz" {
         return Err(admin.error_of(path, status, &body));
     }

@@ -1,4 +1,4 @@
-//! `throng completions`: what shells complete.
+//! `throng completions`: prints a shell's completion script.
 
 use std::io::{Write, stdout};
 

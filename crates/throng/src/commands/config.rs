@@ -16,7 +16,7 @@ const TEXT_COLUMN: usize = 24;
 /// The longest line, in characters.
 const LINE_CHARS: usize = 100;
 
-/// Prints how each point of the checklist stands, and fails if the configuration is not for the public.
+/// Prints the result of each point of the checklist, and fails if the configuration is not for the public.
 fn judge(loaded: &Loaded) -> Result<(), CommandError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let mut findings = loaded.judge(now);
@@ -46,7 +46,7 @@ fn judge(loaded: &Loaded) -> Result<(), CommandError> {
     }
 }
 
-/// A text in lines below each other.
+/// Wraps a text at `LINE_CHARS`, with each further line indented to `TEXT_COLUMN`.
 fn wrapped(text: &str) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

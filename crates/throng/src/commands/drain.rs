@@ -1,4 +1,4 @@
-//! `throng drain`: empties a running node of its connections, and says how far it is.
+//! `throng drain`: empties a running node of its connections, and prints the progress.
 
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::thread::sleep;
@@ -14,11 +14,11 @@ use crate::error::CommandError;
 /// The `User-Agent` of the requests.
 const AGENT: &str = "throng-drain";
 const PATH: &str = "/api/drain";
-/// How often the progress is read.
+/// Time between two reads of the progress.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a node may give no reply before the command gives up.
 const AWAY_MAX: Duration = Duration::from_secs(30);
-/// Between two lines where standard error is no terminal.
+/// Time between two lines of progress when standard error is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 /// The limit on the characters of a text that the node sends.
 const TEXT_MAX: usize = 500;
@@ -85,7 +85,7 @@ pub fn run(args: &Drain) -> Result<(), CommandError> {
             )),
         };
     }
-    // Another process may serve at the port of one that has ended.
+    // Another process may serve at this port after the drained one has ended.
     let epoch = args.exit.then(|| epoch(&mut admin)).transpose()?;
     let mut last = call(&mut admin, "POST", &request(args).to_string())?;
     let mut replied_at = Instant::now();
@@ -145,7 +145,7 @@ fn epoch(admin: &mut Admin) -> Result<String, CommandError> {
     Ok(stats["epoch"].as_str().unwrap_or_default().into())
 }
 
-/// The node serves, and doesn't drain.
+/// Ends the command when the node serves and doesn't drain.
 fn ended(admin: &mut Admin, before: Option<&str>, show: &mut Show) -> Result<(), CommandError> {
     if let Some(before) = before
         && epoch(admin)? != before
@@ -157,11 +157,11 @@ fn ended(admin: &mut Admin, before: Option<&str>, show: &mut Show) -> Result<(),
     Err(CommandError::Runtime(message.into()))
 }
 
-/// How long a process that ends is silent before it counts as ended, and not as one that is slow.
+/// After this silence a process that was about to end counts as ended, and not as slow.
 const ENDED_AFTER: Duration = Duration::from_secs(3);
 
-/// Whether a process that has been silent for so long since this reply can have ended by its drain: it ends as soon as
-/// it is empty. The drain waits for `wait` seconds before it closes any connection.
+/// Returns true if a process that has been silent for this long since this reply can have ended by its drain: it ends
+/// as soon as it is empty. The drain waits for `wait` seconds before it closes any connection.
 fn may_have_ended(state: &Value, wait: u64, silent: Duration) -> bool {
     let silent_seconds = silent.as_secs_f64();
     if silent < ENDED_AFTER {
@@ -179,7 +179,7 @@ fn may_have_ended(state: &Value, wait: u64, silent: Duration) -> bool {
     state["connections"] == 0 || is_closed
 }
 
-/// A text of the node, fit for a terminal.
+/// Returns the node's text, made safe for a terminal.
 fn text(state: &Value) -> String {
     let text = cut(&plain(state["text"].as_str().unwrap_or("nothing")), TEXT_MAX);
     match state["seconds_left"].as_f64() {
@@ -188,7 +188,7 @@ fn text(state: &Value) -> String {
     }
 }
 
-/// What is printed.
+/// Prints the progress and the result.
 struct Show {
     is_json: bool,
     in_terminal: bool,
@@ -200,7 +200,7 @@ impl Show {
         Show { is_json, in_terminal: stderr().is_terminal(), shown: None }
     }
 
-    /// How far it is: in a terminal one line that changes. A closed pipe is not an error.
+    /// Shows the progress: in a terminal one line that changes. A closed pipe is not an error.
     fn step(&mut self, state: &Value) {
         if self.is_json {
             let _ = writeln!(stdout(), "{state}");
@@ -212,7 +212,7 @@ impl Show {
         }
     }
 
-    /// How it ended.
+    /// Shows the result.
     fn end(&self, state: &Value) {
         match self.is_json {
             true => drop(writeln!(stdout(), "{state}")),
@@ -266,7 +266,7 @@ mod tests {
                 let request = String::from_utf8_lossy(&request[..length]).into_owned();
                 requests.push(request.split(" HTTP").next().unwrap().to_owned());
                 let (status, body) = reply.split_once('|').unwrap();
-                // The next request must not go out on a connection that ends.
+                // The client must not send the next request on a connection that ends.
                 let head = format!(
                     "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
                     body.len()

@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::error::CommandError;
 
-/// Runs a scenario, or an agent until it is ended.
+/// Runs a scenario, or an agent until a signal ends it.
 pub fn run(command: &flood::Command) -> Result<(), CommandError> {
     match command {
         flood::Command::Scenario(scenario) => run_scenario(scenario),
@@ -61,10 +61,10 @@ fn show(scenario: &Scenario) -> anyhow::Result<Box<dyn Show>> {
     })
 }
 
-/// True if the server did everything that the scenario asked for.
+/// Returns true if the server did everything that the scenario requires.
 fn is_success(outcome: &Outcome) -> bool {
     let counts = &outcome.summary.counts;
-    // A client that comes back for missed messages may be closed, and may have to try twice.
+    // A client that reconnects for missed messages may be closed, and may need a second attempt.
     let unless_recovering = |count| if outcome.summary.recover { 0 } else { count };
     let errors = [
         unless_recovering(counts.failed),

@@ -1,4 +1,4 @@
-//! `throng health`: says whether a node lives and takes new connections.
+//! `throng health`: reports whether a node lives and takes new connections.
 
 use std::io::{Write, stdout};
 

@@ -1,4 +1,4 @@
-//! `throng key`: makes keys of the API, and says what a key may be used for.
+//! `throng key`: makes keys of the API, and prints the scopes of a key.
 
 use std::fs::OpenOptions;
 use std::io::{IsTerminal, Write};
@@ -16,10 +16,10 @@ use crate::error::CommandError;
 use crate::flags::Flags;
 use crate::sources;
 
-/// Random bytes of a key. Nobody finds one by trying, however fast its hash is computed.
+/// Random bytes of a key: too many to guess, however fast the hash is.
 const KEY_BYTES: usize = 32;
 
-/// What a key begins with, so that whoever finds one knows what it is.
+/// The prefix of a key, which shows anyone who finds a key what it is.
 const PREFIX: &str = "throng_";
 
 /// What to do with keys of the API.
@@ -87,7 +87,7 @@ fn new(args: &New) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The table of the configuration that lets the key in.
+/// Returns the table of the configuration that admits the key.
 fn table(args: &New, key: &str) -> String {
     let quoted = |text: &str| config::quoted(text);
     let scopes: Vec<String> = args.scope.iter().map(|scope| quoted(&scope.to_string())).collect();
@@ -103,7 +103,7 @@ fn table(args: &New, key: &str) -> String {
     table
 }
 
-/// Whether the server will take the table.
+/// Checks that the server will accept the table.
 fn checked(table: &str) -> Result<(), CommandError> {
     let sources = Sources { file: Some(("", table)), ..Sources::default() };
     let Err(errors) = Loaded::load(&sources) else { return Ok(()) };
@@ -172,7 +172,7 @@ fn days(seconds: u64) -> String {
     }
 }
 
-/// The key on the first line of standard input.
+/// Reads the key from the first line of standard input.
 fn read_line() -> Result<String, String> {
     if std::io::stdin().is_terminal() {
         eprintln!("Type or paste the key:");

@@ -5,7 +5,7 @@ use std::io::{Write, stdout};
 use crate::cli::Man;
 use crate::error::CommandError;
 
-/// Prints the page of the binary, or writes those of all commands. A closed pipe is not an error.
+/// Prints the page of the binary, or writes the pages of all commands. A closed pipe is not an error.
 pub fn run(args: &Man) -> Result<(), CommandError> {
     let to_error = |error: std::io::Error| CommandError::Runtime(error.to_string());
     let Some(dir) = &args.output else {

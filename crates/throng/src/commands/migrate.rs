@@ -1,4 +1,4 @@
-//! `migrate` of those commands whose part has tables in PostgreSQL.
+//! `migrate` of the commands whose part has tables in PostgreSQL.
 
 use std::io::Write;
 
@@ -23,7 +23,7 @@ pub struct Migrate {
     settings: Box<Flags>,
 }
 
-/// What is made, and where.
+/// The tables to make, and the database for them.
 pub struct Target<'a> {
     pub tables: Schema,
     pub schema: &'a str,
@@ -33,7 +33,7 @@ pub struct Target<'a> {
 }
 
 impl Migrate {
-    /// Makes the tables and functions, and says so.
+    /// Makes the tables and functions, and prints the version.
     pub fn run(&self, target: impl FnOnce(&Config) -> Target<'_>) -> Result<(), CommandError> {
         let config = sources::load(&self.settings)?.config;
         let text = self.migrate(&config, &target(&config))?;

@@ -13,7 +13,7 @@ pub enum What {
     Migrate(Migrate),
 }
 
-/// Does what is said, and says what it did.
+/// Runs the command, and prints what it did.
 pub fn run(what: &What) -> Result<(), CommandError> {
     let What::Migrate(args) = what;
     args.run(|config| Target {

@@ -1,7 +1,7 @@
-//! `throng parent`: what is left of a server whose connections another process has taken over, where
-//! somebody waits for this one: as process 1 of a container, or below a supervisor (`--stay`).
+//! `throng parent`: takes the place of a server whose connections another process has taken over, if something waits
+//! for this process to end: a container, of which it is process 1, or a supervisor (`--stay`).
 //!
-//! It holds nothing but its place. Signals go to the process that serves, and when that ends, it ends.
+//! It has no other task than to stay. It passes signals to the process that serves, and ends when that process ends.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,22 +16,22 @@ use signal_hook::iterator::Signals;
 
 use crate::error::CommandError;
 
-/// Whether this process must stay in its place when another one has taken over: as process 1 of a container,
-/// whose end is the container's, and where that is `wanted` for whoever watches it. `is_child` is whether this
-/// process has started the new one; another one has somebody else who waits for it.
+/// Returns true if this process must stay after another one has taken over: as process 1 of a container, whose end is
+/// the container's, and if a supervisor needs it (`wanted`). `is_child` is true if this process has started the new
+/// one; a new process with another parent has that parent to wait for it.
 pub fn must_stay(is_child: bool, wanted: bool) -> bool {
     is_child && (std::process::id() == 1 || (wanted && !is_waited_for()))
 }
 
-/// Whether this process's parent is a `throng parent`, which waits for the new one as well.
+/// Returns true if this process's parent is a `throng parent`, which waits for the new process as well.
 fn is_waited_for() -> bool {
     let parent = rustix::process::getppid().map(|parent| parent.as_raw_pid());
     let line = parent.and_then(|parent| std::fs::read(format!("/proc/{parent}/cmdline")).ok());
     line.is_some_and(|line| line.split(|byte| *byte == 0).nth(1) == Some(b"parent"))
 }
 
-/// Passes signals on to the children from now on, until this process becomes `throng parent`: it still
-/// answers calls, and is told meanwhile what is meant for the server.
+/// Passes signals on to the children from now on, until this process becomes `throng parent`: it still replies to
+/// calls, and receives the signals for the server meanwhile.
 pub fn pass_signals_on() {
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR2]);
     let thread = std::thread::Builder::new().name("signals".into());
@@ -46,31 +46,31 @@ pub fn pass_signals_on() {
     }
 }
 
-/// Becomes `throng parent` in this process's place, with its children. To be called when nothing is left
-/// to do, from whatever thread. It returns only if it fails.
+/// Becomes `throng parent` in this process's place, with its children. The caller calls this when nothing is left to
+/// do, from any thread. It returns only if it fails.
 pub fn become_parent(binary: &Path) -> io::Error {
     adopt_orphans();
     Command::new(binary).arg("parent").exec()
 }
 
-/// Has children of children that ended given to this process, as process 1 has them anyway: the server
-/// may be upgraded again, by its child.
+/// Makes the kernel give orphans among its descendants to this process, as process 1 gets them anyway: the server's
+/// child may upgrade again, and then end.
 fn adopt_orphans() {
     if let Err(error) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
         tracing::warn!(%error, "the next upgrade's process may get another parent");
     }
 }
 
-/// Passes signals on until the last child has ended, and ends as that one did.
+/// Passes signals on until the last child has ended, and ends with that child's status.
 pub fn run() -> Result<(), CommandError> {
     let to_error =
         |error: io::Error| CommandError::Runtime(format!("signals can't be handled: {error}"));
-    // Before a signal can end a child whose own children would go elsewhere.
+    // This comes before a signal can end a child whose own children would get another parent.
     adopt_orphans();
     let mut signals =
         Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR2, SIGCHLD]).map_err(to_error)?;
     let mut family = Family::default();
-    // One that ended before the handler was there has sent no signal that is seen.
+    // A child that ended before the handler was installed sends no signal to it.
     family.reap();
     while !family.is_gone {
         for signal in signals.wait() {
@@ -88,16 +88,16 @@ pub fn run() -> Result<(), CommandError> {
 struct Family {
     /// The signal that ends the server, once it came.
     ending: Option<i32>,
-    /// The processes that got it.
+    /// The processes that got this signal.
     signalled: BTreeSet<i32>,
     /// The exit status of the child that ended last.
     status: i32,
-    /// None is left.
+    /// No child is left.
     is_gone: bool,
 }
 
 impl Family {
-    /// Reaps those that have ended.
+    /// Reaps the children that have ended.
     fn reap(&mut self) {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
@@ -113,7 +113,7 @@ impl Family {
                 }
             }
         }
-        // Whoever came to this process from one that ended has not been told.
+        // An orphan that came to this process from a child that ended has not got the signal.
         if let Some(signal) = self.ending {
             for child in children() {
                 if self.signalled.insert(child.as_raw_pid()) {
@@ -139,7 +139,7 @@ impl Family {
 fn exit_status(status: WaitStatus) -> i32 {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(status), _) => status,
-        // As shells have it.
+        // Shells use this status as well.
         (None, Some(signal)) => 128 + signal,
         (None, None) => 1,
     }
@@ -152,7 +152,7 @@ fn send(child: Pid, signal: i32) {
         SIGHUP => Signal::HUP,
         _ => Signal::USR2,
     };
-    // It may have ended this moment.
+    // The child may have ended this moment.
     let _ = rustix::process::kill_process(child, signal);
 }
 

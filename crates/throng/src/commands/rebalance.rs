@@ -1,4 +1,4 @@
-//! `throng rebalance`: has the nodes of a cluster that have more connections than the mean give some to the others.
+//! `throng rebalance`: makes the nodes of a cluster that have more connections than the mean give some to the others.
 
 use std::fmt::Write as _;
 use std::io::{Write, stderr, stdout};
@@ -17,16 +17,17 @@ use crate::error::CommandError;
 const AGENT: &str = "throng-rebalance";
 const NODES: &str = "/api/cluster/nodes";
 const PATH: &str = "/api/rebalance";
-/// How often connections are closed, and counted again, at most: where a balancer takes nodes by turns, part of the
-/// clients come back to the node that they have left.
+/// The most rounds of closing and counting again: if a balancer takes nodes in turn, some clients come back to the
+/// node that they have left.
 const ROUNDS_MAX: u32 = 5;
-/// How often the progress of nodes is read.
+/// Time between two reads of the nodes' progress.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// How long connections are not counted again at the least: a client that is told to go may hold its end open.
+/// The shortest time before connections are counted again: a client that gets the notice to go may leave its end open
+/// for a while.
 const SETTLE_MIN: Duration = Duration::from_secs(4);
-/// How long clients have to come back before connections are counted again.
+/// The longest time for clients to come back before connections are counted again.
 const SETTLE_MAX: Duration = Duration::from_secs(10);
-/// They are back when so many percent of the connections are there again.
+/// The clients are back when this percentage of the connections is open again.
 const SETTLED_PERCENT: u64 = 98;
 /// How long a node may give no reply before the command gives up.
 const AWAY_MAX: Duration = Duration::from_secs(30);
@@ -64,7 +65,7 @@ struct Node {
 }
 
 impl Node {
-    /// A row of [`NODES`].
+    /// Parses a row of [`NODES`].
     fn parse(row: &Value) -> Option<Self> {
         Some(Node {
             id: row["id"].as_str()?.into(),
@@ -74,17 +75,17 @@ impl Node {
         })
     }
 
-    /// What people call it, fit for a terminal.
+    /// Returns the node's name, or its id without one, safe for a terminal.
     fn label(&self) -> String {
         let label = if self.name.is_empty() { &self.id } else { &self.name };
         cut(&plain(label), NAME_MAX)
     }
 }
 
-/// Which nodes close how many connections.
+/// How many connections each node closes.
 #[derive(Debug, PartialEq, Eq)]
 struct Plan {
-    /// Connections of a node that has its share.
+    /// Connections of a node that has its share: the mean.
     mean: u64,
     /// Connections of all nodes that serve.
     connections: u64,
@@ -93,8 +94,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// Brings nodes down to the mean that are more than `within` percent above it. Nodes that drain are left out: they
-    /// take none, and give all away by themselves.
+    /// Brings nodes down to the mean that are more than `within` percent above it. Nodes that drain are left out:
+    /// they take no connections, and give all away by themselves.
     fn new(nodes: Vec<Node>, within: u64) -> Result<Self, String> {
         let (drain, serve): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| node.draining);
         if serve.len() < 2 {
@@ -114,12 +115,12 @@ impl Plan {
         Ok(Plan { mean, connections, nodes: serve.into_iter().map(surplus).collect() })
     }
 
-    /// The nodes that close some.
+    /// Returns the nodes that close some connections.
     fn with_surplus(&self) -> Vec<(Node, u64)> {
         self.nodes.iter().filter(|(_, surplus)| *surplus > 0).cloned().collect()
     }
 
-    /// A line for each node.
+    /// Returns a line for each node.
     fn text(&self) -> String {
         let mut out = String::new();
         let width = self.nodes.iter().map(|(node, _)| node.label().chars().count()).max();
@@ -171,12 +172,12 @@ pub fn run(args: &Rebalance) -> Result<(), CommandError> {
     Err(CommandError::Findings)
 }
 
-/// A closed pipe is not an error.
+/// Prints a text. A closed pipe is not an error.
 fn say(text: &str) {
     let _ = stdout().write_all(text.as_bytes());
 }
 
-/// All nodes, which must all have replied.
+/// Returns all nodes, or an error if one sent no reply.
 fn nodes(admin: &mut Admin) -> Result<Vec<Node>, CommandError> {
     let error = |error: AdminError| CommandError::Runtime(error.to_string());
     let (status, body) = admin.exchange("GET", NODES, "text/plain", "").map_err(error)?;
@@ -198,7 +199,7 @@ fn nodes(admin: &mut Admin) -> Result<Vec<Node>, CommandError> {
     Ok(nodes)
 }
 
-/// Has a node do a call.
+/// Sends a call to a node.
 fn call(admin: &mut Admin, method: &str, node: &Node, body: &str) -> Result<Value, CommandError> {
     let path = format!("{PATH}?node={}", encoded(&node.id));
     let reply = admin.exchange(method, &path, "application/json", body);
@@ -216,7 +217,7 @@ fn call(admin: &mut Admin, method: &str, node: &Node, body: &str) -> Result<Valu
     }
 }
 
-/// Has each of these nodes begin to close its surplus. Where one refuses, none goes on.
+/// Makes each of these nodes begin to close its surplus. If one rejects this, the others are cancelled.
 fn begin(admin: &mut Admin, with_surplus: &[(Node, u64)], rate: u64) -> Result<(), CommandError> {
     for (at, (node, surplus)) in with_surplus.iter().enumerate() {
         let body = json!({ "connections": surplus, "per_second": rate }).to_string();
@@ -236,7 +237,7 @@ fn begin(admin: &mut Admin, with_surplus: &[(Node, u64)], rate: u64) -> Result<(
     Ok(())
 }
 
-/// Waits until these nodes have closed what they are to close.
+/// Waits until these nodes have closed their surplus.
 fn watch(admin: &mut Admin, with_surplus: &[(Node, u64)]) -> Result<(), CommandError> {
     for (node, surplus) in with_surplus {
         let mut replied_at = Instant::now();
@@ -269,7 +270,7 @@ fn watch(admin: &mut Admin, with_surplus: &[(Node, u64)]) -> Result<(), CommandE
     Ok(())
 }
 
-/// Waits until the clients are back, or have had time for it.
+/// Waits until the clients are back, but no longer than `SETTLE_MAX`.
 fn settle(admin: &mut Admin, before: u64) -> Result<(), CommandError> {
     let end = Instant::now() + SETTLE_MAX;
     sleep(SETTLE_MIN);
@@ -311,7 +312,7 @@ mod tests {
         assert_eq!(closes(&[106, 94, 100], 5), [6, 0, 0]);
         assert_eq!(closes(&[0, 0, 0], 5), [0, 0, 0]);
         assert_eq!(closes(&[1, 0], 5), [0, 0]);
-        // Nobody comes below the mean, however many nodes there are.
+        // No node comes below the mean, however many nodes the cluster has.
         for seed in 0..200_u64 {
             let count = 2 + seed % 7;
             let connections: Vec<u64> =

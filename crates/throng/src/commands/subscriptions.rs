@@ -1,4 +1,4 @@
-//! `throng subscriptions`: imports and lists users' durable subscriptions, lists who follows a topic, and
+//! `throng subscriptions`: imports and lists users' durable subscriptions, lists the subscribers of a topic, and
 //! generates a follower graph to try them with.
 
 use std::fmt::Write as _;
@@ -20,16 +20,16 @@ use crate::error::CommandError;
 const IMPORT: &str = "/api/subscriptions/import";
 /// The `User-Agent` of the requests.
 const AGENT: &str = "throng-subscriptions";
-/// How many bytes of a file one request sends.
+/// Bytes of a file that one request sends.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Users in one page of a topic's subscribers: the node looks at all of them for each page.
+/// Users in one page of a topic's subscribers: the node scans all of them for each page.
 const PAGE_USERS: u32 = 10_000;
-/// How often a chunk is sent again if the node is busy, restarts or can't be reached.
+/// How many times a chunk is sent again if the node is busy, restarts or can't be reached.
 const RETRIES_MAX: u32 = 10;
 /// The first wait before a retry, in milliseconds. It doubles with each retry, up to the maximum.
 const WAIT_MS: u64 = 250;
 const WAIT_MS_MAX: u64 = 5_000;
-/// How often the progress is printed, in a terminal and in a log.
+/// Time between two lines of progress, in a terminal and in a log.
 const SHOW_EVERY: Duration = Duration::from_millis(200);
 const LOG_EVERY: Duration = Duration::from_secs(5);
 
@@ -136,7 +136,7 @@ fn list(args: &List) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Prints page by page, so that who reads the first lines waits for the first page only.
+/// Prints page by page, so that a reader of the first lines waits for the first page only.
 fn followers(args: &Followers) -> Result<(), CommandError> {
     let mut admin = args.node.admin()?;
     let topic = encoded(&args.topic);
@@ -154,7 +154,7 @@ fn followers(args: &Followers) -> Result<(), CommandError> {
                 text.push('\n');
             }
         }
-        // Whoever has closed the pipe wants no more.
+        // A reader that has closed the pipe needs no more.
         match (stdout().write_all(text.as_bytes()), page["next"].as_str()) {
             (Ok(()), Some(next)) => next.clone_into(&mut after),
             _ => return Ok(()),
@@ -173,7 +173,7 @@ fn generate(args: &Generate) -> Result<(), CommandError> {
     };
     let graph = Graph { users: args.users, edges_per_user: args.edges, seed: args.seed };
     match write_graph(graph, output) {
-        // The reader has closed the pipe, so it has got what it wanted.
+        // The reader has closed the pipe: it needs no more.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => result.map_err(to_error),
     }
@@ -246,9 +246,9 @@ struct Chunk {
     first: usize,
     /// The number of its last line in the file.
     last: usize,
-    /// How many header lines were put before the file's lines.
+    /// How many header lines were added before the file's lines.
     headers: usize,
-    /// How many bytes of the file it contains.
+    /// Bytes of the file that it contains.
     bytes: u64,
 }
 
@@ -261,7 +261,7 @@ enum ReadError {
     Line(usize, String),
 }
 
-/// A file that is split at the ends of lines.
+/// A file that is split at line ends.
 struct Chunks<R> {
     input: R,
     /// Bytes that were read and not sent.
@@ -275,7 +275,7 @@ impl<R: Read> Chunks<R> {
         Chunks { input, rest: Vec::new(), lines: 0 }
     }
 
-    /// The next lines, after all of them were checked.
+    /// Returns the next lines, after all of them were checked.
     fn next(&mut self) -> Result<Option<Chunk>, ReadError> {
         let capacity = CHUNK_BYTES.saturating_sub(self.rest.len()) as u64;
         let read =
@@ -347,7 +347,7 @@ fn send(admin: &mut Admin, chunk: &Chunk, progress: &mut Progress) -> Result<(u6
     }
 }
 
-/// The line that the node rejected, and why.
+/// Returns the line that the node rejected, and the reason.
 fn line_of(body: &[u8]) -> Option<(usize, String)> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let message = body["error"]["message"].as_str()?;

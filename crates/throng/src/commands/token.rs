@@ -1,4 +1,4 @@
-//! `throng token`: makes tokens, for whoever tries something out, and reads them.
+//! `throng token`: makes tokens for trials, and reads tokens.
 
 use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::sources;
 /// The largest file with a key, in bytes.
 const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// The longest token that is read, in bytes.
+/// The longest token that the command reads, in bytes.
 const TOKEN_BYTES_MAX: u64 = 64 << 10;
 
 /// What to do with a token.
@@ -238,7 +238,7 @@ fn read(args: &ReadArgs) -> Result<(), CommandError> {
     }
 }
 
-/// A line for each action that something is granted of.
+/// Returns a line for each action that the token grants.
 fn granted(grants: &Grants) -> String {
     let Grants::Patterns(patterns) = grants else { return String::new() };
     let lines = [
@@ -251,7 +251,7 @@ fn granted(grants: &Grants) -> String {
     some.map(|(action, patterns)| format!("\n        {action}: {}", patterns.join(", "))).collect()
 }
 
-/// A time in seconds since 1970, as seconds from now.
+/// Formats a time in seconds since 1970 as seconds from now.
 fn when(at: u64, now_s: u64) -> String {
     match at.checked_sub(now_s) {
         Some(0) => "now".into(),

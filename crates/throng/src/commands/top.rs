@@ -1,4 +1,4 @@
-//! `throng top`: a node's figures in a terminal.
+//! `throng top`: shows a node's figures in a terminal.
 
 use std::io::{IsTerminal, stdout};
 use std::sync::Arc;

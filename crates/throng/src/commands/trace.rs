@@ -15,7 +15,7 @@ use crate::error::CommandError;
 /// The `User-Agent` of the request.
 const AGENT: &str = "throng-trace";
 
-/// How long the node may say nothing: it sends an empty line every 5 seconds.
+/// The longest silence of the node: it sends an empty line every 5 seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// The columns of a connection's name and of an event.
@@ -55,7 +55,7 @@ pub fn run(args: &Trace) -> Result<(), CommandError> {
     let path = format!("/api/trace?{query}");
     let mut has_ended = false;
     let mut each = |line: &[u8]| {
-        // What is no event says that the trace goes on.
+        // A line that is no event shows that the trace goes on.
         let Ok(event) = serde_json::from_slice::<Value>(line) else {
             return ControlFlow::Continue(());
         };
@@ -89,7 +89,7 @@ fn usage(text: &str) -> CommandError {
     CommandError::Usage(text.into())
 }
 
-/// An event as a line for people: when, on which connection, what, and the rest in words.
+/// Formats an event as a line for people: time, connection, event, and the rest in words.
 fn text(event: &Value, whom: &str) -> String {
     let name = event["event"].as_str().unwrap_or_default();
     let connection = event["connection"].as_str().unwrap_or("-");
@@ -120,7 +120,7 @@ fn details(event: &Value, name: &str, whom: &str) -> String {
         "blocked" => "the client reads more slowly than messages come".to_owned(),
         "drained" => "all that waited has left".to_owned(),
         "left_out" => format!("{}: there were too many", count(event, "events", "event")),
-        // Of a newer server.
+        // A newer server sent this event.
         _ => return event.to_string(),
     };
     if event["outbox_bytes"].as_u64().is_some_and(|bytes| bytes > 0) {
@@ -130,7 +130,8 @@ fn details(event: &Value, name: &str, whom: &str) -> String {
     text
 }
 
-/// A message: its topic and id, its event if that is no usual one, its size, its age, and why it does not come.
+/// Formats a message: its topic and id, its event if that is no usual one, its size, its age, and why it does not
+/// come.
 fn message(event: &Value) -> String {
     let word = |key: &str| event[key].as_str().unwrap_or_default();
     let name = match word("name") {
@@ -147,13 +148,13 @@ fn message(event: &Value) -> String {
     format!("{} {}{name}, {bytes} B, {age} old{why}", word("topic"), word("id"))
 }
 
-/// A number of things: `1 topic`, `2 topics`.
+/// Formats a number of things: `1 topic`, `2 topics`.
 fn count(event: &Value, key: &str, thing: &str) -> String {
     let number = event[key].as_u64().unwrap_or_default();
     format!("{} {thing}{}", grouped(number), if number == 1 { "" } else { "s" })
 }
 
-/// The time of day in UTC, from milliseconds since 1970.
+/// Formats the time of day in UTC, from milliseconds since 1970.
 fn clock_utc(unix_ms: u64) -> String {
     let (seconds, ms) = (unix_ms / 1_000 % 86_400, unix_ms % 1_000);
     format!("{:02}:{:02}:{:02}.{ms:03}", seconds / 3_600, seconds / 60 % 60, seconds % 60)

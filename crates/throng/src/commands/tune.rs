@@ -1,4 +1,4 @@
-//! `throng tune`: what this host can hold, and what to change.
+//! `throng tune`: reports how many connections this host can serve, and what to change.
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -8,10 +8,10 @@ use tune::{Advice, Host, Want};
 use crate::cli::Tune;
 use crate::error::CommandError;
 
-/// Prints the advice, or applies it. The exit status says whether the connections fit.
+/// Prints the advice, or applies it. The exit status reports whether the connections fit.
 pub fn run(args: &Tune) -> Result<(), CommandError> {
     if let (true, Some(binary)) = (args.package, &args.binary) {
-        // It depends on nothing of this host.
+        // The unit depends on nothing of this host.
         let _ = std::io::stdout().write_all(tune::package_unit(binary).as_bytes());
         return Ok(());
     }
@@ -75,8 +75,8 @@ fn host_json(host: &Host) -> Result<String, CommandError> {
     text.map(|text| text + "\n").map_err(|error| CommandError::Runtime(error.to_string()))
 }
 
-/// The path of this program as it was called: a unit with a symbolic link is upgraded when the link points elsewhere.
-/// The usual path if the system does not tell.
+/// Returns the path of this program as it was called: a unit with a symbolic link is upgraded when the link points
+/// elsewhere. The usual path if the system does not give it.
 fn binary() -> std::path::PathBuf {
     let called = crate::binary::path();
     if called.as_os_str().is_empty() { "/usr/local/bin/throng".into() } else { called }

@@ -1,4 +1,4 @@
-//! `throng upgrade`: has a running node go on as another binary, and says how it goes.
+//! `throng upgrade`: makes a running node go on as another binary, and prints the progress.
 
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::ops::ControlFlow;
@@ -16,11 +16,11 @@ use crate::error::CommandError;
 /// The `User-Agent` of the requests.
 const AGENT: &str = "throng-upgrade";
 const PATH: &str = "/api/upgrade";
-/// How long the node may say nothing: it sends a line every 5 seconds.
+/// The longest silence of the node: it sends a line every 5 seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// How long a node that no longer answers is asked for how it went.
+/// How long the command polls a node that sends no reply any more, for the result.
 const AWAY_MAX: Duration = Duration::from_secs(30);
-/// How often the progress is read.
+/// Time between two reads of the progress.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The limit on the characters of a text that the node sends.
 const TEXT_MAX: usize = 500;
@@ -42,7 +42,7 @@ pub fn run(args: &Upgrade) -> Result<(), CommandError> {
     let reply = admin.lines(("POST", PATH), &body, SILENCE_MAX, &mut each);
     let end = match (reply, last) {
         (Ok((200, _)), Some(state)) if has_result(&state) => state,
-        // The old process may be gone before its last line is here. The new one has the same to say.
+        // The old process may be gone before its last line arrives. The new one reports the same result.
         (Ok((200, _)) | Err(_), Some(state)) => poll_state(&mut admin, &state, &mut show)?,
         (Ok((200, body)), None) => {
             return Err(CommandError::Runtime(admin.error_of(PATH, 200, &body).to_string()));
@@ -68,7 +68,7 @@ fn request(args: &Upgrade) -> Result<Value, CommandError> {
     Ok(request)
 }
 
-/// The node has another working directory.
+/// Makes a path absolute: the node has another working directory.
 fn absolute(path: &Path) -> Result<String, CommandError> {
     let absolute: Option<PathBuf> = std::path::absolute(path).ok();
     let text = absolute.as_deref().and_then(Path::to_str);
@@ -91,12 +91,12 @@ fn refused(admin: &Admin, status: u16, body: &[u8]) -> CommandError {
     }
 }
 
-/// Asks whoever serves there now, until it says how the upgrade went.
+/// Polls the node, whichever process serves there now, until it reports the result of the upgrade.
 fn poll_state(admin: &mut Admin, last: &Value, show: &mut Show) -> Result<Value, CommandError> {
     let mut replied_at = Instant::now();
     loop {
         match admin.get::<Value>(PATH) {
-            // What was begun is forgotten by a node that was started anew.
+            // A node that was started anew does not know of the upgrade.
             Ok(state) if state["stage"] == "idle" => {
                 let text = "the connection broke, and the node that answers now knows of no \
                             upgrade: it was started anew";
@@ -122,12 +122,12 @@ fn poll_state(admin: &mut Admin, last: &Value, show: &mut Show) -> Result<Value,
     }
 }
 
-/// A text of the node, fit for a terminal.
+/// Returns the node's text, made safe for a terminal.
 fn text(state: &Value) -> String {
     cut(&plain(state["text"].as_str().unwrap_or("nothing")), TEXT_MAX)
 }
 
-/// What is printed.
+/// Prints the progress and the result.
 struct Show {
     is_json: bool,
     in_terminal: bool,
@@ -139,7 +139,7 @@ impl Show {
         Show { is_json, in_terminal: stderr().is_terminal(), shown: String::new() }
     }
 
-    /// How far it is: in a terminal one line that changes. A closed pipe is not an error.
+    /// Shows the progress: in a terminal one line that changes. A closed pipe is not an error.
     fn step(&mut self, state: &Value) {
         if self.is_json {
             let _ = writeln!(stdout(), "{state}");
@@ -156,7 +156,7 @@ impl Show {
         self.shown = line;
     }
 
-    /// How it went.
+    /// Shows the result.
     fn end(&self, state: &Value) {
         if self.is_json {
             return;
@@ -168,7 +168,7 @@ impl Show {
     }
 }
 
-/// The result, and what there is to know about it.
+/// Formats the result, with the node's notes.
 fn summary(state: &Value) -> String {
     let mut lines = vec![text(state)];
     if let Some(pid) = state["pid"].as_u64().filter(|_| state["stage"] == "done") {
@@ -188,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    /// A node that answers with these, a connection each; `None` closes it.
+    /// Starts a node that sends these replies, one on each connection; `None` closes the connection.
     fn node(replies: Vec<Option<String>>) -> (String, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let admin = format!("http://{}", listener.local_addr().unwrap());

@@ -3,8 +3,8 @@
 use crate::alert::Alert;
 use crate::records::RECORDS_WITHOUT_DATA_MAX;
 
-/// Why records can't be read on: the connection is over. All but `Alert` are the client's fault, and `out` has the alert
-/// that tells it so.
+/// Why records can't be read on: the connection is over. All but `Alert` are the client's fault, and `out` has the
+/// alert for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// A record or a message that an open connection does not allow: also a new handshake, and plain text.

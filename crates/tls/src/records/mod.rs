@@ -27,8 +27,8 @@ pub const RECORD_BYTES_MAX: usize = HEADER_BYTES + RECORD_DATA_BYTES_MAX + 256;
 /// A client may send so many records without data (key updates, warnings, empty records) until either side sends data.
 pub const RECORDS_WITHOUT_DATA_MAX: u8 = 32;
 
-/// A key of AES-GCM encrypts at most so many blocks of 16 bytes. RFC 8446, 5.5, allows 2^24.5 records of full size, which
-/// have 1,025 blocks each with the tag's.
+/// A key of AES-GCM encrypts at most so many blocks of 16 bytes. RFC 8446, 5.5, allows 2^24.5 records of full size,
+/// which have 1,025 blocks each with the tag's.
 pub const KEY_BLOCKS_MAX: u64 = 1 << 34;
 
 const HEADER_BYTES: usize = 5;
@@ -45,10 +45,11 @@ const KEY_UPDATE: [u8; 4] = [24, 0, 0, 1];
 
 /// The records of one connection in both directions, after its handshake.
 ///
-/// They are two sets of keys (104 bytes each: sequence number, base of nonces, key, and in TLS 1.3 the traffic secret) and
-/// 16 bytes for everything else. Nothing is on the heap. Keys are wiped on drop.
+/// They are two sets of keys (104 bytes each: sequence number, base of nonces, key, and in TLS 1.3 the traffic
+/// secret) and 16 bytes for everything else. Nothing is on the heap. Keys are wiped on drop.
 ///
-/// The caller sends what calls append to `out` in the order of the calls: the peer decrypts each record by its position.
+/// The caller sends what calls append to `out` in the order of the calls: the peer decrypts each record by its
+/// position.
 pub struct Records {
     read: Keys,
     write: Keys,
@@ -64,7 +65,7 @@ pub struct Records {
     has_declined_renegotiation: bool,
     /// Records in a row without data.
     without_data: u8,
-    /// In TLS 1.3, so many bytes of a `KeyUpdate` have come whose rest is in the next record.
+    /// In TLS 1.3, the received bytes of a `KeyUpdate` whose rest is in the next record.
     key_update_bytes: u8,
 }
 

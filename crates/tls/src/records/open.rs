@@ -19,8 +19,8 @@ impl Records {
     /// Decrypts the records that `bytes` continue, and appends their data to `plain`.
     ///
     /// `bytes` may end anywhere; they are overwritten. The beginning of a record stays in `pending`, at most
-    /// [`RECORD_BYTES_MAX`] bytes: the caller passes it to the next call, and may drop it while it is empty. What the
-    /// server must send is appended to `out`: the answer to a key update, or an alert.
+    /// [`RECORD_BYTES_MAX`] bytes: the caller passes it to the next call, and may drop it while it is empty. What
+    /// the server must send is appended to `out`: the reply to a key update, or an alert.
     ///
     /// A call appends to `plain` at most as many bytes as `pending` and `bytes` have together.
     ///
@@ -196,8 +196,9 @@ impl Records {
         Ok(())
     }
 
-    /// Updates the key of the input, and that of the output if the peer requests it (RFC 8446, 4.6.3). A client may send
-    /// no other handshake message now. The message may span records, but nothing may follow it in its record (5.1).
+    /// Updates the key of the input, and that of the output if the peer requests it (RFC 8446, 4.6.3). A client may
+    /// send no other handshake message now. The message may span records, but nothing may follow it in its record
+    /// (5.1).
     fn on_key_update(&mut self, text: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
         let before = usize::from(self.key_update_bytes);
         let Some(last) = text.last() else { return Err(RecordError::UnexpectedMessage) };
@@ -231,8 +232,8 @@ impl Records {
         Ok(())
     }
 
-    /// Declines a renegotiation (RFC 9325, 3.5) with a warning, and goes on. A second request ends the connection: each
-    /// makes the server encrypt an answer.
+    /// Declines a renegotiation (RFC 9325, 3.5) with a warning, and goes on. A second request ends the connection:
+    /// each makes the server encrypt a reply.
     fn on_renegotiation(&mut self, text: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
         match text {
             [1, a, b, c, hello @ ..]
@@ -248,8 +249,8 @@ impl Records {
     }
 }
 
-/// Appends part of a record of `record_bytes`. The buffer doubles its capacity as bytes come, since a header alone is no
-/// reason to allocate the whole record, and never exceeds the record.
+/// Appends part of a record of `record_bytes`. The buffer doubles its capacity as bytes come, since a header alone is
+/// no reason to allocate the whole record, and never exceeds the record.
 fn append_pending(pending: &mut Vec<u8>, bytes: &[u8], record_bytes: usize) {
     let needed = pending.len() + bytes.len();
     if needed > pending.capacity() {

@@ -14,7 +14,8 @@ pub(super) const EXPLICIT_NONCE_BYTES: usize = 8;
 const WIRE_VERSION: [u8; 2] = [3, 3];
 
 /// Nothing more can be sent: `close` or `alert` was called, reading has failed, or the key of TLS 1.2, which can't be
-/// updated, has encrypted as much as it may (256 GiB). `out` has the alert for the peer: the caller sends it, and closes.
+/// updated, has encrypted as much as it may (256 GiB). `out` has the alert for the peer: the caller sends it, and
+/// closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this side of the TLS connection is closed: nothing more can be sent on it")]
 pub struct WriteClosed;
@@ -79,7 +80,7 @@ impl Records {
         self.is_write_closed = true;
     }
 
-    /// Tells the peer that the next record has a new key, and updates the key.
+    /// Notifies the peer that the next record has a new key, and updates the key.
     pub(crate) fn update_write_key(&mut self, out: &mut Vec<u8>) {
         let [message_type, a, b, c] = KEY_UPDATE;
         self.seal_record(content::HANDSHAKE, &[message_type, a, b, c, 0], out);

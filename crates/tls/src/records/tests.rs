@@ -1,4 +1,4 @@
-//! What only a malicious client sends: it has the keys, and breaks the protocol.
+//! Input that only a malicious client sends: it has the keys, and breaks the protocol.
 
 use proptest::prelude::*;
 
@@ -280,7 +280,7 @@ fn a_key_update_in_pieces_is_served_when_it_is_complete() {
         assert!(!out.is_empty());
         server.seal(b"with new ones, too", &mut out).unwrap();
         assert_eq!(open(&mut client, &out).1, b"with new ones, too");
-        // A side that has closed does not answer.
+        // A side that has closed does not reply.
         server.close(&mut out);
         let bytes = forged(&mut client, HANDSHAKE, &UPDATE_REQUESTED);
         assert!(open(&mut server, &bytes).2.is_empty());

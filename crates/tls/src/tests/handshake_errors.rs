@@ -183,8 +183,8 @@ fn labels_are_unique() {
     assert_eq!(labels.len(), HandshakeErrorKind::ALL.len());
 }
 
-/// Whether this byte is the content type or the version in the header of a record. Receivers ignore the version
-/// (RFC 8446, 5.1), and in a handshake of TLS 1.3 rustls reads the encrypted content type.
+/// Returns whether this byte is the content type or the version in the header of a record. Receivers ignore the
+/// version (RFC 8446, 5.1), and in a handshake of TLS 1.3 rustls reads the encrypted content type.
 fn is_type_or_version(mut records: &[u8], mut at: usize) -> bool {
     loop {
         let record = 5 + usize::from(u16::from_be_bytes([records[3], records[4]]));

@@ -88,7 +88,7 @@ proptest! {
             }
             prop_assert!(read == server_reads);
             prop_assert!(client.receive(&to_client).unwrap() == client_reads);
-            // The client answers a key update.
+            // The client replies to a key update.
             to_server = client.output();
             to_client.clear();
             server_reads.clear();

@@ -184,7 +184,7 @@ impl Client {
         Client(ClientConnection::new(Arc::clone(config), host).unwrap())
     }
 
-    /// Everything that it sends now.
+    /// Returns everything that the client sends now.
     pub(super) fn output(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         while self.0.wants_write() {

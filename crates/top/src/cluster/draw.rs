@@ -15,7 +15,7 @@ use crate::format::{clock_utc, cut, duration, plain};
 const NAME_MAX: usize = 32;
 const NAME_MIN: usize = 8;
 
-/// What is left out first where the terminal is too narrow.
+/// Columns that are left out, in this order, if the terminal is too narrow.
 const LEFT_OUT: [Column; 4] = [Column::Version, Column::Uptime, Column::Backlog, Column::Published];
 
 const HELP: &[(&str, &str)] = &[
@@ -88,7 +88,7 @@ fn footer(frame: &mut Frame<'_>, area: Rect, view: &View) {
     frame.render_widget(line, area);
 }
 
-/// The columns that fit, each with its width.
+/// Returns the columns that fit, each with its width.
 fn fitting(rows: &[&Row], width: usize) -> Vec<(Column, usize)> {
     let width_of = |column: Column| {
         let cells = rows.iter().map(|row| Span::raw(column.cell(row)).width());
@@ -108,7 +108,7 @@ fn fitting(rows: &[&Row], width: usize) -> Vec<(Column, usize)> {
     columns
 }
 
-/// A line of the table, as pieces of a line of the terminal.
+/// Returns a line of the table, as pieces of a line of the terminal.
 fn line(cells: impl Iterator<Item = (Column, usize, String)>) -> Vec<(Column, String)> {
     let piece = |(column, width, text): (Column, usize, String)| {
         let text = cut(&text, width);
@@ -140,7 +140,7 @@ fn table(frame: &mut Frame<'_>, area: Rect, view: &View) {
         false => Span::styled(text, STRONG),
     };
     frame.render_widget(Line::from_iter(titles.map(title)), head);
-    // The rows that are there come first, and their sum below the last of them.
+    // The rows come first, and their sum below the last of them.
     let first = view.scroll.min(rows.len().saturating_sub(usize::from(list.height)));
     for (row, y) in rows.iter().skip(first).zip(list.y..list.bottom()) {
         let text: String = of(&|column| column.cell(row)).into_iter().map(|(_, it)| it).collect();
@@ -153,7 +153,7 @@ fn table(frame: &mut Frame<'_>, area: Rect, view: &View) {
     frame.render_widget(Line::styled(text, STRONG), sum);
 }
 
-/// The title of the column by which rows are sorted: an arrow stands in its free space.
+/// Marks the title of the column by which rows are sorted: an arrow replaces its free space.
 fn marked(text: &str, sort: Sort) -> String {
     let arrow = if sort.is_reversed { '▴' } else { '▾' };
     match sort.column.is_text() {

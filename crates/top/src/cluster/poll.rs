@@ -1,4 +1,4 @@
-//! What the node that is called says of its cluster. Fields that a node of another version leaves out are 0.
+//! The replies of the called node about its cluster. Fields that a node of another version leaves out are 0.
 
 use admin::{Admin, AdminError};
 use serde::Deserialize;
@@ -6,40 +6,40 @@ use serde::Deserialize;
 /// One poll.
 #[derive(Clone, Debug, Default)]
 pub struct Poll {
-    /// Which nodes are there.
+    /// The nodes of the cluster.
     pub cluster: Cluster,
-    /// The numbers of those that have replied.
+    /// The numbers of the nodes that have replied.
     pub figures: Vec<Figures>,
 }
 
-/// The cluster as the node that is called sees it: `/api/cluster`.
+/// The cluster as the called node sees it: `/api/cluster`.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Cluster {
     /// Its name.
     #[serde(rename = "cluster", default)]
     pub name: String,
-    /// The node that is called.
+    /// The called node.
     pub node: KnownNode,
     /// The others.
     #[serde(default)]
     pub nodes: Vec<KnownNode>,
 }
 
-/// A node, as another one knows it.
+/// A node, as another node knows it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct KnownNode {
     /// Its id, which is new at each start.
     pub id: String,
-    /// What its operator calls it.
+    /// Its operator's name for it.
     pub name: String,
     /// The version of its program.
     pub version: String,
-    /// Connections that it had at its last packet.
+    /// Connections at its last packet.
     pub connections: f64,
-    /// It ends soon.
+    /// The node ends soon.
     pub draining: bool,
-    /// `up`, `silent` or `left`; empty for the node that is called.
+    /// `up`, `silent` or `left`; empty for the called node.
     pub state: String,
     /// Seconds since its last packet.
     pub silent_seconds: f64,
@@ -55,17 +55,17 @@ pub struct Figures {
     pub uptime_seconds: f64,
     /// Connections that are open.
     pub connections: f64,
-    /// Messages that its shards took in since the start.
+    /// Messages that its shards received since the start.
     pub messages_in: f64,
-    /// Messages that it handed to connections since the start.
+    /// Messages that it passed to connections since the start.
     pub messages_delivered: f64,
-    /// Messages that were published at it since the start.
+    /// Messages published at it since the start.
     pub published: f64,
-    /// Resident memory.
+    /// Resident memory, in bytes.
     pub rss_bytes: f64,
-    /// Whether its connection to NATS is there.
+    /// True while it is connected to NATS.
     pub connected: bool,
-    /// Bytes that wait to be sent to NATS.
+    /// Bytes in its queue to NATS.
     pub queue_bytes: f64,
 }
 

@@ -16,7 +16,7 @@ use crate::{AGENT, now_ms};
 /// The time between the two polls of one sample.
 const SAMPLE: Duration = Duration::from_secs(1);
 
-/// How often a wait notices that the user has enough.
+/// Time between two checks for `stop` during a wait.
 const TURN: Duration = Duration::from_millis(100);
 
 /// A line of JSON.
@@ -42,8 +42,8 @@ pub fn print_once(target: &Target, sort: Sort, out: &mut dyn Write) -> Result<()
     Ok(())
 }
 
-/// Prints the nodes as one JSON object per line: one if `once`, else one at each poll until `stop` is set or the output
-/// is closed. It waits for a node that goes away in between.
+/// Prints the nodes as one JSON object per line: one if `once`, otherwise one at each poll until `stop` is set or the
+/// output is closed. It waits for a node that goes away in between.
 ///
 /// # Errors
 /// If the first poll fails, or the node rejects the key later.
@@ -80,7 +80,7 @@ pub fn print_json(
     Ok(())
 }
 
-/// Waits, or until `stop` is set.
+/// Waits for this time, or until `stop` is set.
 fn wait(time: Duration, stop: &AtomicBool) {
     let until = Instant::now() + time;
     while Instant::now() < until && !stop.load(Ordering::Relaxed) {
@@ -94,7 +94,7 @@ fn json(table: &Table, sort: Sort, at: u64) -> String {
     serde_json::to_string(&line).unwrap_or_default() + "\n"
 }
 
-/// The table with a line for each node, and one for all.
+/// Formats the table with a line for each node, and one for all.
 fn text(name: &str, table: &Table, sort: Sort) -> String {
     let rows = table.sorted(sort);
     let mut lines = vec![Column::ALL.map(|column| column.title().to_owned())];

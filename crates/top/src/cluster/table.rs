@@ -8,32 +8,32 @@ use serde::Serialize;
 use super::poll::{Cluster, Figures, KnownNode, Poll};
 use crate::format::{NONE, bytes, compact, duration, grouped, plain};
 
-/// How it stands with a node.
+/// The state of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeState {
-    /// It is there.
+    /// The node replies.
     Up,
-    /// It is there, and ends soon.
+    /// The node replies, and ends soon.
     Draining,
-    /// It is there, and has not replied in time.
+    /// The node sends packets, and has not replied in time.
     NoReply,
-    /// It has no connection to NATS.
+    /// The node has no connection to NATS.
     NoNats,
-    /// It sends nothing.
+    /// The node sends nothing.
     Silent,
-    /// It has said that it leaves.
+    /// The node has announced that it leaves.
     Left,
 }
 
 /// Messages a second, between two polls.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rates {
-    /// Those that its shards took in.
+    /// Messages that its shards received.
     pub messages_in: f64,
-    /// Those that it handed to connections.
+    /// Messages that it passed to connections.
     pub delivered: f64,
-    /// Those that were published at it.
+    /// Messages published at it.
     pub published: f64,
 }
 
@@ -42,25 +42,25 @@ pub struct Rates {
 pub struct Row {
     /// Its id.
     pub id: String,
-    /// What its operator calls it.
+    /// Its operator's name for it.
     pub name: String,
     /// The version of its program.
     pub version: String,
-    /// How it stands with it.
+    /// Its state.
     pub state: NodeState,
-    /// Whether it is the node that is called.
+    /// True for the called node.
     pub is_called: bool,
-    /// Seconds since its last packet reached the node that is called.
+    /// Seconds since its last packet reached the called node.
     pub silent_seconds: f64,
-    /// Connections that it has, or had at its last packet.
+    /// Its connections now, or at its last packet.
     pub connections: f64,
-    /// Bytes that wait to be sent to NATS; `None` where it has not replied, as below.
+    /// Bytes in its queue to NATS; `None` without a reply, as for the fields below.
     pub queue_bytes: Option<f64>,
-    /// Resident memory.
+    /// Resident memory, in bytes.
     pub rss_bytes: Option<f64>,
     /// Seconds since it started.
     pub uptime_seconds: Option<f64>,
-    /// `None` before its second reply.
+    /// Rates; `None` before its second reply.
     pub per_second: Option<Rates>,
 }
 
@@ -70,19 +70,19 @@ pub enum Column {
     /// The node's name, or its id.
     #[default]
     Node,
-    /// How it stands with it.
+    /// The node's state.
     State,
     /// The version of its program.
     Version,
     /// Connections.
     Connections,
-    /// Messages that its shards took in.
+    /// Messages that its shards received.
     In,
-    /// Messages that it handed to connections.
+    /// Messages that it passed to connections.
     Out,
-    /// Messages that were published at it.
+    /// Messages published at it.
     Published,
-    /// Bytes that wait to be sent to NATS.
+    /// Bytes in its queue to NATS.
     Backlog,
     /// Resident memory.
     Memory,
@@ -93,9 +93,9 @@ pub enum Column {
 /// The order of the rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sort {
-    /// By which column: texts in their order, of numbers the largest first.
+    /// The column: texts in their order, the largest numbers first.
     pub column: Column,
-    /// The other way round.
+    /// Reverses the order.
     pub is_reversed: bool,
 }
 
@@ -124,7 +124,7 @@ impl Column {
         Column::Uptime,
     ];
 
-    /// Their names, by which the rows can be sorted.
+    /// The names of the columns, for flags that choose one.
     pub const NAMES: [&str; 10] = [
         "node",
         "state",
@@ -138,13 +138,13 @@ impl Column {
         "uptime",
     ];
 
-    /// The column with this name.
+    /// Returns the column with this name.
     pub fn by_name(name: &str) -> Option<Self> {
         let at = Column::NAMES.iter().position(|known| *known == name)?;
         Column::ALL.get(at).copied()
     }
 
-    /// Its heading.
+    /// Returns its heading.
     pub fn title(self) -> &'static str {
         match self {
             Column::Node => "Node",
@@ -160,12 +160,12 @@ impl Column {
         }
     }
 
-    /// Whether it holds texts, which stand at its left side.
+    /// Returns true if it has texts, which are aligned left.
     pub fn is_text(self) -> bool {
         matches!(self, Column::Node | Column::State | Column::Version)
     }
 
-    /// Its number in a row; `None` for a text, and for what is not known.
+    /// Returns its number in a row; `None` for a text, and for an unknown number.
     fn number(self, row: &Row) -> Option<f64> {
         match self {
             Column::Node | Column::State | Column::Version => None,
@@ -179,7 +179,7 @@ impl Column {
         }
     }
 
-    /// What it shows of a row.
+    /// Returns its cell in a row.
     pub fn cell(self, row: &Row) -> String {
         match self {
             Column::Node => format!("{}{}", row.label(), if row.is_called { " *" } else { "" }),
@@ -198,7 +198,7 @@ impl Column {
         }
     }
 
-    /// What it shows below the rows: sums where they say something.
+    /// Returns its cell below the rows: a sum if that has a meaning.
     pub fn sum(self, rows: &[&Row]) -> String {
         match self {
             Column::Node => format!("all {}", rows.len()),
@@ -256,12 +256,12 @@ impl Row {
         }
     }
 
-    /// What people call the node.
+    /// Returns the node's name, or its id without one.
     pub fn label(&self) -> String {
         plain(if self.name.is_empty() { &self.id } else { &self.name })
     }
 
-    /// Whether the node serves all that others publish.
+    /// Returns true if the node delivers all messages that others publish.
     pub fn is_well(&self) -> bool {
         matches!(self.state, NodeState::Up | NodeState::Draining)
     }
@@ -280,7 +280,7 @@ impl Row {
 }
 
 impl Rates {
-    /// The rates between two replies of a node; `None` where no time lies between them.
+    /// Returns the rates between two replies of a node; `None` if no time lies between them.
     fn between(last: &Figures, now: &Figures) -> Option<Self> {
         let seconds = now.uptime_seconds - last.uptime_seconds;
         let rate = |last: f64, now: f64| ((now - last) / seconds).max(0.0);
@@ -304,12 +304,13 @@ impl Table {
         let called = std::iter::once(row(&node, true));
         let rows = called.chain(nodes.iter().map(|node| row(node, false))).collect();
         (self.cluster, self.rows) = (name, rows);
-        // A node that has not replied once has rates over a longer time when it does.
+        // A node that missed replies has rates over a longer time at its next one.
         self.figures.extend(figures);
         self.figures.retain(|id, _| self.rows.iter().any(|row| row.id == *id));
     }
 
-    /// The rows in an order. What is not known of a column comes last, and equal ones by their names.
+    /// Returns the rows in an order. Rows without a value in the column come last, and equal ones are in the order of
+    /// their names.
     pub fn sorted(&self, Sort { column, is_reversed }: Sort) -> Vec<&Row> {
         let is_unknown = |row: &Row| !column.is_text() && column.number(row).is_none();
         let mut rows: Vec<&Row> = self.rows.iter().collect();
@@ -322,7 +323,7 @@ impl Table {
         rows
     }
 
-    /// How many nodes there are in each state: "3 nodes: 2 up · 1 silent".
+    /// Returns the number of nodes in each state: "3 nodes: 2 up · 1 silent".
     pub fn summary(&self) -> String {
         let mut counts = BTreeMap::<NodeState, usize>::new();
         for row in &self.rows {
@@ -347,7 +348,7 @@ impl Table {
 pub(super) mod tests {
     use super::*;
 
-    /// A cluster of three: b is called, a replies, and c does not.
+    /// A cluster of three: b is the called node, a replies, and c does not.
     pub fn poll(seconds: f64) -> Poll {
         let node = |id: &str, name: &str, state: &str| KnownNode {
             id: id.into(),
@@ -374,7 +375,7 @@ pub(super) mod tests {
         Poll { cluster, figures: vec![figures("22222222", 2.0), figures("11111111", 1.0)] }
     }
 
-    /// The table after two polls, which lie two seconds apart.
+    /// Returns the table after two polls, two seconds apart.
     pub fn table() -> Table {
         let mut table = Table::default();
         table.apply(poll(0.0));
@@ -397,7 +398,7 @@ pub(super) mod tests {
         let a = Rates { messages_in: 10.0, delivered: 20_000.0, published: 5.0 };
         let b = Rates { messages_in: 20.0, delivered: 40_000.0, published: 10.0 };
         assert_eq!(rates(&table), [Some(b), Some(a), None]);
-        // One that misses a poll goes on where it was.
+        // A node that misses a poll goes on from its last reply.
         let mut late = poll(4.0);
         late.figures.pop();
         table.apply(late);

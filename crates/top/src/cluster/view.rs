@@ -1,4 +1,4 @@
-//! What the user sees of the table, and the keys. It uses no clock, terminal or socket.
+//! The user's view of the table, and the keys. It uses no clock, terminal or socket.
 
 use admin::AdminError;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -13,17 +13,17 @@ const PAGE: isize = 10;
 /// The state of the screen.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// The name of the node that is called.
+    /// The name of the called node.
     pub name: String,
     /// The order of the rows.
     pub sort: Sort,
     /// How many rows the user has scrolled down.
     pub scroll: usize,
-    /// Whether the help is shown.
+    /// True while the help is shown.
     pub help: bool,
     /// Set while the node can't be reached.
     pub away: Option<Away>,
-    /// When the table was polled last, in milliseconds since 1970; 0 before the first poll.
+    /// The time of the last poll, in milliseconds since 1970; 0 before the first poll.
     pub polled_ms: u64,
     table: Table,
     /// The table at the time when the user paused the screen.
@@ -31,17 +31,17 @@ pub struct View {
 }
 
 impl View {
-    /// The view of a node without any data.
+    /// Returns the view of a node without any data.
     pub fn new(name: &str, sort: Sort) -> Self {
         View { name: name.to_owned(), sort, ..View::default() }
     }
 
-    /// The table to show.
+    /// Returns the table to show.
     pub fn table(&self) -> &Table {
         self.paused.as_ref().unwrap_or(&self.table)
     }
 
-    /// Whether the screen is paused.
+    /// Returns true while the screen is paused.
     pub fn is_paused(&self) -> bool {
         self.paused.is_some()
     }
@@ -67,7 +67,7 @@ impl View {
         Ok(())
     }
 
-    /// Handles a key. True where the user quits.
+    /// Handles a key. Returns true if the user quits.
     pub fn key(&mut self, key: KeyEvent) -> bool {
         if key.kind == KeyEventKind::Release {
             return false;
@@ -100,7 +100,7 @@ impl View {
         false
     }
 
-    /// Sorts by the next column, or by one before.
+    /// Sorts by the column `by` places further.
     fn turn(&mut self, by: isize) {
         let at = Column::ALL.iter().position(|column| *column == self.sort.column).unwrap_or(0);
         let to = (at as isize + by).rem_euclid(Column::ALL.len() as isize);

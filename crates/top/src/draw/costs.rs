@@ -1,4 +1,4 @@
-//! Who costs the node most: topics by deliveries and by bytes, and the connections that read most slowly.
+//! The highest costs of the node: topics by deliveries and by bytes, and the connections that read most slowly.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -15,7 +15,7 @@ const SIDE_BY_SIDE: u16 = 70;
 
 /// Draws the costliest topics, and below them the slowest connections.
 pub fn costs(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
-    // Topics have at least half of the space, and what few slow connections leave.
+    // Topics have at least half of the space, and the space that few slow connections leave.
     let slow = data.tops.as_ref().and_then(|tops| tops.as_ref().ok()?.slowest.as_ref());
     let rows = slow.map_or(0, |slow| slow.connections.len()).max(1) as u16;
     let below = (rows + 3).min(area.height / 2);

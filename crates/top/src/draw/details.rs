@@ -15,7 +15,7 @@ use model::name::BROADCAST;
 /// Lines that are reserved for messages, unless a third of all is more.
 const MESSAGES_HEIGHT: u16 = 8;
 
-/// Draws the details as far as they are known.
+/// Draws the details that are known.
 pub fn details(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
     let Some((subject, found)) = &data.details else { return };
     let area = Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area };
@@ -124,7 +124,7 @@ fn message_line(message: &Published, width: usize) -> Line<'static> {
     let event =
         format!("{} {}  ", clock_utc(message.published_at), cut(&plain(&message.event), 16));
     let room = width.saturating_sub(Span::raw(&event).width());
-    // Cut first, so that a long message does not cost a look at each of its characters.
+    // The cut comes first, so that a long message does not cost a check of each of its characters.
     let data: String = message.data.get().chars().take(room).collect();
     let is_whole = data.len() == message.data.get().len();
     let data = plain(&data) + if is_whole { "" } else { "…" };

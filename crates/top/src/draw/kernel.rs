@@ -14,7 +14,7 @@ use crate::text::{ago, no_findings};
 
 /// Columns of a name.
 const NAME: usize = 21;
-/// The kernel reports a limit of this size or more where there is none.
+/// The kernel reports a limit of this size or more if it has none.
 const NO_LIMIT: u64 = 1 << 60;
 
 /// Draws the line of the other views: the gravest finding.
@@ -62,7 +62,7 @@ pub fn kernel(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
     frame.render_widget(text, inner);
 }
 
-/// Names and values of what the kernel reports. Counters are since the boot.
+/// Returns names and values of the kernel's stats. Counters are since the boot.
 fn stats(stats: &KernelStats) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     let mut add = |name, value: Option<String>| rows.extend(value.map(|value| (name, value)));

@@ -52,7 +52,7 @@ pub fn titled(frame: &mut Frame<'_>, area: Rect, title: Line<'_>) -> Rect {
     rest
 }
 
-/// Draws the connections by transport with their share, and their last minutes where there is space.
+/// Draws the connections by transport with their share, and their last minutes if the area has space.
 pub fn transports(frame: &mut Frame<'_>, area: Rect, sample: &Sample, ring: Option<&Ring>) {
     let width = usize::from(area.width.saturating_sub(2));
     // A bar that would be too short leaves its space to the names.
@@ -102,7 +102,7 @@ fn closed(frame: &mut Frame<'_>, area: Rect, sample: &Sample, ring: &Ring) {
     frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), foot);
 }
 
-/// How many shards there are, and with how many connections.
+/// Returns the number of shards, with the fewest and the most connections.
 pub fn shards_title(shards: &[f64]) -> String {
     match shards.len() {
         0 => "Shards".to_owned(),
@@ -143,9 +143,9 @@ pub fn shards(frame: &mut Frame<'_>, area: Rect, shards: &[f64], scroll: usize) 
     }
 }
 
-/// Draws the lists of topics, and who does most.
+/// Draws the lists of topics, and the noisiest users, addresses and keys.
 pub fn topics(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
-    // Where there is no room for three, the topics come first.
+    // Without space for three lists, the topics come first.
     let count = if area.width >= 3 * WIDTH_MIN { 3 } else { 2 };
     let parts = vec![Constraint::Ratio(1, count); count as usize];
     let layout = match area.width >= 2 * WIDTH_MIN {

@@ -123,7 +123,7 @@ fn header(frame: &mut Frame<'_>, area: Rect, state: &State, now_ms: u64) {
     header_line(frame, area, &text, (status, style));
 }
 
-/// The line at the top: a text, as far as it fits, and the status at its right.
+/// Draws the top line: a text, cut to fit, and the status at its right.
 pub(crate) fn header_line(
     frame: &mut Frame<'_>,
     area: Rect,
@@ -190,7 +190,7 @@ fn footer(frame: &mut Frame<'_>, area: Rect, state: &State, now_ms: u64) {
     frame.render_widget(line, area);
 }
 
-/// An upgrade, in the place of most keys.
+/// Returns the line for an upgrade, which replaces most keys.
 fn upgrade_line(upgrade: &Upgrade) -> String {
     let text = plain(&upgrade.text);
     match upgrade.result.as_deref() {
@@ -217,7 +217,7 @@ fn overview(frame: &mut Frame<'_>, area: Rect, state: &State) {
     }
 }
 
-/// Draws a box with keys and words, and what each means.
+/// Draws a box with keys and words, and the meaning of each.
 pub(crate) fn help_box(frame: &mut Frame<'_>, area: Rect, help: &[(&'static str, &'static str)]) {
     let width = area.width.min(72);
     let height = area.height.min(help.len() as u16 + 2);

@@ -1,4 +1,4 @@
-//! The table of shards: where the time of each goes, and what waits for it.
+//! The table of shards: how each spends its time, and its queues.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -35,7 +35,7 @@ pub fn shards(frame: &mut Frame<'_>, area: Rect, state: &State) {
     }
 }
 
-/// The heads of the columns; the one that the shards are sorted by is reversed.
+/// Returns the heads of the columns; the one by which the shards are sorted is reversed.
 fn head(width: usize, sort: Sort) -> Line<'static> {
     let head = |column: Column| {
         let (name, width) = column.head();

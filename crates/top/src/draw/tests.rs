@@ -87,7 +87,7 @@ fn inspect(state: &mut State, name: &str) {
     press(state, &[KeyCode::Enter]);
 }
 
-/// The picture as lines of text, at a moment 1 s after the newest sample.
+/// Returns the picture as lines of text, at a moment 1 s after the newest sample.
 fn picture(state: &State, (width, height): (u16, u16)) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
     terminal.draw(|frame| draw(frame, state, sample().at + 1_000)).expect("drawn");
@@ -332,7 +332,7 @@ fn the_noisiest_are_named_beside_the_topics() {
     }
 }
 
-/// The recorded state with these findings about the kernel.
+/// Returns the recorded state with these findings about the kernel.
 fn with_findings(findings: &[(&str, Option<u64>)]) -> State {
     let mut state = recorded();
     let finding = |(what, seconds_ago): &(&str, Option<u64>)| Finding {

@@ -12,8 +12,7 @@ use crate::state::Data;
 
 /// The number of tiles.
 pub const COUNT: usize = TILES.len();
-/// The lines of a tile with a legible sparkline: name, number, note, two lines of sparkline, and an
-/// empty one.
+/// The lines of a tile with a legible sparkline: name, number, note, two lines of sparkline, and an empty one.
 pub const HEIGHT_GOOD: u16 = 6;
 /// The lines of a tile above which lists make better use of the space.
 pub const HEIGHT_MAX: u16 = 8;
@@ -144,7 +143,7 @@ fn disconnects(sample: &Sample, _: &Node, _: &Ring) -> Content {
     Content::new(rate(sample.figures.closed), reasons(sample).unwrap_or_else(|| "none".into()))
 }
 
-/// Returns why connections were closed, the most frequent reason first; `None` when there were none.
+/// Returns the reasons for closed connections, the most frequent first; `None` if none was closed.
 pub fn reasons(sample: &Sample) -> Option<String> {
     let mut reasons: Vec<_> = sample.closed_by.iter().filter(|(_, rate)| **rate > 0.0).collect();
     reasons.sort_by(|a, b| b.1.total_cmp(a.1));
@@ -163,7 +162,7 @@ fn cpu(sample: &Sample, node: &Node, _: &Ring) -> Content {
 }
 
 fn slow(sample: &Sample, _: &Node, ring: &Ring) -> Content {
-    // Samples are a second apart, so their rates add up to a count.
+    // Samples are a second apart, so the sum of their rates is a count.
     let sum: f64 = ring.iter().map(|sample| sample.figures.slow).sum();
     let note = format!("{} in 15 min", compact(sum.round()));
     Content::new(rate(sample.figures.slow), note).alarm(sample.figures.slow > 0.0)
@@ -175,7 +174,7 @@ pub fn columns(width: u16) -> u16 {
     [6, 4, 3, 2].into_iter().find(fits).unwrap_or(1)
 }
 
-/// Draws the tiles in so many columns, and leaves out those that don't fit.
+/// Draws the tiles in this many columns, and leaves out those that don't fit.
 pub fn tiles(frame: &mut Frame<'_>, area: Rect, data: &Data, columns: u16) {
     let Some(newest) = data.ring.newest() else { return };
     let unknown = Node::default();

@@ -26,8 +26,8 @@ pub(crate) fn all(host: &Host, want: &Want) -> Vec<Finding> {
     findings
 }
 
-/// Returns the limit on open files for the server. With it two shards per core are enough, or one
-/// table holds all connections where all shards share it.
+/// Returns the limit on open files for the server. With it two shards per core are enough, or one table if all shards
+/// share it.
 pub(crate) fn nofile_wanted(host: &Host, want: &Want) -> u64 {
     let tables = match host.private_tables {
         Some(false) => 1,

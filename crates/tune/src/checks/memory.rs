@@ -80,7 +80,7 @@ fn cgroup(host: &Host, want: &Want) -> Option<Finding> {
 fn tcp_mem(host: &Host, want: &Want) -> Finding {
     let name = "net.ipv4.tcp_mem";
     let Some([_, _, most]) = host.triple(name) else { return Finding::hidden(host, name) };
-    // Unread data must not get more than 60 % of the memory, however many connections are wanted.
+    // Unread data must not get more than 60 % of the memory, for any number of connections.
     let cap = host.memory_total_bytes.map_or(u64::MAX, |total| total / 10 * 6 / PAGE);
     let pages = want.connections.saturating_mul(want.ends());
     let (all, needed) = (pages.min(cap), pages.div_ceil(cost::IN_FLIGHT_SHARE).min(cap));

@@ -125,9 +125,9 @@ fn syn_backlog(host: &Host) -> Option<Finding> {
     Some(Finding::new(Advise, name, count(now), meaning).set(host, 4_096))
 }
 
-/// One of so many connections on loopback may have a packet in the queue at the same moment, because
-/// their timers expire together. Measured: with two million connections and a heartbeat every two
-/// minutes, keep-alive probes overflowed a queue of 1,000 until the kernel gave connections up.
+/// One in this many connections on loopback may have a packet in the queue at the same moment, because their timers
+/// expire together. Measured: with two million connections and a heartbeat every two minutes, keep-alive probes
+/// overflowed a queue of 1,000 until the kernel gave connections up.
 const LOOPBACK_SHARE: u64 = 8;
 
 fn netdev_backlog(host: &Host, want: &Want) -> Option<Finding> {
@@ -148,9 +148,9 @@ fn netdev_backlog(host: &Host, want: &Want) -> Option<Finding> {
     Some(Finding::new(Good, name, fact, meaning))
 }
 
-/// The largest sensible default. Idle connections use no buffer, but each may fill so much.
+/// The largest sensible default, in bytes. Idle connections use no buffer, but each may fill this much.
 const BUFFER_DEFAULT_MAX: u64 = 1 << 20;
-/// The largest sensible minimum, which each socket gets even when memory is short.
+/// The largest sensible minimum, in bytes, which each socket gets even when memory is short.
 const BUFFER_MIN_MAX: u64 = 64 << 10;
 
 fn sizes([min, default, max]: [u64; 3]) -> String {

@@ -1,4 +1,4 @@
-//! Measures the disk itself: appends messages to a bare file, each on disk before the next.
+//! Measures the disk itself: appends messages to a bare file, and syncs each before the next.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! The publishers. One thread and one poller serve all of them, so that they take little processor
-//! time from the server.
+//! The publishers. One thread and one poller serve all of them, so that they take little processor time from the
+//! server.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -14,9 +14,9 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
-/// The limit on the bytes of an answer. The results of a batch of a thousand messages fit.
+/// The limit on the bytes of a response. The results of a batch of a thousand messages fit.
 const INPUT_BYTES_MAX: usize = 256 * 1024;
-/// How long all publishers may be without an answer.
+/// How long all publishers may be without a response.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// How long one wait for events may take.
 const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -38,7 +38,7 @@ pub(crate) trait Publisher {
 pub(crate) struct ReadOutcome {
     /// Its bytes; 0 if it is incomplete.
     pub(crate) bytes: usize,
-    /// A reply that must be sent at once.
+    /// A reply that the publisher must send at once.
     pub(crate) reply: &'static [u8],
     /// The results of published messages.
     pub(crate) answer: Option<Answer>,
@@ -64,7 +64,7 @@ pub(crate) struct Usage {
     pub(crate) written_bytes: u64,
 }
 
-/// How long publishers work.
+/// The times of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span {
     /// The time before the measurement.
@@ -78,17 +78,17 @@ pub(crate) struct Span {
 pub(crate) struct Measured {
     /// The actual measured time.
     pub(crate) time: Duration,
-    /// Messages stored in it.
+    /// Messages stored in the measured time.
     pub(crate) published: u64,
-    /// Messages rejected in it.
+    /// Messages rejected in the measured time.
     pub(crate) refused: u64,
     /// Messages stored in the whole run, warm-up included.
     pub(crate) total: u64,
-    /// The time from a request made in it to its answer, in nanoseconds.
+    /// Times from a request made in the measured time to its response, in nanoseconds.
     pub(crate) latency: Histogram<u64>,
-    /// The resources that the server used in it.
+    /// The resources that the server used in the measured time.
     pub(crate) server: Usage,
-    /// CPU time of the publishers in it.
+    /// CPU time of the publishers in the measured time.
     pub(crate) client_cpu: Duration,
 }
 
@@ -105,7 +105,7 @@ impl Measured {
 struct Connection {
     stream: TcpStream,
     publisher: Box<dyn Publisher>,
-    /// Bytes that the socket's buffer could not take.
+    /// Bytes for which the socket's buffer had no capacity.
     unsent: Vec<u8>,
     input: Box<[u8]>,
     input_bytes: usize,
@@ -168,7 +168,7 @@ impl Connection {
     }
 }
 
-/// Sends bytes, after those that are still unsent.
+/// Sends bytes, after the bytes that are still unsent.
 fn send(stream: &mut TcpStream, unsent: &mut Vec<u8>, mut bytes: &[u8]) -> Result<()> {
     while unsent.is_empty() && !bytes.is_empty() {
         match stream.write(bytes) {
@@ -184,7 +184,7 @@ fn send(stream: &mut TcpStream, unsent: &mut Vec<u8>, mut bytes: &[u8]) -> Resul
 
 /// The counts while publishers work.
 struct Count {
-    /// When the measured time begins, and when publishers stop. Both are set when it begins.
+    /// When the measured time begins, and when publishers stop. Both are set at the begin of the measured time.
     begin_ns: u64,
     end_ns: u64,
     counting: bool,
@@ -197,7 +197,7 @@ struct Count {
 }
 
 impl Count {
-    /// Counts an answer. Returns whether its publisher shall send another request.
+    /// Counts a response. Returns true if its publisher must send another request.
     fn answered(&mut self, answer: Answer, requested_ns: u64) -> bool {
         let now = now_ns();
         self.last_answer_ns = now;
@@ -209,7 +209,7 @@ impl Count {
         if !answer.last {
             return false;
         }
-        // Answers after the measured time count as well, since they are the slow ones.
+        // Responses after the measured time count as well, since they are the slow ones.
         if requested_ns >= self.begin_ns {
             self.latency.saturating_record(now - requested_ns);
         }
@@ -219,9 +219,9 @@ impl Count {
     }
 }
 
-/// Runs all publishers for the span, and waits for the last answers. Each publisher sends a request
-/// as soon as the one before is answered. The measured time is longer than in the span if a server
-/// gives no answer in it.
+/// Runs all publishers for the span, and waits for the last responses. Each publisher sends a request as soon as it
+/// has the response to the one before. The measured time is longer than in the span if a server sends no response in
+/// it.
 ///
 /// # Errors
 /// If a server closes a connection, is silent for 60 seconds, or sends something unexpected.
@@ -262,7 +262,7 @@ pub(crate) fn run(
             connections[index]
                 .process_event(|answer, requested_ns| count.answered(answer, requested_ns))?;
         }
-        // This comes after the events, since there may be none once the publishers have stopped.
+        // This comes after the events, since no more may come once the publishers have stopped.
         let now = now_ns();
         if before.is_none() && now >= warm_ns {
             before = Some((now, usage()?, cpu()?));
@@ -270,7 +270,7 @@ pub(crate) fn run(
             count.begin_ns = now;
             count.end_ns = now + span.measured.as_nanos() as u64;
         }
-        // A rate needs an answer. If none arrives in time, the first one ends the measured time.
+        // A rate needs a response. If none arrives in time, the first one ends the measured time.
         if after.is_none() && now >= count.end_ns && count.published > 0 {
             after = Some((now, usage()?, cpu()?));
             count.counting = false;
@@ -364,7 +364,7 @@ mod tests {
         let answers: u64 = servers.into_iter().map(|server| server.join().expect("joined")).sum();
         assert_eq!(measured.total, answers);
         assert!(measured.published > 0 && measured.published < measured.total);
-        // Each of the three may have one on its way at either end.
+        // Each of the three publishers may have a request under way at either end.
         assert!(measured.latency.len().abs_diff(measured.published) <= 3);
         assert!(measured.time >= span.measured);
     }

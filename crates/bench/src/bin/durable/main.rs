@@ -1,9 +1,9 @@
 //! Durable publishes per second: compares Throng with a store to NATS JetStream with file storage and
 //! to a bare file, on one machine in one run.
 //!
-//! Publishers are persistent connections. Each waits for the answer to its request before it sends the
-//! next. Each cell has a server of its own, started on an empty folder. The cells to compare run one
-//! after the other in each round.
+//! Publishers are persistent connections. Each waits for the response to its request before it sends the next. Each
+//! cell has a server of its own, started on an empty folder. The cells to compare run one after the other in each
+//! round.
 //!
 //! `bench/durable` builds what this needs and runs it.
 
@@ -29,9 +29,9 @@ use server::{Nats, Setting};
 
 /// Bytes of one message.
 const PAYLOAD_BYTES: usize = 128;
-/// The limit on messages under way at a time that a server syncs one by one.
+/// The limit on messages under way at a time for a server that syncs them one by one.
 const IN_FLIGHT_MAX: usize = 1_000;
-/// The payload of all messages. It holds letters only, so that it is the same in JSON.
+/// The payload of all messages. It contains letters only, so that it is the same in JSON.
 const PAYLOAD: &str = {
     const BYTES: &[u8; PAYLOAD_BYTES] = &[b'x'; PAYLOAD_BYTES];
     match std::str::from_utf8(BYTES) {
@@ -85,19 +85,19 @@ struct Args {
     memory_only: bool,
 }
 
-/// How many messages are published at once.
+/// How many messages a publisher sends at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// One message, then its answer.
+    /// One message, then its response.
     One,
-    /// So many messages, then their answers.
+    /// This many messages, then their responses.
     Pipelined(u16),
-    /// So many messages in one request with one answer and one write to disk.
+    /// This many messages in one request with one response and one write to disk.
     Batch(u16),
 }
 
 impl Mode {
-    /// Messages of one request.
+    /// Returns the messages of one request.
     fn messages(self) -> u16 {
         match self {
             Self::One => 1,
@@ -171,7 +171,7 @@ fn cells(args: &Args, nats: Option<&Nats>) -> Vec<Cell> {
             let mut cell = |setting| {
                 cells.push(Cell { setting, mode, publishers, rounds: Vec::new() });
             };
-            // An HTTP server answers in order, one request after the other.
+            // An HTTP server responds in order, one request after the other.
             if let (Some(throng), false) = (&args.throng, matches!(mode, Mode::Pipelined(_))) {
                 if !args.memory_only {
                     cell(Setting::Throng { binary: throng.clone(), store: true });

@@ -28,9 +28,9 @@ const NUMBER_DIGITS: usize = 10;
 enum Frame<'a> {
     /// A message to the only subscription.
     Message(&'a [u8]),
-    /// A ping, which the client must answer.
+    /// A ping, which needs a pong.
     Ping,
-    /// The answer to a ping.
+    /// The reply to a ping.
     Pong,
     /// `+OK` or `INFO`, which the client ignores.
     Other,
@@ -71,7 +71,7 @@ pub(crate) struct Nats {
     numbers_at: Vec<usize>,
     number: u64,
     mode: Mode,
-    /// The acknowledgements of a request, and how many of them have arrived.
+    /// The acknowledgements that a request needs, and how many of them have arrived.
     acks: u16,
     acks_have: u16,
     inbox: String,
@@ -143,9 +143,8 @@ fn publishes(inbox: &str, messages: u16) -> Vec<u8> {
     publish.repeat(usize::from(messages)).into_bytes()
 }
 
-/// Returns an atomic batch (NATS 2.12). All messages have the batch's name, and only the last one
-/// requests an answer. The name must be new for each batch, so this also returns the positions of its
-/// number.
+/// Returns an atomic batch (NATS 2.12). All messages have the batch's name, and only the last one requests a reply.
+/// The name must be new for each batch, so this also returns the positions of its number.
 fn batch(inbox: &str, index: usize, messages: u16) -> (Vec<u8>, Vec<usize>) {
     let mut request = String::new();
     let mut numbers_at = Vec::new();
@@ -176,8 +175,8 @@ fn connect(address: SocketAddrV4, inbox: &str) -> Result<TcpStream> {
         "lang": "rust", "version": "0", "name": "bench", "protocol": 1,
     });
     stream.write_all(format!("CONNECT {hello}\r\nSUB {inbox} 1\r\nPING\r\n").as_bytes())?;
-    // INFO comes first, then the answer to the ping, and newer servers send INFO again. This reads up
-    // to the end of a frame, so that it loses no part of the next one.
+    // INFO comes first, then the pong, and newer servers send INFO again. This reads up to the end of a frame, so
+    // that it loses no part of the next one.
     let (mut input, mut greeted) = (Vec::new(), false);
     while !greeted || !input.is_empty() {
         read_some(&mut stream, &mut input).context("greeting NATS")?;
@@ -189,7 +188,7 @@ fn connect(address: SocketAddrV4, inbox: &str) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends a request to JetStream and returns the answer.
+/// Sends a request to JetStream and returns the response.
 fn call(address: SocketAddrV4, subject: &str, request: &Value) -> Result<Value> {
     const INBOX: &str = "_INBOX.call";
     let mut stream = connect(address, INBOX)?;

@@ -22,7 +22,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// A server and its settings.
 #[derive(Debug, Clone)]
 pub(crate) enum Setting {
-    /// Throng, which answers after the commit, or without a store.
+    /// Throng, which responds after the commit, or without a store.
     Throng {
         /// The executable.
         binary: PathBuf,
@@ -33,7 +33,7 @@ pub(crate) enum Setting {
     Nats {
         /// The executable.
         nats: Nats,
-        /// On disk before it is acknowledged; else every two minutes, which is its default.
+        /// Syncs before each acknowledgement; otherwise every two minutes, which is its default.
         sync_always: bool,
     },
 }
@@ -83,7 +83,7 @@ impl Nats {
 
     fn config(&self, address: SocketAddrV4, data: &Path, sync_always: bool) -> String {
         let sync = if sync_always { "  sync_interval: always\n" } else { "" };
-        // The default of 50 batches at a time is less than the publishers.
+        // The default of 50 batches at a time is too low for the publishers.
         let batches = if self.has_batches() {
             "  limits { batch { max_inflight_per_stream: 1000 } }\n"
         } else {
@@ -108,7 +108,7 @@ pub(crate) fn version(binary: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// `nats-server: v2.10.7` as (2, 10).
+/// Parses `nats-server: v2.10.7` as (2, 10).
 fn version_number(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.rsplit('v').next()?.split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
@@ -153,7 +153,7 @@ impl Server {
             }
         }
         let log = File::create(dir.join("log")).context("the log")?;
-        // The user's configuration in the current folder must not be read.
+        // The server must not read the user's configuration in the current folder.
         command.current_dir(dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut server = Self { process: ServerProcess::start(command)?, address };
         server.wait_ready(setting)?;

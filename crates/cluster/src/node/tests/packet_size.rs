@@ -1,4 +1,4 @@
-//! Two nodes, and a NATS that refuses packets above a limit.
+//! Two nodes, and a NATS that rejects packets above a limit.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "of many outputs a few matter here")]
 
@@ -12,11 +12,11 @@ const LIMIT: usize = 10_000;
 struct Two {
     owner: Node,
     reader: Node,
-    /// What NATS takes.
+    /// The largest packet that NATS takes.
     limit: usize,
     now_us: u64,
     own: Vec<SharedEntry>,
-    /// The owner's entries as the reader has them.
+    /// The reader's copy of the owner's entries.
     read: BTreeMap<u64, usize>,
     got: Vec<usize>,
     gaps: Vec<Option<u64>>,
@@ -39,7 +39,7 @@ fn entry(number: u64, bytes: usize) -> SharedEntry {
 }
 
 impl Two {
-    /// Two nodes that are not connected yet.
+    /// Makes two nodes that are not connected yet.
     fn new() -> Self {
         Two {
             owner: node_of(1),
@@ -55,7 +55,7 @@ impl Two {
         }
     }
 
-    /// The owner learns the limit of NATS at its connect.
+    /// Connects the nodes, and sets the owner's limit of NATS.
     fn connect(&mut self) {
         self.owner.set_packet_bytes_max(self.limit, self.now_us);
         for node in [&mut self.owner, &mut self.reader] {
@@ -63,7 +63,7 @@ impl Two {
         }
     }
 
-    /// Gives each what the other sends, for so many seconds.
+    /// Passes packets between the nodes for `seconds` seconds.
     fn run(&mut self, seconds: u64) {
         for _ in 0..seconds * 10 {
             self.now_us += SECOND_US / 10;
@@ -74,7 +74,7 @@ impl Two {
         }
     }
 
-    /// False when nothing is under way any more.
+    /// Returns false if no packet is in flight any more.
     fn exchange(&mut self) -> bool {
         let to_reader = self.owner.poll_outputs(self.now_us);
         let to_owner = self.reader.poll_outputs(self.now_us);
@@ -97,7 +97,7 @@ impl Two {
         is_busy
     }
 
-    /// A page as the registry makes it: it ends with the entry that makes it too large.
+    /// Makes a page as the registry does: it ends with the entry that makes it too large.
     fn page(&self, from: u64) -> Page {
         let mut page = Page { from, to: None, entries: Vec::new() };
         let mut bytes = 0;
@@ -159,7 +159,7 @@ fn entries_are_read_in_pages_that_nats_takes_and_one_that_it_never_takes_ends_no
     assert_eq!(two.page_requests, 99_usize.div_ceil(LIMIT / (900 + 48)));
     two.run(60);
     assert_eq!(two.page_requests, 10, "it does not read them again");
-    // A NATS that takes more gets what was left out.
+    // A NATS that takes larger packets gets the excluded entries.
     two.limit = 2 * LIMIT;
     two.connect();
     two.run(2);
@@ -174,7 +174,7 @@ fn changes_go_without_an_entry_that_nats_never_takes() {
     let enter = |number, bytes| Change { gone: None, entry: Some(entry(number, bytes)) };
     two.publish_presence((0..20).map(|number| enter(number, 900)).collect());
     two.publish_presence(vec![enter(20, LIMIT), enter(21, 1)]);
-    // A user shows too much, and then less.
+    // A user's payload is too large, and then smaller.
     two.publish_presence(vec![Change { gone: Some(3), entry: Some(entry(22, LIMIT)) }]);
     two.run(1);
     let numbers = |two: &Two| two.read.keys().copied().collect::<Vec<_>>();
@@ -197,7 +197,7 @@ fn a_message_that_nats_never_takes_is_a_gap_after_a_few_requests() {
     }
     two.run(2);
     assert_eq!((&two.got[..], &two.gaps[..]), (&[10, 20][..], &[Some(1)][..]));
-    // The last of all is missed as well.
+    // The last message of all is missed as well.
     two.owner.publish(Stream::EVERYONE, two.now_us, |out| out.resize(LIMIT + 1, 0));
     two.run(60);
     assert_eq!(two.gaps, [Some(1), Some(1)]);
@@ -209,7 +209,7 @@ fn a_message_that_nats_never_takes_is_a_gap_after_a_few_requests() {
 #[test]
 fn a_node_that_learns_the_limit_later_ends_what_it_can_not_send() {
     let mut two = Two::new();
-    // Before the connect it knows of no limit, and publishes all in one packet.
+    // Before the connect the owner knows no limit, and publishes all in one packet.
     let entered = (0..100).map(|number| entry(number, 900));
     two.own = entered.clone().collect();
     two.publish_presence(entered.map(|it| Change { gone: None, entry: Some(it) }).collect());

@@ -8,22 +8,22 @@ use rustix::net::{RecvFlags, recv};
 use super::{DRAW_NS, EventFlags, Worker};
 use crate::crowd::{CloseReason, Stat};
 
-/// How long a connection reads nothing before it is cut in the middle of its input.
+/// The longest pause before a connection is cut in the middle of its input, in milliseconds.
 const PAUSE_BEFORE_CUT_MS_MAX: u32 = 300;
-/// How many bytes of its input such a connection reads at most before the cut.
+/// Bytes of its input that such a connection reads before the cut, at most.
 const PART_BYTES_MAX: u32 = 4_096;
-/// How long a connection that is not cut reads nothing.
+/// The shortest and the longest pause of a connection that is not cut, in milliseconds.
 const PAUSE_MS_MIN: u32 = 200;
 const PAUSE_MS_MAX: u32 = 3_000;
-/// How often the thread draws the connections to cut.
+/// Nanoseconds between two draws of connections to cut.
 const CUT_NS: u64 = DRAW_NS / 10;
 
 /// A pause in which a connection reads nothing.
 #[derive(Debug)]
 pub(super) struct Pause {
     until_ns: u64,
-    /// How it is cut afterwards: the bytes that it reads before, and whether it closes gently
-    /// instead of with a reset.
+    /// The cut afterwards: the bytes that the connection reads before, and whether it closes gently instead of with a
+    /// reset.
     cut: Option<(u32, bool)>,
 }
 

@@ -1,6 +1,6 @@
 //! A wheel that visits each connection once in a heartbeat interval.
 //!
-//! The time alone says which connection is next. So no connection needs a timer, and the heartbeats
+//! The time alone determines which connection is next. So no connection needs a timer, and the heartbeats
 //! are spread evenly over the interval whenever the connections arrived.
 
 use std::ops::Range;

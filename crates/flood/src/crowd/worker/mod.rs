@@ -45,22 +45,22 @@ const READ_BYTES: usize = 16 * 1024;
 const EVENTS_MAX: usize = 512;
 /// Connections that are begun before the thread polls for events again.
 const BEGUN_AT_ONCE: usize = 64;
-/// Room for times that the thread records before it adds them to the run's.
+/// Capacity for times that the thread records before it adds them to the run's.
 const TIMES: usize = 4_096;
-/// How long the thread waits for events when it is idle. An order may wait so long.
+/// How long the thread waits for events when it is idle. An order may wait this long.
 const IDLE_WAIT_MS: u64 = 200;
 /// How long the thread waits for events while connections come and go.
 const BUSY_WAIT_MS: u64 = 5;
 /// How often the thread draws the connections that leave and return.
 const DRAW_NS: u64 = 50_000_000;
-/// Where threads far outnumber the cores, a thread that found few events sleeps so long before it
-/// polls again. Otherwise a server on the same host would pay for waking it for each message. The
-/// measured times are too long by this much at most.
+/// If threads far outnumber the cores, a thread that found few events sleeps this long before it polls again.
+/// Otherwise a server on the same host would pay for waking it for each message. The measured times are too long by
+/// this much at most.
 const FEW_EVENTS_SLEEP: Duration = Duration::from_millis(2);
 const FEW_EVENTS: usize = 32;
 const THREADS_PER_CORE_MAX: u32 = 8;
 const SECOND_NS: u64 = 1_000_000_000;
-/// How the answer of a port with TLS begins where a client speaks none (RFC 8446, sections 5.1 and 6).
+/// The first bytes that a port with TLS sends to a client without TLS: an alert (RFC 8446, sections 5.1 and 6).
 const TLS_ALERT: [u8; 2] = [21, 3];
 
 pub(super) struct Worker<'a> {
@@ -68,13 +68,13 @@ pub(super) struct Worker<'a> {
     shared: &'a Shared,
     poller: OwnedFd,
     connections: Vec<Connection>,
-    /// The index among all connections of this process of the first one here.
+    /// The index of the first connection here among all of this process.
     from: u32,
     targets: Targets,
     sessions: Sessions,
     /// Connections that were not tried yet.
     untried: Range<u32>,
-    /// Connections to open now: the index, and since when it is due.
+    /// Connections to open now: the index, and the time since which it is due.
     due: VecDeque<(u32, u64)>,
     /// Connections with more input than the thread reads for one event.
     unread: Vec<u32>,
@@ -86,13 +86,13 @@ pub(super) struct Worker<'a> {
     held_back: Vec<u32>,
     /// Connections that read nothing for a while.
     paused: HashMap<u32, Pause>,
-    /// The resume states, by index. Empty where connections have none.
+    /// The resume states, by index. Empty if connections have none.
     resume_states: Vec<Option<Box<ResumeState>>>,
     acker: Option<Acker>,
     in_flight: usize,
     storms: u32,
     returns: u32,
-    /// Whose heartbeat is due, where clients send heartbeats.
+    /// The turns of heartbeats, if clients send them.
     heartbeats: Option<HeartbeatWheel>,
     drawn_ns: u64,
     second_ns: u64,
@@ -102,16 +102,16 @@ pub(super) struct Worker<'a> {
     path: String,
     request: Vec<u8>,
     buffer: Box<[u8]>,
-    /// What was decrypted of one read.
+    /// Decrypted bytes of one read.
     plain: Vec<u8>,
     /// Incomplete input, by index. Empty most of the time.
     pending: HashMap<u32, Vec<u8>>,
-    /// Where polls continue, by index, where an id alone can't express it.
+    /// Where polls continue, by index, if an id alone can't express it.
     poll_positions: HashMap<u32, model::ResumeToken>,
     reply: Vec<u8>,
     scanner: Scanner,
     goodbyes: Vec<Goodbye>,
-    /// Where the run measures them.
+    /// Present if the run measures silences.
     silences: Option<Silences>,
     stats: Stats,
     times: Vec<u32>,
@@ -244,7 +244,7 @@ impl Worker<'_> {
         Timespec { tv_sec: 0, tv_nsec: (ms * 1_000_000) as i64 }
     }
 
-    /// Returns when the next untried connection is due. The threads take turns.
+    /// Returns the time when the next untried connection is due. The threads take turns.
     fn next_arrival_ns(&self) -> u64 {
         let Common { plan, begin_ns, threads, .. } = self.common;
         if !self.due.is_empty() || plan.rate <= 0.0 {
@@ -323,8 +323,7 @@ impl Worker<'_> {
         }
     }
 
-    /// In a storm, drops all connections. They return at once, or when the storm ends if they are to
-    /// miss messages.
+    /// In a storm, drops all connections. They return at once, or when the storm ends if they must miss messages.
     fn storm(&mut self) {
         let now = now_ns();
         let storms = self.shared.storms.load(Ordering::Relaxed);
@@ -368,8 +367,7 @@ impl Worker<'_> {
             let waited = us.wrapping_sub(connection.due_us) / 1_000_000;
             let silent = u32::from(seconds.wrapping_sub(connection.received_seconds));
             match connection.stage {
-                // This thread may have begun the attempt late, so the due time alone may be long
-                // past.
+                // This thread may have begun the attempt late, so the due time alone may be long past.
                 Stage::Connecting | Stage::Requested
                     if waited > plan.answer_seconds_max && silent > plan.answer_seconds_max =>
                 {
@@ -396,7 +394,7 @@ impl Worker<'_> {
         transports[self.at(index) as usize % transports.len()]
     }
 
-    /// Lets a connection return some time, where connections do so.
+    /// Lets a connection return some time, if the plan has connections return.
     fn schedule_return(&mut self, index: u32) {
         if self.common.plan.lifetime.away_seconds.is_some() {
             self.away.push(index);
@@ -407,7 +405,7 @@ impl Worker<'_> {
         if self.connections[index as usize].stage == Stage::Connecting {
             match self.send_first_request(index) {
                 Ok(true) => {}
-                // Without an answer of the server there is no handshake.
+                // The server's reply is part of the handshake, so the thread reads.
                 Ok(false) if self.sessions.is_handshaking(index) => {}
                 Ok(false) => return,
                 Err(reason) => return self.end(index, reason),
@@ -523,7 +521,8 @@ impl Worker<'_> {
             && let Some(socket) = &self.connections[index as usize].socket
         {
             let sent = self.sessions.send(index, socket, &self.reply);
-            // Pongs that don't fit are dropped, as a slow network would; a confirmation is awaited.
+            // Pongs that don't fit are dropped, as a slow network would; a lost confirmation is an error, since the
+            // server waits for it.
             if !self.client(index).is_http() && sent != Ok(self.reply.len()) {
                 return self.end(index, CloseReason::Unsent);
             }
@@ -538,7 +537,7 @@ impl Worker<'_> {
 
     fn note_goodbye(&mut self, index: u32, said: Goodbye) {
         let at = self.goodbyes.iter().position(|known| *known == said).unwrap_or_else(|| {
-            // A byte holds the index: further reasons share the last one.
+            // The index is a byte: further reasons share the last one.
             self.goodbyes.truncate(usize::from(u8::MAX) - 1);
             self.goodbyes.push(said);
             self.goodbyes.len() - 1

@@ -40,7 +40,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Connects, and writes the request if that succeeds at once, as it often does on loopback without TLS.
+    /// Connects, and writes the request if the connect succeeds at once, as it often does on loopback without TLS.
     /// Returns the socket and whether the request was written.
     fn begin(&mut self, index: u32, address: &SocketAddr) -> Result<(OwnedFd, bool), CloseReason> {
         let family = match address {
@@ -75,21 +75,21 @@ impl Worker<'_> {
         Ok((socket, written))
     }
 
-    /// The request was written. The connection is open already if no response is to be expected.
+    /// Called when the request was written. The connection is open already if the server sends no immediate response.
     pub(super) fn request_written(&mut self, index: u32) {
         let at_once = self.client(index).replies_at_once();
         let connection = &mut self.connections[index as usize];
         connection.stage = Stage::Requested;
         if !at_once {
-            // Nobody knows when the server reads the request, so any first message is right.
+            // The time when the server reads the request is unknown, so any first message is right.
             connection.trackers = Trackers::anywhere();
             self.opened(index, now_ns());
         }
     }
 
-    /// The connection is open.
+    /// Called when the connection is open.
     pub(super) fn opened(&mut self, index: u32, now: u64) {
-        // A long poll gives no connect time: nobody knows when the server accepted it.
+        // A long poll gives no connect time: the time when the server accepted it is unknown.
         let answered = self.client(index).replies_at_once();
         let us = self.us(now);
         let connection = &mut self.connections[index as usize];
@@ -170,14 +170,14 @@ impl Worker<'_> {
         self.move_on(index);
     }
 
-    /// Says what clients of the transport say before they leave in order.
+    /// Sends the transport's farewell before an orderly leave.
     pub(super) fn say_farewell(&mut self, index: u32) {
         self.request.clear();
         self.client(index).farewell(&mut self.request);
         if let Some(socket) = &self.connections[index as usize].socket
             && !self.request.is_empty()
         {
-            // Where it doesn't fit, the close says the same less politely.
+            // If it doesn't fit, the close alone ends the connection.
             let _ = self.sessions.send(index, socket, &self.request);
         }
     }

@@ -1,4 +1,4 @@
-//! What sockets receive, on its way to the connections.
+//! Reads the input of sockets, and passes it to the connections.
 
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
@@ -53,12 +53,12 @@ impl Worker<'_> {
         plain.clear();
         let received = self.sessions.receive(index, bytes, &mut plain);
         if let Some(socket) = &self.connections[index as usize].socket {
-            // What is left goes with the next event. If the connection has ended, the next read reports why.
+            // The rest goes with the next event. If the connection has ended, the next read reports why.
             let _ = self.sessions.flush(index, socket);
         }
         let is_ready = received.as_ref().is_ok_and(|received| received.is_ready);
         if is_ready && self.connections[index as usize].stage == Stage::Connecting {
-            // Where it does not fit it goes with the next event.
+            // If it does not fit, it goes with the next event.
             if let Err(reason) = self.send_first_request(index) {
                 self.end(index, reason);
             }
@@ -80,7 +80,7 @@ impl Worker<'_> {
         self.plain = plain;
     }
 
-    /// As [`Worker::end`], of a connection that may have ended already.
+    /// As [`Worker::end`], for a connection that may have ended already.
     fn end_if_there(&mut self, index: u32, reason: CloseReason) {
         if self.connections[index as usize].socket.is_some() {
             self.end(index, reason);

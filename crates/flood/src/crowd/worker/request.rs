@@ -22,7 +22,7 @@ impl Worker<'_> {
         self.path.clear();
         match &plan.paths {
             Paths::Templates(templates) => {
-                // Those of a server stand together, one for each transport.
+                // The templates of a server stand together, one for each transport.
                 let transports = plan.transports.len();
                 let at = server * transports + all as usize % transports;
                 let template = &templates[at % templates.len()];
@@ -66,7 +66,7 @@ impl Worker<'_> {
             self.connections[index as usize].set_poll_position(since.id);
         }
         if self.recovers() {
-            // The resume state holds the position.
+            // The resume state has the position.
         } else if since.frontier.is_some() {
             self.poll_positions.insert(index, since);
         } else {
@@ -139,8 +139,8 @@ impl Worker<'_> {
             match self.sessions.send(index, socket, &self.request) {
                 // Half a heartbeat would corrupt all that follows it.
                 Ok(bytes) if bytes < self.request.len() => self.end(index, CloseReason::Unsent),
-                // A missing heartbeat is harmless where the server reads nothing. If the connection
-                // has ended, the next read reports why.
+                // A missing heartbeat is harmless if the server reads nothing. If the connection has ended, the next
+                // read reports why.
                 Ok(_) | Err(_) => {}
             }
         }
@@ -148,7 +148,7 @@ impl Worker<'_> {
 }
 
 /// Writes a request to a socket. Returns false when the socket is not connected yet, or its TLS handshake is under way.
-/// A new socket's buffer holds any request, so a short write is an error.
+/// A new socket's buffer has capacity for any request, so a short write is an error.
 pub(super) fn write(
     sessions: &mut Sessions,
     index: u32,

@@ -1,4 +1,4 @@
-//! How connections resume after a reconnect, and what they acknowledge.
+//! Resumes connections after a reconnect, and acknowledges their messages.
 
 use std::fmt::Write;
 
@@ -14,13 +14,13 @@ use crate::payload::To;
 use crate::sequence::Tracker;
 
 impl Common {
-    /// Returns the names of a connection's topics, where the server names them in its messages.
+    /// Returns the names of a connection's topics, if the server names them in its messages.
     pub(super) fn names(&self, resume_state: &ResumeState) -> Vec<String> {
         let name = |room: u32| {
             let plan = &self.plan;
             plan.topic.text(plan.first + room * plan.users_per_room.max(1), room)
         };
-        // The server names the topic only where the client joined it.
+        // The server names the topic only if the client joined it.
         if resume_state.style != ResumeStyle::Joins {
             return Vec::new();
         }
@@ -65,8 +65,8 @@ impl Worker<'_> {
         self.common.plan.recover
     }
 
-    /// Returns whether a connection subscribes to its topics by commands. Every second WebSocket
-    /// does; the others name them in the URL.
+    /// Returns whether a connection subscribes to its topics by commands. Every second WebSocket does; the others
+    /// name the topics in the URL.
     pub(super) fn subscribes_by_command(&self, index: u32) -> bool {
         let number = self.common.plan.first + self.at(index);
         self.recovers() && number.is_multiple_of(2) && self.client(index).name() == "ws"
@@ -156,7 +156,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Subscribes an open connection to its topics, where it does so by commands.
+    /// Subscribes an open connection to its topics, if it uses commands for that.
     pub(super) fn subscribe(&mut self, index: u32) {
         if !self.subscribes_by_command(index) {
             return;

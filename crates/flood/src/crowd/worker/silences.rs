@@ -1,9 +1,9 @@
-//! The longest time for which each connection heard no message.
+//! The longest time for which each connection received no message.
 
-/// What is known of one connection.
+/// The silences of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Silence {
-    /// When it heard the last message, in microseconds modulo 2^32; zero before the first one.
+    /// When it received the last message, in microseconds modulo 2^32; zero before the first one.
     heard_us: u32,
     longest_us: u32,
 }
@@ -17,7 +17,7 @@ impl Silences {
         Silences(vec![Silence::default(); connections])
     }
 
-    /// A message has arrived.
+    /// Called when a message has arrived.
     pub fn heard(&mut self, index: u32, now_us: u32) {
         let Some(silence) = self.0.get_mut(index as usize) else { return };
         if silence.heard_us != 0 {
@@ -26,14 +26,14 @@ impl Silences {
         silence.heard_us = now_us.max(1);
     }
 
-    /// The connection is a new one: the time before is no silence.
+    /// Called when the connection is a new one: the time before is no silence.
     pub fn opened(&mut self, index: u32) {
         if let Some(silence) = self.0.get_mut(index as usize) {
             silence.heard_us = 0;
         }
     }
 
-    /// Returns the longest silence of each connection that heard two messages, in microseconds.
+    /// Returns the longest silence of each connection that received two messages, in microseconds.
     pub fn longest(&self) -> Vec<u32> {
         self.0.iter().map(|silence| silence.longest_us).filter(|us| *us > 0).collect()
     }
@@ -49,7 +49,7 @@ mod tests {
         for (index, us) in [(0, 100), (0, 150), (1, 7), (0, 400), (0, 401)] {
             silences.heard(index, us);
         }
-        // One that comes back was not silent meanwhile.
+        // A connection that comes back was not silent meanwhile.
         silences.opened(0);
         silences.heard(0, 9_000);
         silences.heard(0, 9_001);

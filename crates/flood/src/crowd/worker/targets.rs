@@ -1,4 +1,4 @@
-//! Which server each connection goes to, and what became of the connections to each.
+//! The server of each connection, and the counts of the connections to each server.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,32 +6,32 @@ use std::collections::BinaryHeap;
 use super::Worker;
 use crate::crowd::{CloseReason, Plan, TargetTally};
 
-/// How long a connection waits after its first attempt that failed; twice as long after each further one.
+/// Nanoseconds of a connection's wait after its first failed attempt; the wait doubles with each further one.
 const BACK_OFF_NS: u64 = 100_000_000;
-/// The longest it waits.
+/// The longest wait, in nanoseconds.
 const BACK_OFF_NS_MAX: u64 = 5_000_000_000;
 
-/// Where a connection that roams is or goes next.
+/// The server where a roaming connection is or goes next.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     server: u16,
-    /// Attempts that failed since it was open.
+    /// Failed attempts since it was open.
     failures: u8,
 }
 
 /// The targets of a thread's connections.
 #[derive(Debug, Default)]
 pub(super) struct Targets {
-    /// By connection. Empty where each stays with its server.
+    /// By connection. Empty if each stays with its server.
     places: Vec<Place>,
-    /// By server. Empty where they are not counted.
+    /// By server. Empty if they are not counted.
     pub tallies: Vec<TargetTally>,
-    /// Connections that wait for their next attempt, and until when.
+    /// Connections that wait for their next attempt, and the times when that is due.
     waiting: BinaryHeap<Reverse<(u64, u32)>>,
 }
 
 impl Targets {
-    /// For connections with these indexes in the whole crowd.
+    /// The targets of connections with these indexes in the whole crowd.
     pub fn new(plan: &Plan, indexes: impl Iterator<Item = u32>) -> Self {
         let place = |index| Place { server: plan.server(index) as u16, failures: 0 };
         let roaming = indexes.filter(|_| plan.roams);
@@ -50,12 +50,12 @@ impl Targets {
 }
 
 impl Worker<'_> {
-    /// The index in the whole crowd of a connection of this thread.
+    /// Returns the index, in the whole crowd, of a connection of this thread.
     pub(super) fn at(&self, index: u32) -> u32 {
         self.common.plan.part.index(self.from + index)
     }
 
-    /// The server of a connection.
+    /// Returns the server of a connection.
     pub(super) fn server(&self, index: u32) -> usize {
         match self.targets.places.get(index as usize) {
             Some(place) => usize::from(place.server),
@@ -63,7 +63,7 @@ impl Worker<'_> {
         }
     }
 
-    /// The counts of a connection's server, where they are counted.
+    /// Counts at a connection's server, if servers have counts.
     pub(super) fn count_at_target(&mut self, index: u32, count: impl FnOnce(&mut TargetTally)) {
         if self.targets.tallies.is_empty() {
             return;
@@ -74,7 +74,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Sends a connection that roams to another server next.
+    /// Sends a roaming connection to another server next.
     pub(super) fn move_on(&mut self, index: u32) {
         let others = self.common.plan.servers.len() - 1;
         if let Some(place) = self.targets.places.get_mut(index as usize) {
@@ -83,34 +83,34 @@ impl Worker<'_> {
         }
     }
 
-    /// Whether an end is that of a server which is gone, where connections go to another one then.
+    /// Returns true if an end means that the server is gone, and connections go to another one then.
     pub(super) fn is_servers_death(&self, reason: CloseReason) -> bool {
         let is_silent = matches!(reason, CloseReason::System(_) | CloseReason::Closed);
         self.common.plan.roams && is_silent
     }
 
-    /// An attempt has succeeded.
+    /// Called when an attempt has succeeded.
     pub(super) fn arrived(&mut self, index: u32) {
         if let Some(place) = self.targets.places.get_mut(index as usize) {
             place.failures = 0;
         }
     }
 
-    /// An attempt has failed: the next one waits the longer the more have. Returns false for a connection that does
-    /// not roam.
+    /// Called when an attempt has failed: each further failure makes the next attempt wait longer. Returns false for
+    /// a connection that does not roam.
     pub(super) fn back_off(&mut self, index: u32, now: u64) -> bool {
         let Some(place) = self.targets.places.get_mut(index as usize) else {
             return false;
         };
         let longest = BACK_OFF_NS.saturating_mul(1 << place.failures.min(16)).min(BACK_OFF_NS_MAX);
         place.failures = place.failures.saturating_add(1);
-        // Between half of it and all, so that those that failed together come apart.
+        // The wait is between half of it and all, so that connections that failed together come apart.
         let wait = longest / 2 + self.random.below(longest / 2);
         self.targets.waiting.push(Reverse((now + wait, index)));
         true
     }
 
-    /// Lets those come back whose time it is, or `all` that wait.
+    /// Lets the waiting connections come back that are due, or `all` of them.
     pub(super) fn take_waiting(&mut self, now: u64, all: bool) {
         while let Some(Reverse((at, index))) = self.targets.waiting.peek().copied()
             && (all || at <= now)

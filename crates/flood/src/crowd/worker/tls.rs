@@ -1,7 +1,7 @@
-//! The layer between a thread's connections and their sockets. Connections with TLS have a session here, which encrypts
-//! what they send and decrypts what they receive; all others send as they are.
+//! The layer between a thread's connections and their sockets. Connections with TLS have a session here, which
+//! encrypts what they send and decrypts what they receive; all others send their bytes unchanged.
 //!
-//! A session has no buffer while nothing is under way: the thread's buffers serve all of them.
+//! An idle session has no buffer: the thread's buffers serve all of them.
 
 use std::os::fd::OwnedFd;
 
@@ -18,7 +18,7 @@ const OVERHEAD_BYTES: usize = 64;
 /// The TLS of one connection.
 struct Session {
     connection: UnbufferedClientConnection,
-    /// Received bytes of a record, or of a message of the handshake, that is not whole yet.
+    /// Received bytes of an incomplete record or handshake message.
     incomplete: Vec<u8>,
     /// Encrypted bytes that the kernel has not taken.
     unsent: Vec<u8>,
@@ -26,7 +26,7 @@ struct Session {
     is_ready: bool,
 }
 
-/// What a session has made of received bytes.
+/// The result of received bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Received {
     /// The handshake is done.
@@ -45,7 +45,7 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// Begins the session of a connection: its first bytes wait for [`Sessions::flush`].
+    /// Begins the session of a connection: its first bytes stay queued for [`Sessions::flush`].
     pub fn begin(
         &mut self,
         index: u32,
@@ -83,11 +83,11 @@ impl Sessions {
         matches!(self.sessions.get(index as usize), Some(Some(session)) if !session.is_ready)
     }
 
-    /// Sends bytes as send(2) does, by TLS where the connection has it. Then all of them are taken or none: what the
-    /// kernel does not take waits for [`Sessions::flush`].
+    /// Sends bytes as send(2) does, by TLS if the connection has it. With TLS it takes all of them or none: what the
+    /// kernel does not take stays queued for [`Sessions::flush`].
     ///
     /// # Errors
-    /// As send(2); EAGAIN as long as the handshake is under way, or earlier bytes wait.
+    /// As send(2); EAGAIN while the handshake is under way or earlier bytes are queued.
     pub fn send(&mut self, index: u32, socket: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
         let session = self.sessions.get_mut(index as usize).and_then(Option::as_mut);
         let Some(session) = session else {
@@ -105,19 +105,20 @@ impl Sessions {
         Ok(bytes.len())
     }
 
-    /// Sends what waits, if the connection has TLS.
+    /// Sends the queued bytes, if the connection has TLS.
     ///
     /// # Errors
-    /// As send(2); EAGAIN if some of it still waits.
+    /// As send(2); EAGAIN if some bytes stay queued.
     pub fn flush(&mut self, index: u32, socket: &OwnedFd) -> Result<(), Errno> {
         self.get(index).map_or(Ok(()), |session| session.flush(socket))
     }
 
-    /// Takes the bytes that a connection with TLS has received, and appends what they say to `plain`. An answer of the
-    /// handshake waits for [`Sessions::flush`].
+    /// Takes the bytes that a connection with TLS has received, and appends the decrypted bytes to `plain`. Replies
+    /// of the handshake stay queued for [`Sessions::flush`].
     ///
     /// # Errors
-    /// If the handshake failed, or the server ended the connection by an alert. `plain` has what came before that.
+    /// If the handshake failed, or the server ended the connection by an alert. `plain` has the bytes from before
+    /// that.
     pub fn receive(
         &mut self,
         index: u32,
@@ -139,8 +140,8 @@ impl Sessions {
         Ok(Received { is_ready: session.is_ready, is_closed })
     }
 
-    /// Tells the server that the client sends nothing more. Where it does not fit, the close says the same less
-    /// politely.
+    /// Notifies the server that the client sends nothing more. If the alert does not fit, only the close of the
+    /// socket ends the connection.
     pub fn say_close(&mut self, index: u32, socket: &OwnedFd) {
         let encrypted = &mut self.encrypted;
         let session = self.sessions.get_mut(index as usize).and_then(Option::as_mut);
@@ -156,7 +157,7 @@ impl Sessions {
 type Traffic<'a> = WriteTraffic<'a, ClientConnectionData>;
 
 impl Session {
-    /// Takes received bytes as far as they are whole, and appends what they say to `plain` and what is to be sent to
+    /// Takes received bytes as far as they are complete. Appends the decrypted bytes to `plain` and bytes to send to
     /// `self.unsent`. Returns how many bytes it took, and whether the server has closed its side.
     fn process(
         &mut self,
@@ -190,7 +191,7 @@ impl Session {
                     self.is_ready = true;
                     outcome = Some(Ok(is_closed));
                 }
-                // `Closed` or `BlockedHandshake`: the other states are a server's.
+                // `Closed` or `BlockedHandshake`: the other states belong to servers.
                 Ok(_) => outcome = Some(Ok(is_closed)),
                 Err(error) => outcome = Some(Err(error)),
             }
@@ -201,7 +202,7 @@ impl Session {
         }
     }
 
-    /// After an error, lets the alert that tells the server of it wait for [`Session::flush`].
+    /// After an error, queues the alert that notifies the server of it, for [`Session::flush`].
     fn take_alert(&mut self, bytes: &mut [u8]) {
         let state = self.connection.process_tls_records(bytes).state;
         if let Ok(ConnectionState::EncodeTlsData(data)) = state {
@@ -209,7 +210,7 @@ impl Session {
         }
     }
 
-    /// Encrypts by `write`, which returns how many bytes it made.
+    /// Encrypts by `write`, which returns the number of encrypted bytes.
     fn write(
         &mut self,
         write: impl FnOnce(Traffic<'_>) -> Result<usize, Errno>,
@@ -217,7 +218,7 @@ impl Session {
         if !self.is_ready {
             return Err(Errno::AGAIN);
         }
-        // All whole records were taken, so the next state is that of the traffic.
+        // The session has taken all complete records, so the next state is that of the traffic.
         match self.connection.process_tls_records(&mut self.incomplete).state {
             Ok(ConnectionState::WriteTraffic(traffic)) => write(traffic),
             _ => Err(Errno::CONNABORTED),
@@ -250,17 +251,17 @@ fn encode(mut data: EncodeTlsData<'_, ClientConnectionData>, out: &mut Vec<u8>) 
     }
 }
 
-/// Encrypts a message into `out`, from its begin. Returns how many bytes that are.
+/// Encrypts a message into the begin of `out`. Returns the number of encrypted bytes.
 fn encrypt(mut traffic: Traffic<'_>, bytes: &[u8], out: &mut Vec<u8>) -> Result<usize, Errno> {
     fill(out, bytes.len() + OVERHEAD_BYTES, |out| traffic.encrypt(bytes, out))
 }
 
-/// As [`encrypt`], with the alert that ends the client's side.
+/// As [`encrypt`], with the alert that closes the client's side.
 fn close_notify(mut traffic: Traffic<'_>, out: &mut Vec<u8>) -> Result<usize, Errno> {
     fill(out, OVERHEAD_BYTES, |out| traffic.queue_close_notify(out))
 }
 
-/// Lets `write` write into a buffer that it finds long enough.
+/// Calls `write` with a buffer, which grows until it is long enough.
 fn fill(
     out: &mut Vec<u8>,
     mut length: usize,
@@ -331,12 +332,12 @@ mod tests {
             Pair { sessions, socket: socket.into(), server, their_socket }
         }
 
-        /// Lets the server read and answer, and returns what was said to it.
+        /// Lets the server read and reply, and returns the bytes that it received.
         fn server(&mut self) -> Vec<u8> {
             let mut said = Vec::new();
             while self.server.read_tls(&mut self.their_socket).is_ok_and(|bytes| bytes > 0) {
                 self.server.process_new_packets().unwrap();
-                // It says where nothing is left by an error.
+                // The reader reports an empty buffer by an error.
                 let _ = self.server.reader().read_to_end(&mut said);
             }
             while self.server.wants_write() {
@@ -345,7 +346,7 @@ mod tests {
             said
         }
 
-        /// Lets the client read pieces of this length, and returns what was said to it.
+        /// Lets the client read pieces of this length, and returns the bytes that it received.
         fn client(&mut self, length: usize) -> (Vec<u8>, Received) {
             let (mut plain, mut last) = (Vec::new(), Received::default());
             let mut buffer = vec![0; length];
@@ -405,7 +406,7 @@ mod tests {
         assert!(!pair.sessions.has(INDEX) && !pair.sessions.is_handshaking(INDEX));
     }
 
-    /// Bytes that the kernel does not take wait, and later ones are refused until they have left.
+    /// Bytes that the kernel does not take stay queued, and later ones are rejected until they are sent.
     #[test]
     fn what_a_full_socket_does_not_take_leaves_later() {
         let mut pair = Pair::new(&TLS13);

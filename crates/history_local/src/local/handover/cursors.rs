@@ -1,4 +1,4 @@
-//! Cursors, and the deliveries that are counted.
+//! Cursors, and the counts of deliveries.
 
 use handover::{Part, PartError, decode};
 
@@ -12,7 +12,7 @@ const DELIVERY_COUNTS: &str = "tries";
 /// The cursors.
 pub(super) struct CursorsPart(pub Local);
 
-/// The deliveries that are counted.
+/// The counts of deliveries.
 pub(super) struct DeliveryCountsPart(pub Local);
 
 fn read<T: for<'b> minicbor::Decode<'b, ()>>(

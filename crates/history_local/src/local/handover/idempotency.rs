@@ -14,8 +14,8 @@ use crate::local::unix_ms;
 
 const NAME: &str = "idempotency";
 
-/// The idempotency keys that are known. The key of a record is a number of 8 bytes, the highest first, in the
-/// order of use; a record never changes.
+/// The known idempotency keys. The key of a record is a number of 8 bytes, the highest first, in the order of use; a
+/// record never changes.
 pub(super) struct IdempotencyPart {
     history: Local,
     hash: TopicHash,

@@ -15,17 +15,17 @@ use crate::windows::{Bounds, TopicRecord, Walk};
 
 const NAME: &str = "history";
 
-/// The record of all but topics and messages.
+/// The record of everything but topics and messages.
 const STATE: &[u8] = b"s";
 
-/// What the key of a topic begins with; then comes its name.
+/// The first byte of a topic's key; its name follows.
 const TOPIC: u8 = b't';
 
-/// What the key of a message begins with; then comes its offset, 8 bytes, the highest first. Its record never
-/// changes. They come in the order of their offsets.
+/// The first byte of a message's key; its offset follows, 8 bytes, the highest first. Its record never changes.
+/// Messages come in the order of their offsets.
 const MESSAGE: u8 = b'm';
 
-/// The same of a message that only operators are still shown.
+/// The same for a message that only operators still see.
 const SHOWN: u8 = b'n';
 
 /// Topics and their messages.
@@ -35,13 +35,13 @@ pub(super) struct HistoryPart {
     coming: Mutex<Coming>,
 }
 
-/// What has come from another process beside what the windows have taken in already.
+/// Imported state that is not in the windows yet.
 #[derive(Default)]
 struct Coming {
     state: Option<StateRecord>,
     /// The numbers of messages by their offsets, in order.
     numbers: Vec<(u64, u32)>,
-    /// Messages that only operators are shown.
+    /// Messages that only operators see.
     shown: BTreeMap<u64, Arc<Envelope>>,
 }
 
@@ -53,7 +53,7 @@ struct StateRecord {
     /// The last offset that was drawn.
     #[n(1)]
     last: u64,
-    /// The last that was handed on.
+    /// The last offset that was delivered.
     #[n(2)]
     delivered: u64,
     /// See [`Bounds`].
@@ -61,14 +61,15 @@ struct StateRecord {
     gone: u64,
     #[n(4)]
     last_gone: u64,
-    /// Operators are shown messages from this offset on.
+    /// The first offset that operators see.
     #[cbor(n(5), default)]
     shown_from: u64,
-    /// Those published up to this time are gone for them, in microseconds of the node's clock.
+    /// The time up to which operators miss messages, by the time of their publish, in microseconds of the node's
+    /// clock.
     #[cbor(n(6), default)]
     shown_gone_us: u64,
-    /// The time by which ages are counted, and for how long the time of day is doubted still, in milliseconds; nothing
-    /// where it is not.
+    /// The time by which ages are counted, and for how long the time of day is still doubted, in milliseconds; `None`
+    /// if it is not doubted.
     #[n(7)]
     age: Option<(u64, u64)>,
 }
@@ -77,7 +78,7 @@ fn damaged(what: impl ToString) -> PartError {
     PartError::new(NAME, what)
 }
 
-/// The key of a message.
+/// Returns the key of a message.
 fn key(kind: u8, offset: u64) -> [u8; 9] {
     let mut key = [kind; 9];
     key[1..].copy_from_slice(&offset.to_be_bytes());
@@ -121,7 +122,7 @@ impl HistoryPart {
         }
     }
 
-    /// Those that operators are shown, and that are in no window any more.
+    /// Exports messages that operators see, and that no window has any more.
     fn export_shown(&self, each: &mut Again<'_>) {
         let mut after = 0;
         loop {
@@ -195,7 +196,7 @@ impl HistoryPart {
     }
 }
 
-/// Gives a message's record, without its value where that is known.
+/// Exports a message's record, without its value if the receiver has it.
 fn give(kind: u8, found: &Envelope, each: &mut Again<'_>) {
     let key = key(kind, found.id.offset);
     if !each(&key, None) {
@@ -232,7 +233,7 @@ impl Part for HistoryPart {
                 let state = value.map(decode).transpose().map_err(damaged)?;
                 self.coming().state = state;
             }
-            // Of a later version, which says beforehand what this one would lose.
+            // The record is of a later version, whose process reports beforehand what this one would lose.
             _ => {}
         }
         Ok(())

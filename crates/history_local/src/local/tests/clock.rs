@@ -1,4 +1,4 @@
-//! The time by which ages are counted, where the time of day is doubted.
+//! The time by which ages are counted, while the time of day is doubted.
 
 use std::fs::File;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use crate::local::parts;
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
-/// A store whose process counted ages last a day ago.
+/// Makes a store whose process last counted ages a day ago.
 fn stopped_for_a_day(dir: &Dir) -> (Store, Begin) {
     dir.open().0.close().unwrap();
     let mark = File::options().write(true).open(dir.0.join("throng.mark")).unwrap();
@@ -19,7 +19,7 @@ fn stopped_for_a_day(dir: &Dir) -> (Store, Begin) {
     dir.open()
 }
 
-/// How far the time by which a history counts ages is behind the time of day.
+/// Returns how far the time of a history's ages is behind the time of day.
 fn behind(history: &Local) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     now.saturating_sub(Duration::from_millis(history.age_ms()))

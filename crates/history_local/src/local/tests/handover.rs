@@ -1,4 +1,4 @@
-//! A history goes on where that of another process was: whoever asks gets the same answers.
+//! Tests that a history continues that of another process: clients get the same replies.
 
 use std::fmt::Debug;
 
@@ -15,7 +15,7 @@ const TOPICS: [&str; 9] = ["h:1", "h:2", "h:3", "c:1", "c:2", "q:1", "q:2", "d:1
 const USERS: [&str; 3] = ["alice", "bob", "q"];
 const KEYS: [&str; 3] = ["k1", "k2", "k3"];
 
-/// A node of some process.
+/// A node of one process.
 struct Process {
     node: Node,
     store: Option<Store>,
@@ -53,12 +53,12 @@ impl Process {
     }
 }
 
-/// What is sent from one process to another.
+/// The records sent from one process to another.
 #[derive(Default)]
 struct Line([Sent; 4]);
 
 impl Line {
-    /// A round over all parts; gives how many records went.
+    /// Performs a round over all parts; returns the number of passed records.
     fn round(&mut self, from: &Process, to: &Process) -> usize {
         let mut records = 0;
         for ((sent, from), to) in self.0.iter_mut().zip(&from.parts).zip(&to.parts) {
@@ -69,7 +69,7 @@ impl Line {
     }
 }
 
-/// What is answered, now or later.
+/// Returns the reply, now or later.
 fn reply<T: Send + 'static>(
     call: impl FnOnce(Completion<T>) -> Result<HistoryReply<T>, HistoryError>,
 ) -> T {
@@ -80,7 +80,7 @@ fn reply<T: Send + 'static>(
     }
 }
 
-/// All that is said of messages; times only where both processes have them from one publish.
+/// Describes messages; with times only if both processes have them from one publish.
 fn said(messages: &[Arc<model::Envelope>], through: u64) -> impl Debug + PartialEq + use<> {
     let said = |it: &Arc<model::Envelope>| {
         let times = (it.id.offset <= through).then_some(it.at_ms);
@@ -160,7 +160,7 @@ fn assert_same(old: &Process, new: &Process, through: u64) {
     });
     both("stats", &|node| {
         let it = node.history.stats();
-        // Names of a use are dropped where they are of no use.
+        // Idempotency keys without a use are dropped.
         assert!(it.idempotency_keys <= 100_000);
         let sessions = (it.session_messages, it.session_bytes);
         format!("{:?}", (it.messages, it.bytes, it.topics, it.cursors, sessions))
@@ -177,7 +177,7 @@ impl<T: Debug> MapToString for T {
     }
 }
 
-/// Something that clients or the application do.
+/// Performs a random action of clients or the application.
 fn step(random: &mut Random, processes: &[&Process]) {
     let topic = TOPICS[random.below(TOPICS.len())];
     let user = USERS[random.below(USERS.len())];
@@ -305,7 +305,7 @@ fn with_a_store_too() {
         let through = old.node.history.top().offset;
         let passed = store.pass_on().unwrap();
         assert_eq!(passed.last_offset, through);
-        // Each has the file, to be asked the same.
+        // Both processes read a file with the same content.
         std::fs::create_dir_all(&copy.0).unwrap();
         std::fs::copy(dir.0.join(store::FILE), copy.0.join(store::FILE)).unwrap();
         let info = waiting.open_now(&passed).unwrap();
@@ -365,7 +365,7 @@ fn limits_are_those_of_the_new_process() {
     assert!(stats.bytes <= 20_000 && stats.messages > 5, "{stats:?}");
     assert_eq!((stats.topics, stats.idempotency_keys, stats.cursors), (1, 10, 5));
     assert_eq!((new.node.history.top(), new.node.history.epoch()), (top, epoch));
-    // Whoever comes back from before is told that something is missing.
+    // A client that returns from before gets a gap.
     for topic in ["d:1", "q:1"] {
         assert!(new.node.history.gone(new.node.hash(topic), topic, 2) > Some(Gone::Nothing));
     }
@@ -387,7 +387,7 @@ fn the_cursors_used_last_stay() {
     );
     let mut line = Line::default();
     line.round(&old, &new);
-    // These are used once more.
+    // These cursors are used once more.
     let top = old.node.history.top();
     (0..100).for_each(|number| {
         old.node.history.acknowledge(&name(number), "q:1", top).unwrap();

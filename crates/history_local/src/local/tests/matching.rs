@@ -1,4 +1,4 @@
-//! Topics that filters match.
+//! Tests of topics that filters match.
 
 use history::Matching;
 
@@ -24,7 +24,7 @@ fn search(
     node.history.matching(&filters, after, completion, hash).unwrap()
 }
 
-/// The topics' names with their last offsets, in order.
+/// Returns the topics' names with their last offsets, in order.
 fn found(node: &Node, filters: &[&str], after: u64) -> Vec<(String, u64)> {
     let (sender, later) = mpsc::channel();
     let completion =
@@ -48,7 +48,7 @@ fn check(node: &Node) {
         (&["d:a/#"], 0, &[1, 2, 3, 4]),
         (&["d:b/+"], 0, &[6]),
         (&["d:b/+/x", "d:a/+/x", "d:b/+"], 0, &[3, 6, 7]),
-        // Those that several match come once.
+        // Topics that several filters match come once.
         (&["+/1", "+/1/x", "d:a/#", "d:a/1/#", "d:b/1/+", "+/2"], 0, &[1, 2, 3, 4, 6, 7]),
         (&["#"], 0, &[1, 2, 3, 4, 5, 6, 7, 8, 9]),
         (&["#"], 7, &[8, 9]),
@@ -85,7 +85,7 @@ fn others_read_while_topics_are_scanned_and_nothing_is_for_who_has_left() {
         sender.send(found.unwrap()).unwrap();
     });
     assert!(matches!(search(&node, &["+/1"], 0, completion), HistoryReply::Later));
-    // Another one reads when some were looked at.
+    // Another request reads between two steps.
     let (reached_later, open_later) = gate(&store);
     reached.recv_timeout(TIMEOUT).unwrap();
     open.send(()).unwrap();

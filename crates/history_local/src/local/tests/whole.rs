@@ -1,8 +1,8 @@
-//! All that is there, and the newest of it.
+//! Tests of reads of all present messages, and of the newest ones.
 
 use super::*;
 
-/// What a client gets that begins so, to its end.
+/// Returns all messages of a client that begins so.
 fn gets(node: &Node, topics: &[&str], since: &str) -> Vec<u64> {
     let request = request(since.parse::<Since>().unwrap());
     let start = begun(node, topics, &request);
@@ -83,7 +83,7 @@ fn what_is_only_on_disk_is_there() {
     fill(&node, "d:1", 12);
     fill(&node, "d:2", 2);
     store.close().unwrap();
-    // Another process, with nothing in memory.
+    // Another process, with an empty memory.
     let (store, begin) = dir.open();
     let (_, node) = node_of(Some(begin));
     let all: Vec<u64> = (1..=14).collect();
@@ -91,7 +91,7 @@ fn what_is_only_on_disk_is_there() {
     assert_eq!(gets(&node, &["d:1"], "last:5"), [8, 9, 10, 11, 12]);
     assert_eq!(gets(&node, &["d:1"], "last:12"), all[..12]);
     assert_eq!(gets(&node, &["d:1", "d:2"], "last:1000"), all);
-    // Some in memory, and the rest on disk.
+    // Memory has some, and the disk the rest.
     fill(&node, "d:1", 2);
     for (since, want) in
         [("last:1", vec![16]), ("last:2", vec![15, 16]), ("last:3", vec![12, 15, 16])]
@@ -141,7 +141,7 @@ fn the_newest_end_at_damage() {
     store.close().unwrap();
 }
 
-/// Topics with five messages of 200 KiB each, of which nothing is in memory.
+/// Makes topics with five messages of 200 KiB each, none in memory.
 fn large_topics(dir: &Dir, topics: &[&str]) -> (Store, Node) {
     let (store, begin) = dir.open();
     let (_, node) = node_of(Some(begin));
@@ -206,7 +206,7 @@ fn nothing_is_counted_for_who_has_left() {
     });
     let started = node.history.start(&names(&node, &topics), &request(Since::Last(5)), completion);
     assert!(matches!(started, Ok(HistoryReply::Later)));
-    // It leaves when some has been counted.
+    // The client leaves during the count.
     let (reached_later, open_later) = gate(&store);
     reached.recv_timeout(Duration::from_secs(10)).unwrap();
     open.send(()).unwrap();
@@ -215,7 +215,7 @@ fn nothing_is_counted_for_who_has_left() {
     open_later.send(()).unwrap();
     let left = reply.recv_timeout(Duration::from_secs(10));
     assert_eq!(left.unwrap_err(), mpsc::RecvTimeoutError::Disconnected);
-    // The next one is counted all the same, also after an answer that nobody waited for.
+    // The next one is counted all the same, also after an abandoned reply.
     assert_eq!(begun(&node, &topics, &request(Since::Last(1))).topics[0].after, 12);
     store.close().unwrap();
 }
@@ -225,12 +225,12 @@ fn what_is_counted_for_a_request_is_bounded_and_each_topic_has_a_share() {
     let dir = Dir::new("counted-bounded");
     let topics = ["d:1", "d:2", "d:3", "d:4", "d:5", "d:6"];
     let (store, node) = large_topics(&dir, &topics);
-    // The share of each of six topics is half a mebibyte: the third message passes it. The last ones
-    // have what is left.
+    // The share of each of six topics is half a mebibyte: the third message exceeds it. The last topics have the
+    // rest.
     let start = begun(&node, &topics, &request(Since::Last(5)));
     let after: Vec<u64> = start.topics.iter().map(|topic| topic.after).collect();
     assert_eq!(after, [12, 13, 14, 15, 22, 23]);
-    // Alone it gets all.
+    // Alone the topic gets everything.
     assert_eq!(begun(&node, &["d:1"], &request(Since::Last(5))).topics[0].after, 0);
     store.close().unwrap();
 }
@@ -256,7 +256,7 @@ fn a_page_of_the_newest_reads_no_more_than_its_limit() {
         let offsets: Vec<u64> = page.messages.iter().map(|message| message.id.offset).collect();
         assert_eq!((offsets, page.more, page.gone), (vec![want], want < 5, false));
     }
-    // None is read for who has left.
+    // The reader reads no page for a client that has left.
     let (_, open) = gate(&store);
     let pages = [PageFrom::End, PageFrom::Newest(2)].map(|from| page(from, &Requester::default()));
     open.send(()).unwrap();

@@ -1,4 +1,4 @@
-//! The same with plain lists, and the truth: all that was ever published.
+//! A model with plain lists, which also has all messages that were ever published.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::*;
 struct Topic {
     floor: u64,
     last: u64,
-    /// The last offset that was taken in.
+    /// The last offset that was added.
     added: u64,
     compact: bool,
     window: Vec<Arc<Envelope>>,
@@ -22,7 +22,7 @@ struct Model {
     idle: Vec<String>,
     gone: u64,
     last_gone: u64,
-    /// Everything, and the offsets of what was the state of a key once.
+    /// All messages, and the offsets of former states of keys.
     published: Vec<Arc<Envelope>>,
     replaced: BTreeSet<u64>,
 }
@@ -40,15 +40,15 @@ impl Model {
         }
     }
 
-    /// Takes out all messages that `out` picks; who is behind misses them, if that is said and they
-    /// have not expired.
+    /// Removes all messages that `out` picks; clients before them miss them, if `missed_at` is set and they have not
+    /// expired then.
     fn take(&mut self, name: &str, missed_at: Option<u64>, out: impl Fn(&Message) -> bool) {
         let topic = self.topics.get_mut(name).unwrap();
         let had = !topic.window.is_empty();
         let (gone, rest): (Vec<_>, _) = topic.window.drain(..).partition(|message| out(message));
         topic.window = rest;
         for message in gone {
-            // What a key was before is gone with what replaced it.
+            // A key's former states are gone with the state that replaced them.
             let state = topic.compact && message.publication.key().is_some();
             if missed_at.is_some_and(|now_ms| state || !message.is_expired(now_ms)) {
                 topic.floor = topic.floor.max(message.id.offset);
@@ -229,7 +229,7 @@ impl Run {
         }
     }
 
-    /// A whole round, in one go or several.
+    /// Performs a whole round, in one call or several.
     fn sweep(&mut self) {
         let (rules, names) = (self.rules.clone(), self.names.clone());
         let rule_of =
@@ -244,7 +244,7 @@ impl Run {
         let swept: usize =
             (0..calls).map(|_| self.windows.sweep(self.now_ms, &rule_of, topics_max)).sum();
         assert_eq!(swept, before - self.model.messages());
-        // Which topic was swept first is not the model's affair.
+        // The model does not know which topic was swept first.
         let mut idle = Vec::new();
         let mut rest = self.windows.idle;
         while rest.oldest != NONE {
@@ -287,7 +287,7 @@ impl Run {
         }
     }
 
-    /// A client without a recovery gap gets all published messages.
+    /// Checks that a client without a recovery gap gets all published messages.
     fn check_truth(&mut self) {
         let name = &self.names[self.random.below(self.names.len() as u64) as usize];
         let behind = 1 + self.random.below(200);

@@ -1,4 +1,4 @@
-//! What two shards say to each other, byte by byte: it stays the same for good.
+//! The frames between two shards, byte by byte: their layout never changes.
 
 use std::os::fd::AsFd;
 
@@ -41,7 +41,7 @@ fn pieces_stand_behind_their_lengths() {
 fn a_greeting_names_the_shard_and_its_listeners() {
     let (a, b) = UnixStream::pair().unwrap();
     let (a, b) = (Channel::new(a).unwrap(), Channel::new(b).unwrap());
-    // The last listener is one that nobody knows yet.
+    // The last listener has a number that this version doesn't know.
     let socket = a.as_fd();
     a.send(1, b"\x05\x01\0\0\x00\x01\x02\x03\x09", &[socket; 5]).unwrap();
     let taken = TakenShard::greet(b).unwrap();
@@ -71,7 +71,7 @@ fn the_layout_of_frames_stays() {
     some_turns(&mut old);
     std::fs::remove_file(&path).unwrap();
     let new = Channel::new(listener.accept().unwrap().0).unwrap();
-    // It takes all that comes.
+    // This thread takes every frame.
     let taker = std::thread::spawn(move || {
         let mut frames = Vec::new();
         new.send(16, b"", &[]).unwrap();
@@ -86,7 +86,7 @@ fn the_layout_of_frames_stays() {
         frames
     });
     turns(&mut old, "copy", |old| old.giver.stage() == GiverStage::Copied);
-    // Another one comes and goes.
+    // Another connection opens and closes.
     let other = connect(&mut old);
     turns(&mut old, "one more", |old| old.giver.copied() == 2);
     drop(other);

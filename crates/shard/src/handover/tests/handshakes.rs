@@ -44,7 +44,7 @@ impl Client {
         }
     }
 
-    /// Finishes the handshake and gets a response, however often `work` is called.
+    /// Finishes the handshake and reads a response. Calls `work` in each round.
     fn exchange(&mut self, mut work: impl FnMut()) {
         self.tls.writer().write_all(REQUEST).unwrap();
         let (began, mut response) = (Instant::now(), Vec::new());
@@ -59,7 +59,8 @@ impl Client {
     }
 }
 
-/// A shard that has copied its connections and begins no handshake: one is under way, and the other client's has to wait.
+/// A shard that has copied its connections and begins no handshake: one client's is under way, the other's has to
+/// wait.
 fn finishing() -> (Shard, New, [Client; 2]) {
     let mut old = shard();
     let begun = Client::connect(&mut old);

@@ -1,4 +1,4 @@
-//! A shard takes over from one that says anything: it ends with a word, and harms nobody.
+//! A shard takes over from one that sends anything: it reports an error, and harms no connection.
 
 use std::os::fd::AsFd;
 
@@ -10,8 +10,8 @@ use super::*;
 /// A frame of an old shard: its kind, its body, and how many descriptors come with it.
 type Said = (u16, Vec<u8>, usize);
 
-/// What a new shard makes of these frames, when the old one then breaks off: whether it took all, and the
-/// error that it told the old one.
+/// Sends these frames to a new shard, and breaks off. Returns whether the new shard took all, and the error that it
+/// reported to the old one.
 fn take_frames(frames: &[Said], goes: bool) -> (Result<(), TakeError>, Option<String>) {
     let (a, b) = UnixStream::pair().unwrap();
     let (a, b) = (Channel::new(a).unwrap(), Channel::new(b).unwrap());
@@ -37,7 +37,7 @@ fn take_frames(frames: &[Said], goes: bool) -> (Result<(), TakeError>, Option<St
     (reports.recv().unwrap().1, error)
 }
 
-/// Good frames, as an old shard sends them.
+/// Valid frames, as an old shard sends them.
 fn good() -> Vec<Said> {
     let mut old = shard();
     let mut peer = connect(&mut old);

@@ -1,4 +1,4 @@
-//! An old shard and a new one in one process, and what they say to each other.
+//! An old shard and a new one in one process, with the frames between them.
 
 mod frames;
 mod handshakes;
@@ -26,7 +26,7 @@ use crate::settings::Port;
 use crate::shard::Shard;
 use crate::tls::{TlsContext, TlsSettings};
 
-/// How long anything may take.
+/// How long each wait may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn shard() -> Shard {
@@ -47,14 +47,14 @@ fn shard() -> Shard {
     shard
 }
 
-/// A path for a socket that nobody else has.
+/// Returns a path for a socket that no other test uses.
 fn path() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     std::env::temp_dir().join(format!("throng-shard-{}-{number}", std::process::id()))
 }
 
-/// A new connection; gives the peer's end.
+/// Opens a connection, and returns the peer's end.
 fn connect(shard: &mut Shard) -> Peer {
     connect_to(shard, false)
 }
@@ -70,7 +70,7 @@ fn connect_to(shard: &mut Shard, tls: bool) -> Peer {
     Peer { socket: theirs, got: Vec::new() }
 }
 
-/// Who has connected, and what came to it.
+/// A client's socket, with all bytes that came to it.
 struct Peer {
     socket: UnixStream,
     got: Vec<u8>,
@@ -81,7 +81,7 @@ impl Peer {
         self.socket.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Reads what is there; true when that was the end.
+    /// Reads what is there. Returns true at the end.
     fn read(&mut self) -> bool {
         self.socket.read_to_end(&mut self.got).is_ok()
     }
@@ -90,7 +90,7 @@ impl Peer {
         String::from_utf8_lossy(&self.got).into_owned()
     }
 
-    /// The numbers of all messages that came, in order.
+    /// The numbers of all received messages, in order.
     fn numbers(&self) -> Vec<u32> {
         let text = self.text();
         let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
@@ -99,18 +99,18 @@ impl Peer {
     }
 }
 
-/// Does turns of a shard until something is so.
+/// Runs turns of a shard until a condition holds.
 fn turns(shard: &mut Shard, what: &str, mut until: impl FnMut(&mut Shard) -> bool) {
     let began = Instant::now();
     while !until(shard) {
         assert!(began.elapsed() < PATIENCE, "{what}: it takes too long");
-        // So that no turn waits.
+        // After a wake-up no turn waits.
         shard.commands.waker().wake();
         shard.turn();
     }
 }
 
-/// A few turns, in which all that is there is done.
+/// Runs a few turns, enough for all work that is due.
 fn some_turns(shard: &mut Shard) {
     let mut left = 12;
     turns(shard, "turns", |_| {
@@ -125,12 +125,12 @@ struct New {
     reports: Receiver<(u32, Result<(), TakeError>)>,
     stop: Arc<AtomicBool>,
     broker: Arc<dyn broker::Broker>,
-    /// Gives how many connections there were when it went on, if it did.
+    /// Returns how many connections the shard had when it went on, if it did.
     thread: Option<JoinHandle<Option<usize>>>,
 }
 
 impl New {
-    /// Takes what comes by this channel, and then serves until it is told to stop.
+    /// Takes over by this channel, and then serves until `stop` is set.
     fn start(old: Channel) -> New {
         let (report, reports) = channel();
         let (going, stop) = (Arc::<Going>::default(), Arc::<AtomicBool>::default());
@@ -150,13 +150,13 @@ impl New {
         New { going, reports, stop, broker: made.recv().unwrap(), thread: Some(thread) }
     }
 
-    /// Ends it; gives how many connections it took over.
+    /// Ends the shard, and returns how many connections it took over.
     fn end(&mut self) -> usize {
         self.stop.store(true, Ordering::Release);
         self.join().expect("it went on")
     }
 
-    /// It does not go on, and is not there any more.
+    /// Ends the shard before it serves.
     fn abandon(&mut self) {
         self.going.decide(false);
         assert_eq!(self.join(), None);
@@ -167,7 +167,7 @@ impl New {
     }
 }
 
-/// An old shard that copies to a new one.
+/// Starts a new shard, to which the old one copies.
 fn begin(old: &mut Shard) -> New {
     let path = path();
     let listener = UnixListener::bind(&path).unwrap();
@@ -183,7 +183,7 @@ fn begin(old: &mut Shard) -> New {
     New::start(taken.channel)
 }
 
-/// Everything stands still and is passed.
+/// Lets the old shard stand still and pass on everything.
 fn switch(old: &mut Shard) {
     old.giver.order(Give::StandStill);
     turns(old, "still", |old| old.giver.stage() == GiverStage::Still);

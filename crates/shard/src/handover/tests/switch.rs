@@ -4,23 +4,23 @@ use super::*;
 
 const SSE: &str = "GET /sse?topic=news HTTP/1.1\r\nHost: x\r\n\r\n";
 
-/// Peers of many kinds, whose shard has copied them by now, and has more to do since.
+/// Peers of many kinds. Their shard has copied them, and has had more to do since.
 struct Scene {
     old: Shard,
     new: New,
-    /// It reads all the time.
+    /// A peer that reads all the time.
     reader: Peer,
-    /// It reads nothing until the end.
+    /// A peer that reads nothing until the end.
     slow: Peer,
-    /// Half of its request has come before the copy.
+    /// A peer that sent half of its request before the copy.
     half: Peer,
-    /// It was opened during the copy, in a slot that another one had.
+    /// A peer that connected during the copy, and got a used slot.
     late: Peer,
-    /// It was copied, and then closed by its peer.
+    /// A peer that was copied, and then closed its socket.
     closed: Peer,
-    /// It was copied, and then closed by the server.
+    /// A peer that was copied, and that the server then closed.
     ended: Peer,
-    /// The next number that is published.
+    /// The next number to publish.
     next: u32,
 }
 
@@ -37,7 +37,7 @@ impl Scene {
         half.send(&SSE[..20]);
         some_turns(&mut old);
         let broker = old.engine.broker().clone();
-        // More than the socket takes, and less than its outbox may have.
+        // More than the socket takes, and less than the limit of its outbox.
         publish(&broker, 0..3, 0);
         fill(&mut old, 1);
         some_turns(&mut old);
@@ -48,8 +48,8 @@ impl Scene {
         publish(&broker, 6..8, 10);
         turns(&mut old, "copy", |old| old.giver.stage() == GiverStage::Copied);
         assert_eq!(old.giver.copied(), 5);
-        // One goes by itself, and another one is closed: what this one's peer reads has an end, though the
-        // new shard has its descriptor.
+        // One peer leaves by itself, and the server closes another one. That one reads the end, though the new
+        // shard has its descriptor.
         closed.read();
         closed.socket.shutdown(std::net::Shutdown::Both).unwrap();
         let reply = Box::new(|_| ());
@@ -77,7 +77,7 @@ fn fill(shard: &mut Shard, slot: u32) {
 }
 
 impl Scene {
-    /// What all peers send and get from now on, by this broker, however often `work` is called.
+    /// Checks what all peers send and get from now on, by this broker. Calls `work` in each round.
     fn goes_on(&mut self, broker: &Arc<dyn broker::Broker>, mut work: impl FnMut(&mut Shard)) {
         let Scene { old, reader, slow, half, late, closed, ended, next, .. } = self;
         let mut until = |what: &str, is_so: &mut dyn FnMut() -> bool| {
@@ -107,7 +107,7 @@ impl Scene {
         assert_eq!((reader.numbers(), slow.numbers()), (all(0), all(0)));
         assert_eq!((late.numbers(), half.numbers()), (all(8), all(joined)));
         assert!(slow.text().contains("\n\n\n\n"), "its socket was full before");
-        // Byte for byte but for what filled the socket: comments, ids, all of it.
+        // Equal byte for byte, comments and ids too, except for what filled the socket.
         let body = |peer: &Peer| {
             let text = peer.text();
             let at = text.find("\r\n\r\n").unwrap();
@@ -118,7 +118,7 @@ impl Scene {
                 .collect::<Vec<_>>()
         };
         assert_eq!(body(slow), body(reader));
-        // A peer that goes is noticed, and one that went stays away.
+        // The shard notices a peer that leaves, and one that had left stays away.
         late.socket.shutdown(std::net::Shutdown::Write).unwrap();
         until("an end", &mut || late.read());
         assert!(ended.read() && closed.text().starts_with("HTTP/1.1 200"));
@@ -156,11 +156,11 @@ fn no_client_notices_that_another_shard_did_not_go_on() {
         scene.new.abandon();
         scene.old.giver.order(Give::Resume);
         turns(&mut scene.old, "resume", |old| old.giver.stage() == GiverStage::Idle);
-        // And once more, with the same connections.
+        // The next round has the same connections.
         scene.new = begin(&mut scene.old);
         turns(&mut scene.old, "copy", |old| old.giver.stage() == GiverStage::Copied);
     }
-    // It is broken off before everything has been passed, too.
+    // The new shard may also break off before everything is passed on.
     scene.old.giver.order(Give::Resume);
     turns(&mut scene.old, "resume", |old| old.giver.stage() == GiverStage::Idle);
     scene.new.abandon();
@@ -172,13 +172,13 @@ fn no_client_notices_that_another_shard_did_not_go_on() {
 fn a_new_shard_that_breaks_off_leaves_the_old_one_as_it_was() {
     let mut scene = Scene::new();
     let broker = scene.old.engine.broker().clone();
-    // It hears something that it can't take, as if the old shard were another version.
+    // The new shard gets a frame that it can't read, as if the old shard were another version.
     let damaged = crate::handover::wire::GONE;
     scene.old.giving.as_ref().unwrap().channel.send(damaged, b"?", &[]).unwrap();
     assert!(scene.new.reports.recv_timeout(PATIENCE).unwrap().1.is_err());
     turns(&mut scene.old, "failure", |old| old.giver.stage() == GiverStage::Failed);
     assert!(error_of(&scene.old.giver).contains("shorter"), "{}", error_of(&scene.old.giver));
-    // It serves on even before it is told what becomes of it, and whatever it is told.
+    // The old shard serves on before its next order, and whatever that is.
     publish(&broker, scene.next..scene.next + 1, 0);
     scene.next += 1;
     some_turns(&mut scene.old);
@@ -232,7 +232,7 @@ fn what_a_fan_out_owes_is_sent_once() {
     }
 }
 
-/// A session without a socket that ends after its copy does not live on in the new process.
+/// A session without a socket that ends after its copy does not survive in the new process.
 #[test]
 fn a_session_that_has_ended_is_not_there_afterwards() {
     let mut old = shard();
@@ -258,7 +258,7 @@ fn a_session_that_has_ended_is_not_there_afterwards() {
     assert_eq!(new.end(), 0);
 }
 
-/// A shard without connections does not sleep before it says that all is copied.
+/// A shard without connections does not sleep before it reports that all is copied.
 #[test]
 fn a_shard_without_connections_copies_at_once() {
     let mut old = shard();

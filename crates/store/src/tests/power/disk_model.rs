@@ -1,7 +1,6 @@
-//! A disk with a volatile cache. What no sync has brought to the disk may be on it after a loss of power, in any
-//! part and in any order: each sector of 512 bytes has its content as of any write since the last sync, one sector
-//! may be torn at any byte, a file may have any length that it had since, and of a directory's entries each may be
-//! new or old.
+//! A disk with a volatile cache. After a loss of power it may have any part of the writes since the last sync, in any
+//! order: each sector of 512 bytes has its content as of any of these writes, one sector may be torn at any byte, a
+//! file may have any length that it had since, and each entry of a directory may be new or old.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +14,7 @@ pub const SECTOR: usize = 512;
 /// The content of a sector after one of the writes to it.
 type Version = (u64, Box<[u8; SECTOR]>);
 
-/// A file system at one moment: each file's content, or nothing for a directory.
+/// A file system at one moment: each file's content, or `None` for a directory.
 pub type Image = BTreeMap<PathBuf, Option<FileImage>>;
 
 /// A file without the zeros at its end.
@@ -28,10 +27,10 @@ pub struct FileImage {
 #[derive(Clone, Default)]
 struct Node {
     is_dir: bool,
-    /// What programs see.
+    /// The content for programs.
     cached: FileImage,
     stored: FileImage,
-    /// What the sectors have contained since the last sync, the oldest first.
+    /// The contents of sectors since the last sync, the oldest first.
     dirty: BTreeMap<usize, Vec<Version>>,
     /// The lengths since the last sync, the oldest first.
     lengths: Vec<(u64, u64)>,
@@ -45,14 +44,14 @@ struct EntryChange {
     added: Option<(PathBuf, usize)>,
 }
 
-/// What of the volatile cache is on the disk after a loss of power.
+/// The part of the volatile cache that survives a loss of power.
 #[derive(Clone, Copy)]
 enum Survival {
     Nothing,
     Everything,
     /// All changes up to this one, and a part of the next.
     Until(u64),
-    /// Each sector, length and entry: the newest one time in so many, else any.
+    /// Any version of each sector, length and entry; one time in so many the newest.
     Any(u64),
     /// Everything but one sector of each file.
     AllButOne,
@@ -63,11 +62,11 @@ enum Survival {
 #[derive(Clone, Default)]
 pub struct Disk {
     nodes: Vec<Node>,
-    /// What programs see.
+    /// The names for programs.
     names: BTreeMap<PathBuf, usize>,
     stored_names: BTreeMap<PathBuf, usize>,
     entry_changes: BTreeMap<PathBuf, Vec<EntryChange>>,
-    /// How many changes there were.
+    /// The number of changes so far.
     at: u64,
 }
 
@@ -109,7 +108,7 @@ impl Node {
 
     fn set_len(&mut self, at: u64, len: u64) {
         if len < self.cached.len {
-            // What lay behind the end is gone. Should the file grow again, zeros are there.
+            // Data behind the end is gone. If the file grows again, it has zeros there.
             let first = (len as usize).div_ceil(SECTOR);
             self.dirty.split_off(&first);
             let stored = self.stored.bytes.len().div_ceil(SECTOR);
@@ -131,7 +130,7 @@ impl Node {
         self.stored.set_len(self.cached.len);
     }
 
-    /// The disk took a part of what was written, and the cache counts all of it as written.
+    /// Fails a sync: the disk gets a part of the writes, and the cache counts all of them as written.
     fn fail_sync(&mut self, random: &mut Random) {
         for (number, versions) in std::mem::take(&mut self.dirty) {
             if let Some((_, bytes)) = versions.last().filter(|_| random.one_in(3)) {
@@ -162,7 +161,7 @@ impl Node {
             if let Some((_, bytes)) = count.checked_sub(1).and_then(|last| versions.get(last)) {
                 image.put(number * SECTOR, &bytes[..]);
             }
-            // One sector is written while the power goes.
+            // One sector is being written when the power goes.
             let is_next = match survival {
                 Survival::Until(last) => versions.get(count).is_some_and(|(at, _)| *at == last + 1),
                 _ => place == chosen && random.one_in(2),
@@ -184,7 +183,7 @@ impl Node {
 }
 
 impl Disk {
-    /// A disk with this on it.
+    /// Makes a disk with this image.
     pub fn new(image: &Image) -> Self {
         let mut disk = Disk::default();
         for (path, file) in image {
@@ -220,7 +219,7 @@ impl Disk {
         &mut self.nodes[*number]
     }
 
-    /// Changes the disk, whose paths begin with `root`.
+    /// Applies a change to the disk, whose paths begin with `root`.
     pub fn apply(&mut self, root: &Path, event: &Event, random: &mut Random) {
         self.at += 1;
         let at = self.at;
@@ -255,7 +254,7 @@ impl Disk {
         }
     }
 
-    /// What programs see.
+    /// Returns the content for programs.
     pub fn cached(&self) -> Image {
         let file = |number: &usize| {
             let node = &self.nodes[*number];
@@ -264,7 +263,7 @@ impl Disk {
         self.names.iter().map(|(path, number)| (path.clone(), file(number))).collect()
     }
 
-    /// What is on the disk if the power goes now.
+    /// Returns the content of the disk if the power goes now.
     pub fn cut(&self, random: &mut Random) -> Image {
         let survival = match random.below(9) {
             0 => Survival::Nothing,
@@ -316,7 +315,7 @@ impl EntryChange {
     }
 }
 
-/// Puts an image into an empty directory.
+/// Writes an image into an empty directory.
 pub fn write_image(image: &Image, root: &Path) {
     for (path, file) in image {
         let path = root.join(path);

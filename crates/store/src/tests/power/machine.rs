@@ -1,5 +1,5 @@
-//! A machine whose power goes: runs a store on a disk with a volatile cache, cuts the power, and starts the machine
-//! again with what is on the disk.
+//! A machine whose power goes: runs a store on a disk with a volatile cache, cuts the power, and restarts the machine
+//! with the content of the disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -25,10 +25,10 @@ const BURSTS_MAX: u64 = 16;
 /// The operations of a burst.
 const BURST_OPS_MAX: u64 = 10;
 
-/// How often the writer tries whether a disk that failed writes again.
+/// How often the writer probes a failed disk.
 const PROBES_MAX: usize = 200;
 
-/// What a disk and its cache have, and what callers know of it.
+/// The content of a disk and its cache, and what callers know of it.
 #[derive(Clone, Default)]
 pub struct Moment {
     pub disk: Disk,
@@ -38,37 +38,37 @@ pub struct Moment {
 /// What callers know of a store.
 #[derive(Clone, Default)]
 pub struct Known {
-    /// What is acknowledged.
+    /// The acknowledged content.
     state: State,
-    /// What was passed to the store and is not acknowledged: the operations of one commit.
+    /// Operations that were passed to the store and are not acknowledged: those of one commit.
     pending: Vec<(usize, Op)>,
     epoch: Option<u32>,
-    /// Up to this offset messages may be missing, as the store says.
+    /// The store's report of the offset up to which messages may be missing.
     lost_through: u64,
     /// The highest offset that was passed to the store.
     offset: u64,
     events: u64,
     /// The copies that are complete, and their content.
     copies: Vec<(PathBuf, State)>,
-    /// What takes the store's place, and the epoch that it gets.
+    /// The state that is replacing the store, and the epoch that it gets.
     restoring: Option<(State, u32)>,
 }
 
-/// What a run has counted.
+/// The counts of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub cuts: u64,
     /// Cuts while a store recovered from another.
     pub cuts_in_recovery: u64,
-    /// Kills of the process, after which the next one finds in the cache what is not on the disk.
+    /// Kills of the process, after which the next one finds unsynced writes in the cache.
     pub kills: u64,
     /// Operations that were acknowledged before a cut, each counted once.
     pub acknowledged: u64,
-    /// Times that a sync failed, until the store wrote again.
+    /// How often a sync failed, until the store wrote again.
     pub failures: u64,
-    /// Starts that say that messages may be missing although none is.
+    /// Starts that report possible losses although no message is missing.
     pub false_alarms: u64,
-    /// Copies of a store that were looked at after a cut.
+    /// Copies of a store that were checked after a cut.
     pub copies: u64,
 }
 
@@ -84,7 +84,7 @@ impl Counts {
     }
 }
 
-/// A store without threads: the test is the writer's.
+/// A store without threads: the test takes the writer's part.
 struct Session {
     store: Store,
     writer: Writer,
@@ -126,8 +126,8 @@ impl Session {
 }
 
 impl Known {
-    /// Whether a store has the operations that are not acknowledged, which are of one commit. `None` if it has
-    /// neither what is acknowledged nor that with all of these.
+    /// Returns whether a store has the unacknowledged operations, which are of one commit. `None` if its content is
+    /// neither the acknowledged one nor that with all of these.
     fn has_pending(&self, view: &View) -> Option<bool> {
         let mut state = self.state.clone();
         if state.view() == *view {
@@ -145,7 +145,7 @@ impl Known {
         }
     }
 
-    /// What callers learn by an event.
+    /// Records what callers learn by an event.
     fn learn(&mut self, event: &Event) {
         match event {
             Event::Issued(number, op) => {
@@ -175,7 +175,7 @@ impl Known {
             Event::Restored => {
                 if let Some((state, epoch)) = self.restoring.take() {
                     (self.state, self.epoch) = (state, Some(epoch));
-                    // Offsets of another epoch are no offsets of this one.
+                    // Offsets of another epoch do not count in this one.
                     self.offset = 0;
                     self.pending.clear();
                 }
@@ -201,10 +201,10 @@ impl<'a> Lifetime<'a> {
         Lifetime { root, random, known, failing_syncs, counts: Counts::default(), issued: 0 }
     }
 
-    /// Opens and closes the store so many times, 0 for once without any operation. Returns all that happened.
+    /// Opens and closes the store `sessions` times, 0 for once without any operation. Returns all events.
     ///
     /// # Errors
-    /// What is wrong with the store.
+    /// The fault of the store.
     pub fn run(&mut self, disk: &Disk, sessions: u64) -> Result<Vec<Event>, String> {
         let _ = std::fs::remove_dir_all(self.root);
         std::fs::create_dir_all(self.root).unwrap();
@@ -274,7 +274,7 @@ impl<'a> Lifetime<'a> {
         self.copy(recording)
     }
 
-    /// Issues operations and has the writer write them.
+    /// Issues operations and makes the writer write them.
     fn burst(&mut self, recording: &Recording, session: &mut Session) -> Result<(), String> {
         let failed = Arc::new(AtomicBool::new(false));
         for _ in 0..=self.random.below(BURST_OPS_MAX) {
@@ -295,7 +295,7 @@ impl<'a> Lifetime<'a> {
         session.writer.step(self.random.one_in(3));
         let has_failed = failed.load(Relaxed);
         if !has_failed {
-            // Those without a callback are stored, too.
+            // Operations without a callback are stored, too.
             let last = self.issued;
             self.counts.acknowledged += self.known.pending.len() as u64;
             self.record(recording, Event::Acknowledged(last));
@@ -306,8 +306,8 @@ impl<'a> Lifetime<'a> {
         Ok(())
     }
 
-    /// After a sync that failed: what was not acknowledged is stored or not, which callers may not know, and all that
-    /// comes later builds on that.
+    /// Handles a failed sync: unacknowledged operations are stored or not, which callers may not know, and later ones
+    /// build on that.
     fn recover_from_failure(
         &mut self,
         recording: &Recording,
@@ -327,7 +327,7 @@ impl<'a> Lifetime<'a> {
         let Some(stored) = self.known.has_pending(&view) else {
             return Err(self.known.difference(&view));
         };
-        // A commit on top of what is there was synced.
+        // A commit on top of this content was synced.
         self.record(recording, Event::Resolved { stored });
         Ok(())
     }
@@ -381,10 +381,10 @@ impl Known {
         text
     }
 
-    /// Compares the copies that are complete with their sources. Returns how many there are.
+    /// Compares the complete copies with their sources. Returns their number.
     ///
     /// # Errors
-    /// What is wrong with a copy.
+    /// The fault of a copy.
     pub fn check_copies(&self, root: &Path) -> Result<u64, String> {
         for (dir, state) in &self.copies {
             let name = dir.display();
@@ -410,12 +410,12 @@ pub struct Cutter<'a> {
 }
 
 impl<'a> Cutter<'a> {
-    /// `start` is what the disk had, and what was known, before the lifetime.
+    /// Makes a cutter; `start` is the disk and the knowledge before the lifetime.
     pub fn new(root: &'a Path, start: &Moment) -> Self {
         Cutter { root, disk: start.disk.clone(), known: start.known.clone(), at: 0 }
     }
 
-    /// Kills the process after so many events: what it wrote stays in the cache.
+    /// Kills the process after `at` events: its writes stay in the cache.
     pub fn kill(&mut self, events: &[Event], at: usize, random: &mut Random) -> Moment {
         for event in &events[self.at..at] {
             self.disk.apply(self.root, event, random);
@@ -425,7 +425,7 @@ impl<'a> Cutter<'a> {
         Moment { disk: self.disk.clone(), known: self.known.clone() }
     }
 
-    /// Cuts the power after so many events.
+    /// Cuts the power after `at` events.
     pub fn cut(&mut self, events: &[Event], at: usize, random: &mut Random) -> Moment {
         let Moment { disk, known } = self.kill(events, at, random);
         Moment { disk: Disk::new(&disk.cut(random)), known }

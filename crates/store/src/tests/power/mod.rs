@@ -1,10 +1,10 @@
-//! A loss of power at any moment loses nothing that was acknowledged. A kill of the process says nothing of that,
-//! because the kernel keeps what it has not written to the disk yet.
+//! Tests that a loss of power at any moment loses nothing that was acknowledged. A kill of the process does not prove
+//! that, because the kernel retains writes that are not on the disk yet.
 //!
-//! A store runs on a real directory, and all that it changes there is recorded ([`trace`]). A model of a disk with a
-//! volatile cache ([`disk_model`]) says what may be on the disk when the power goes at one of these changes, and a store
-//! is opened on that ([`machine`]): it must have everything that it had acknowledged ([`workload`]), of the commit that was
-//! under way everything or nothing, and never assign an offset again. Power goes again while a store recovers.
+//! A store runs on a real directory, and all its changes there are recorded ([`trace`]). A model of a disk with a
+//! volatile cache ([`disk_model`]) computes what may be on the disk when the power goes at one of these changes, and
+//! a store is opened on that ([`machine`]): it must have everything that it had acknowledged ([`workload`]), all or
+//! nothing of the commit in progress, and never assign an offset again. Power goes again while a store recovers.
 //!
 //! `POWER_SEED=n` repeats a seed, `POWER_CUTS=n` tries so many moments: `scripts/test-long power`.
 
@@ -23,7 +23,7 @@ use random::Random;
 use super::Dir;
 use machine::{Counts, Cutter, Lifetime, Moment};
 
-/// The moments of a lifetime that are tried; of every fourth seed of the long run all are.
+/// Moments of a lifetime that a seed tries; every fourth seed of the long run tries all.
 const CUTS_OF_A_LIFETIME: usize = 25;
 
 /// The first seed of the long run.
@@ -32,7 +32,7 @@ const LONG_SEEDS: u64 = 1_000;
 /// The moments that a seed tries.
 const CUTS_OF_A_SEED: u64 = 200;
 
-/// The seeds of the gate. Those that found a mistake stay.
+/// The seeds of the gate. Seeds that found a mistake stay.
 const SEEDS: [u64; 4] = [0, 1, 2, 3];
 
 fn scratch(seed: u64) -> Dir {
@@ -41,7 +41,7 @@ fn scratch(seed: u64) -> Dir {
     Dir(above.join(format!("throng-power-{}-{seed}", std::process::id())))
 }
 
-/// Opens a store on what is on the disk after a loss of power, and sometimes cuts the power meanwhile.
+/// Opens a store on the content of the disk after a loss of power, and sometimes cuts the power meanwhile.
 fn check(moment: &Moment, root: &Path, random: &mut Random) -> Result<Counts, String> {
     let mut lifetime = Lifetime::new(root, random, moment.known.clone(), 0);
     let events = lifetime.run(&moment.disk, 0)?;
@@ -91,7 +91,7 @@ fn run(seed: u64) -> Result<Counts, String> {
                 |error| format!("in lifetime {lifetimes} after {at} of {}: {error}", events.len());
             counts.add(checked.map_err(context)?);
             if place == next {
-                // Another process goes on after a kill. It knows nothing of a sync that has failed.
+                // Another process goes on after a kill. It does not know of a failed sync.
                 let is_kill = failing_syncs == 0 && random.one_in(3);
                 counts.kills += u64::from(is_kill);
                 next_moment = if is_kill { killed } else { cut };
@@ -103,7 +103,7 @@ fn run(seed: u64) -> Result<Counts, String> {
     Ok(counts)
 }
 
-/// After how many of `count` events the power goes.
+/// Returns after how many of `count` events the power goes.
 fn moments(count: usize, moments_max: usize, random: &mut Random) -> Vec<usize> {
     if count <= moments_max {
         return (1..=count).collect();
@@ -116,14 +116,14 @@ fn moments(count: usize, moments_max: usize, random: &mut Random) -> Vec<usize> 
 /// Runs a seed.
 ///
 /// # Errors
-/// What is wrong, and how to repeat it.
+/// The fault, and how to repeat it.
 fn try_seed(seed: u64) -> Result<Counts, String> {
     let outcome = catch_unwind(AssertUnwindSafe(|| run(seed)));
     let outcome = outcome.unwrap_or_else(|_| Err("it panics".into()));
     outcome.map_err(|error| format!("POWER_SEED={seed} repeats this: {error}"))
 }
 
-/// Runs seeds until there were so many cuts, on all cores.
+/// Runs seeds on all cores until they have made `cuts` cuts.
 fn run_many(cuts: u64) -> (Counts, Vec<String>) {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let (next, total) = (AtomicU64::new(0), Mutex::new((Counts::default(), Vec::new())));

@@ -1,4 +1,4 @@
-//! What a store under test has changed on the disk, in its order, and what it has acknowledged meanwhile.
+//! The changes that a store under test has made on the disk, in their order, and its acknowledgements in between.
 
 use std::io::{Error, Result as IoResult};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub struct Trace {
     random: Option<Random>,
 }
 
-/// Something that happened on the disk, or for a caller.
+/// An event on the disk, or for a caller.
 #[derive(Clone, Debug)]
 pub enum Event {
     CreateDir(PathBuf),
@@ -28,7 +28,7 @@ pub enum Event {
     Write(PathBuf, u64, Box<[u8]>),
     SetLen(PathBuf, u64),
     Sync(PathBuf),
-    /// The sync reported an error: some of what was written is lost, and no later sync brings it to the disk.
+    /// The sync reported an error: some writes are lost, and no later sync brings them to the disk.
     SyncFailed(PathBuf),
     SyncDir(PathBuf),
     Rename(PathBuf, PathBuf),
@@ -37,11 +37,11 @@ pub enum Event {
     Issued(usize, Op),
     /// The operation with this number, and all before it, are acknowledged.
     Acknowledged(usize),
-    /// After a commit that failed the store writes again: with what was not acknowledged, or without it.
+    /// After a failed commit the store writes again: with the unacknowledged operations, or without them.
     Resolved {
         stored: bool,
     },
-    /// The store was opened: with what was not acknowledged, or without it.
+    /// The store was opened: with the unacknowledged operations, or without them.
     Opened {
         epoch: u32,
         lost_through: u64,
@@ -49,12 +49,12 @@ pub enum Event {
     },
     /// The copy in this directory is complete, and its caller knows.
     Copied(PathBuf),
-    /// The copy with this number begins to take the store's place, under this epoch.
+    /// The copy with this number begins to replace the store, under this epoch.
     Restoring {
         copy: usize,
         epoch: u32,
     },
-    /// It has taken it, and its caller knows.
+    /// The copy has replaced it, and its caller knows.
     Restored,
 }
 
@@ -65,7 +65,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Records all that changes below a directory.
+    /// Records all changes below a directory.
     pub fn start(dir: &Path) -> Self {
         RECORDER.get_or_init(|| record);
         let trace = Arc::<Mutex<Trace>>::default();
@@ -85,7 +85,7 @@ impl Recording {
         Handle(self.trace.clone())
     }
 
-    /// From now on one in so many syncs fails.
+    /// Makes one in `one_in` syncs fail from now on.
     pub fn fail_syncs(&self, one_in: u64, random: Random) {
         let mut trace = self.trace();
         (trace.failing_syncs, trace.random) = (one_in, Some(random));

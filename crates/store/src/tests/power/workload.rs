@@ -1,4 +1,4 @@
-//! What callers do with a store, and what it then contains.
+//! The operations of callers on a store, and its expected content.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::{Append, Done, Reader, Store};
 /// The messages that a topic of few messages retains.
 const FEW: u64 = 5;
 
-/// When all messages are published, in milliseconds since 1970: so late that nothing is too old.
+/// When all messages are published, in milliseconds since 1970: late enough that none is too old.
 const AT_MS: u64 = 1 << 50;
 
 const TOPICS: [&str; 6] = ["compact", "few:a", "few:b", "plain:a", "plain:b", "plain:c"];
@@ -54,7 +54,7 @@ pub enum Op {
     },
 }
 
-/// What the store contains: the rows of each table and topic, as texts.
+/// The content of the store: the rows of each table and topic, as texts.
 pub type View = BTreeMap<String, Vec<String>>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -141,13 +141,13 @@ impl State {
         view
     }
 
-    /// How many messages of a topic there are.
+    /// Returns the number of a topic's messages.
     fn count(&self, topic: &str) -> usize {
         self.topics.get(topic).map_or(0, BTreeMap::len)
     }
 }
 
-/// The same of a store.
+/// Returns the view of a store.
 pub fn stored(reader: &Reader) -> View {
     let mut view = View::new();
     for topic in TOPICS {

@@ -1,4 +1,4 @@
-//! `throng store backup`: copies a store, that of a running server by its admin port.
+//! `throng store backup`: copies a store: a running server's through its admin port, or one in a directory.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::error::CommandError;
 const AGENT: &str = "throng-store";
 const PATH: &str = "/api/backup";
 
-/// How often the progress is requested.
+/// Time between two requests for the progress.
 const POLL_EVERY: Duration = Duration::from_millis(250);
 
 #[derive(Args)]
@@ -92,7 +92,7 @@ fn back_up_server(args: &Backup) -> Result<(), CommandError> {
     report(&state, &text_of(&dir))
 }
 
-/// Has the server start the backup. Returns its state.
+/// Makes the server start the backup. Returns its state.
 fn begin(admin: &mut Admin, name: &str) -> Result<Value, AdminError> {
     let body = json!({ "name": name }).to_string();
     let (status, bytes) = admin.exchange("POST", PATH, "application/json", &body)?;
@@ -104,7 +104,7 @@ fn number(value: &Value) -> String {
     grouped(value.as_u64().unwrap_or_default())
 }
 
-/// A text of the server, safe to print.
+/// Returns a text of the server, safe to print.
 fn text_of(value: &Value) -> String {
     plain(value.as_str().unwrap_or_default())
 }

@@ -48,7 +48,7 @@ pub fn run(what: &What) -> Result<(), CommandError> {
     }
 }
 
-/// The store's directory: the one that was named, or the configuration's.
+/// Returns the store's directory: the one of the command line, or the configuration's.
 fn directory(
     named: Option<&Path>,
     settings: &Flags,
@@ -86,13 +86,13 @@ fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-/// Prints what a check has found, and fails if something is damaged.
+/// Prints the report of a check, and fails if something is damaged.
 fn print_report(dir: &Path, report: &Report) -> Result<(), CommandError> {
     print(&text(dir, report));
     if report.damages.is_empty() { Ok(()) } else { Err(CommandError::Findings) }
 }
 
-/// What a check has found.
+/// Formats the report of a check.
 fn text(dir: &Path, report: &Report) -> String {
     let Report { format, clean, topics, messages, others, lost_range, damages } = report;
     let mut text = format!(

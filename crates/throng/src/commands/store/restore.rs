@@ -47,7 +47,7 @@ pub fn run(args: &Restore) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Whether both paths lead to one directory.
+/// Returns true if both paths lead to one directory.
 fn is_same(one: &Path, other: &Path) -> bool {
     let paths = [one, other].map(|path| path.canonicalize().ok());
     paths[0].is_some() && paths[0] == paths[1]
