@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use crate::application::{Application, Reserved};
+use crate::mqtt::client::{Connect, V5, filter};
 use crate::support::tls::Authority;
 use crate::support::{
     Lines, Scratch, Server, command, header, installed, json as call, output_within, wait_within,
@@ -192,6 +193,24 @@ fn each_call_that_publishes_has_a_span() {
     });
     assert_eq!(server.metric("throng_spans_total{result=\"failed\"}"), 0.0);
     assert_eq!(server.metric("throng_spans_total{result=\"dropped\"}"), 0.0);
+}
+
+#[test]
+fn a_message_to_a_group_has_a_span_for_the_one_member_that_gets_it() {
+    let collector = Collector::start();
+    let server = serve(&collector.url(), "0", &["--shards", "1", "--mqtt", "127.0.0.1:0"]);
+    let _members = ["a", "b", "c"].map(|name| {
+        let mut client = Connect::new(V5, name).open(server.client);
+        client.subscribe(&[filter("$share/g/news", 0)]);
+        client
+    });
+    let message = json!({"topic": "news", "data": "x"});
+    let (status, receipt) = call_in_trace(&server, "/api/publish", message, "01");
+    assert_eq!((status, &receipt["members"]), (200, &json!(1)));
+    let spans = collector.until(&server, "all spans are there", |spans| spans.len() == 2);
+    let deliver = find(&spans, "deliver");
+    assert_eq!(deliver["parent"], find(&spans, "POST /api/publish")["id"]);
+    assert_eq!(deliver["attributes"]["throng.members"], 1);
 }
 
 #[test]
