@@ -12,8 +12,8 @@ table_keys! {
     CERTIFICATE_KEYS;
     /// A certificate for further hosts. A client gets the one that names the host it asks for, and otherwise that of tls.certificate_file.
     CertificateRule;
-    /// The certificate and those that signed it, in PEM, the server's own first; relative to the file's folder, as key_file is.
+    /// File with the certificate and those that signed it, in PEM, the server's own first; relative to the configuration file's folder, as key_file is.
     certificate_file: String = Text, Required(r#""/etc/letsencrypt/live/chat.example.com/fullchain.pem""#);
-    /// Its private key, in PEM.
+    /// File with the certificate's private key, in PEM.
     key_file: String = Text, Required(r#""/etc/letsencrypt/live/chat.example.com/privkey.pem""#);
 }

@@ -14,27 +14,27 @@ table_keys! {
     FORWARD_KEYS;
     /// A rule that sends the messages of matching topics to a back end. The first that matches a topic wins.
     ForwardRule;
-    /// The topics it is for, as an MQTT client subscribes to them: + is one level, # at the end is all that follow.
+    /// Topics to which the rule applies, as an MQTT client subscribes to them: + is one level, # at the end is all that follow.
     filter: String = TextBytes(1, NAME_BYTES_MAX as u64), Required(r##""requests/#""##);
-    /// Where messages are sent, an http:// or https:// URL without a query. They are signed as all requests to the application are (webhook.signing_key, webhook.secret).
+    /// URL to which the server sends the messages, http:// or https:// without a query. It signs them as all requests to the application (webhook.signing_key, webhook.secret).
     url: String = Text, Required(r#""http://127.0.0.1:9000/requests""#);
-    /// Whether the topic's members get the messages, too: when the back end has taken them; those with QoS 0 at once.
+    /// Whether the topic's members get the messages, too: after the back end has accepted them; those with QoS 0 at once.
     deliver: bool = Bool, Default("true");
-    /// Filters of the topics to which clients may have answers sent although they may not publish there themselves; to hear what is published there they must be allowed all the same.
+    /// Filters of the topics to which a client may have replies sent although it may not publish there itself; it must still be allowed to subscribe to them.
     answer_filters: Vec<String> = List, Default("[]");
-    /// How long one request may take.
+    /// Milliseconds that one request may take.
     timeout_milliseconds: u64 = Number(1, 600_000), Default("5000");
-    /// How long a message is offered to a back end that does not take it; then its publisher is refused. With 0 it is offered once.
+    /// Seconds that the server offers a message to a back end that does not accept it; then the server rejects the publish. 0: it offers the message once.
     retry_seconds: u64 = Number(0, DAY), Default("30");
-    /// Messages that one request may carry.
+    /// Messages that one request may have.
     batch_messages_max: u64 = Number(1, 10_000), Default("100"),
         beyond "the rest goes with the next request", shows "`throng_forward_waiting`";
-    /// How long a message waits for others that leave with it, unless as many are there as a request may carry.
+    /// Milliseconds that a message waits for others to share its request, unless the request is full earlier.
     batch_wait_milliseconds: u64 = Number(0, 60_000), Default("10");
-    /// Messages that the back end may have still to take; more are refused, and dropped where they have QoS 0.
+    /// Messages that the back end has not accepted yet; the server rejects more, and drops those with QoS 0.
     queue_messages_max: u64 = Number(1, 10_000_000), Default("10000"),
         beyond "503, `overloaded`; MQTT: reason code 0x97; with QoS 0 dropped", shows "`throng_forward_waiting`, `throng_forward_refused_total`, `throng_forward_dropped_total`";
-    /// What those messages may hold; one that is alone may be larger.
+    /// Bytes of those messages; one message alone may be larger.
     queue_bytes_max: u64 = Bytes(1, TIB), Default(r#""16MiB""#),
         beyond "the same", shows "`throng_forward_waiting_bytes`";
 }

@@ -19,21 +19,21 @@ table_keys! {
     KEY_KEYS;
     /// A key of the API: what it may be used for, and how it is recognised.
     KeyRule;
-    /// What logs and metrics call it: letters, digits, '-', '_' and '.'.
+    /// Name of the key in logs and metrics: letters, digits, '-', '_' and '.'.
     name: String = TextBytes(1, NAME_BYTES_MAX as u64), Required(r#""billing""#);
-    /// The SHA-256 of the key, as "throng key new" prints it: a key has 256 random bits, which nobody finds by trying, so a hash that is slow to compute would protect nothing more.
+    /// SHA-256 of the key, as "throng key new" prints it. A key has 256 random bits, which no attacker finds by trying, so a hash that is slow to compute would protect nothing more.
     hash: KeyHash = Hash, Required(r#""sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08""#);
-    /// What it may be used for: admin is everything; read is all that changes nothing; publish:PATTERN publishes to topics (publish:room:*), to users (publish:@alice, publish:@*), and publish:* to everyone, too.
+    /// What the key permits: admin is everything; read is all that changes nothing; publish:PATTERN publishes to topics (publish:room:*), to users (publish:@alice, publish:@*), and publish:* to everyone, too.
     scopes: Vec<String> = List, Required(r#"["publish:room:*", "read"]"#);
-    /// When it ceases to be valid: a date, which begins at midnight UTC, or a time with its offset.
+    /// When the key becomes invalid: a date, which begins at midnight UTC, or a time with its offset.
     expires: Option<u64> = Time, Unset(r#""2031-01-01""#);
-    /// Calls with this key in a second, each command of a batch included; more are refused (429, rate_limited), and 0 is no limit. Left out, it is limits.commands_per_second_per_key_max.
+    /// Calls with this key in a second, each command of a batch included; the server rejects more (429, rate_limited). 0: no limit. Left out: limits.commands_per_second_per_key_max.
     commands_per_second_max: Option<u64> = Number(0, MANY), Unset("1000"),
         beyond "429, `rate_limited`", shows "L as that of all keys";
-    /// Bytes of the bodies of its calls in a second. Left out, it is limits.bytes_per_second_per_key_max.
+    /// Bytes of the bodies of this key's calls in a second. Left out: limits.bytes_per_second_per_key_max.
     bytes_per_second_max: Option<u64> = Bytes(0, TIB), Unset(r#""8MiB""#),
         beyond "429, `rate_limited`", shows "L as that of all keys";
-    /// Messages that it publishes in a second. Left out, it is limits.publishes_per_second_per_key_max.
+    /// Messages that are published with this key in a second. Left out: limits.publishes_per_second_per_key_max.
     publishes_per_second_max: Option<u64> = Number(0, MANY), Unset("500"),
         beyond "429, `rate_limited`", shows "L as that of all keys";
 }

@@ -124,368 +124,368 @@ use Kind::{Address, Bool, Bytes, Choice, List, Number, OptionalAddress, Text};
 // A line is: key, type, when a change takes effect, values, default as TOML; for a limit also the effect of exceeding
 // it, with the code of the error, and its metrics.
 settings! {
-    /// What clients meet.
+    /// The port for clients, and what they may do there.
     client: Client {
-        /// Where clients connect without TLS; "" is nowhere, if client.listen_tls is somewhere.
+        /// Address where clients connect without TLS; "": none, which needs client.listen_tls.
         listen: Option<SocketAddr> = Fixed, OptionalAddress, r#""127.0.0.1:8000""#;
-        /// Where clients connect through TLS, usually at port 443; "" is nowhere. It needs a certificate ([tls]).
+        /// Address where clients connect through TLS, usually port 443; "": none. It needs a certificate ([tls]).
         listen_tls: Option<SocketAddr> = Fixed, OptionalAddress, r#""""#;
-        /// Let clients connect from other machines although nothing authenticates them: any of them may read any topic and be any user.
+        /// Let clients connect from other machines although nothing authenticates them: any client may read any topic and be any user.
         insecure: bool = Fixed, Bool, "false";
         /// Origins whose pages may connect from a browser: "*", or scheme://host[:port] each.
         cors_origins: Vec<String> = Live, List, r#"["*"]"#;
-        /// Clients may publish to topics that begin with one of these; "*" is every topic (so is ""), and an empty list is none.
+        /// Clients may publish to topics that begin with one of these; "*" (or "") is every topic, and an empty list is none.
         publish_prefixes: Vec<String> = Live, List, "[]";
-        /// Whether a client of /ws may become another user, and cease to be, while it is connected; the application may do it for any client (/api/login).
+        /// Whether a connected client of /ws may log in as another user, and log out again; the application may do it for any client (/api/login).
         login: LoginRule = Live, Choice(LOGIN_WORDS), r#""allow""#;
-        /// Proxies that are believed when they say where a client is: addresses and prefixes, like "10.0.0.5" or "10.0.0.0/8".
+        /// Proxies that the server trusts to give a client's address: addresses and prefixes, like "10.0.0.5" or "10.0.0.0/8".
         trusted_proxies: Vec<String> = Live, List, "[]";
-        /// How they say it: by the header X-Forwarded-For or Forwarded of each request, or by the PROXY protocol (version 1 or 2), with which each of their connections must then begin.
+        /// How a trusted proxy gives the client's address: in the header X-Forwarded-For or Forwarded of each request, or by the PROXY protocol (version 1 or 2), with which each of its connections must then begin.
         proxy_header: ProxyHeader = Live, Choice(PROXY_HEADER_WORDS), r#""x-forwarded-for""#;
-        /// The header in which a trusted proxy says whose each request is, like "X-Throng-User"; then a client can't say it itself: user= may only repeat it, and without it the client is nobody. "" lets clients say it, or their tokens.
+        /// Header in which a trusted proxy names the user of each request, like "X-Throng-User". A client can't name its user itself then: user= may only repeat the header, and a request without the header has no user. "": clients name their users, or their tokens do.
         user_header: String = Live, Text, r#""""#;
-        /// Serve /status, a small public page: connections now, answers per second, mean response time.
+        /// Serve /status, a small public page: connections now, replies per second, mean response time.
         status_page: bool = Live, Bool, "false";
-        /// Whether clients of /sse, /stream, /ws and Phoenix may name topics by the wildcards + and # of MQTT (filter=mqtt), as far as their tokens reach; without tokens, whoever may is told everything that is published to topics that anybody may enter.
+        /// Whether clients of /sse, /stream, /ws and Phoenix may name topics by the MQTT wildcards + and # (filter=mqtt), as far as their tokens reach. Without tokens, any client can then get everything that is published to topics that all clients may enter.
         wildcards: bool = Live, Bool, "false";
     }
 
-    /// What applications and operators meet.
+    /// The port for applications and operators.
     admin: Admin {
-        /// Where applications and operators connect.
+        /// Address where applications and operators connect.
         listen: SocketAddr = Fixed, Address, r#""127.0.0.1:8001""#;
-        /// Where they connect through TLS, besides; "" is nowhere. It needs a certificate ([tls]), and requests none of clients.
+        /// Further address where applications and operators connect through TLS; "": none. It needs a certificate ([tls]), and the server requests no certificates of clients there.
         listen_tls: Option<SocketAddr> = Fixed, OptionalAddress, r#""""#;
-        /// The key that applications and operators send as Authorization: Bearer, at least 16 characters; it may be used for everything. Beyond loopback there must be this one or one of [[keys]].
+        /// Key that applications and operators send as Authorization: Bearer, at least 16 characters; it permits everything. A port beyond loopback needs this key or one of [[keys]].
         api_key: String = Secret, Text, r#""""#;
-        /// The file that holds that key and nothing else, in its place; relative to the folder of the file that this stands in; "none" in it is no key. Others on the host may not be able to read it.
+        /// File with only that key, instead of admin.api_key; relative to the configuration file's folder. The content "none" means no key. Others on the host must not be able to read the file.
         api_key_file: String = Live, Text, r#""""#;
-        /// Names by which browsers may call this port, beside localhost and IP addresses: the dashboard is signed in only under these, since any web page can make another name point here.
+        /// Names under which browsers may call this port, besides localhost and IP addresses. The dashboard signs in only under these, because any web page can make another name point here.
         hosts: Vec<String> = Live, List, "[]";
-        /// Proxies in front of this port that are believed when they say by X-Forwarded-For where a request comes from: for sign-ins that fail, wrong keys and the log. Addresses and prefixes, like "10.0.0.5" or "10.0.0.0/8".
+        /// Proxies in front of this port that the server trusts to give a request's origin in X-Forwarded-For: for failed sign-ins, wrong keys and the log. Addresses and prefixes, like "10.0.0.5" or "10.0.0.0/8".
         trusted_proxies: Vec<String> = Live, List, "[]";
-        /// How long a browser stays signed in.
+        /// Seconds that a browser stays signed in.
         session_seconds: u64 = Live, Number(60, 30 * DAY), "43200",
             beyond "401, `no_session`: sign in again", shows "`throng_admin_sessions`";
-        /// The largest body of an API request.
+        /// Bytes of the largest body of an API request.
         body_bytes_max: u64 = Fixed, Bytes(KIB, 1024 * MIB), r#""16MiB""#,
             beyond "413, `body_too_large`", shows "–";
-        /// What is here of all bodies that have not arrived whole, at least admin.body_bytes_max; more is answered 503.
+        /// Bytes in memory of all bodies that have not arrived whole, at least admin.body_bytes_max; the server rejects more with 503.
         bodies_bytes_max: u64 = Live, Bytes(KIB, TIB), r#""256MiB""#,
             beyond "503, `overloaded`", shows "`throng_admin_bodies_bytes`";
-        /// Connections to this port; a new one takes the place of the one that was silent longest, those without the key first. At most half of the limit on open files.
+        /// Connections to this port; a new one beyond that replaces the one that was silent longest, connections without a key first. At most half of the limit on open files.
         connections_max: u64 = Live, Number(16, 65_536), "1024",
             beyond "the connection that was silent longest [gives way](security.md#who-has-no-key)", shows "`throng_admin_connections`";
-        /// The same for those of one address, or of one network of IPv6 (/64).
+        /// The same limit for connections from one address, or from one IPv6 network (/64).
         connections_per_address_max: u64 = Live, Number(8, 65_536), "512",
             beyond "one of the address's own gives way", shows "`throng_admin_connections`";
-        /// Until the head of a request must be whole, from the connect or from its first byte.
+        /// Seconds in which the head of a request must arrive whole, from the connect or from the head's first byte.
         head_seconds: u64 = Live, Number(1, DAY), "5",
             beyond "closed", shows "–";
-        /// How long nothing may move on a connection, between requests or while an answer is read.
+        /// Seconds that a connection may stay without any progress, between requests or while the client reads a reply.
         idle_seconds: u64 = Live, Number(1, DAY), "120",
             beyond "closed", shows "–";
     }
 
-    /// Who clients are and what they may do, by tokens (JSON Web Tokens). Without a key everybody is who they say.
+    /// Tokens (JSON Web Tokens) that say who clients are and what they may do. Without a key, the server believes the user that a client names.
     auth: Auth {
-        /// The key that the application and this server share, for tokens signed with HS256, HS384 or HS512: text of at least 32 bytes.
+        /// Key that the application and this server share, for tokens signed with HS256, HS384 or HS512: text of at least 32 bytes.
         hmac_key: String = Secret, Text, r#""""#;
-        /// The file that holds that key and nothing else, in its place; relative to the folder of the file that this stands in. Others on the host may not be able to read it.
+        /// File with only that key, instead of auth.hmac_key; relative to the configuration file's folder. Others on the host must not be able to read the file.
         hmac_key_file: String = Live, Text, r#""""#;
-        /// Files with a public key in PEM each (RSA, EC with P-256 or P-384, Ed25519); relative as auth.hmac_key_file is. They are read again on SIGHUP.
+        /// Files with one public key in PEM each (RSA, EC with P-256 or P-384, Ed25519); relative as auth.hmac_key_file is. The server reads them again on SIGHUP.
         public_key_files: Vec<String> = Live, List, "[]";
-        /// Where issuers publish their keys (JSON Web Key Sets), http:// or https:// URLs. Keys below the URL of one of auth.issuers count for tokens of that issuer only.
+        /// URLs where issuers publish their keys (JSON Web Key Sets), http:// or https://. Keys from below the URL of one of auth.issuers count only for tokens of that issuer.
         jwks_urls: Vec<String> = Live, List, "[]";
-        /// Certificates of the authorities that sign those of these servers, in PEM, or those themselves; relative as auth.hmac_key_file is. "" is those of the system.
+        /// File with the certificates of the authorities that sign those of these servers, in PEM, or those of the servers themselves; relative as auth.hmac_key_file is. "": the authorities of the system.
         jwks_ca_file: String = Fixed, Text, r#""""#;
-        /// How long after they were fetched those keys are fetched again. For a key that is not known they are fetched at once, but not more often than every 5 s.
+        /// Seconds after which the server fetches the keys of auth.jwks_urls again. It fetches them at once for an unknown key, but not more often than every 5 s.
         jwks_refresh_seconds: u64 = Live, Number(5, DAY), "300";
-        /// How tokens may be signed: HS256, HS384, HS512, RS256, RS384, RS512, PS256, ES256, ES384, EdDSA; an empty list is every way that the keys fit.
+        /// Algorithms that may sign tokens: HS256, HS384, HS512, RS256, RS384, RS512, PS256, ES256, ES384, EdDSA; an empty list: every algorithm that the keys fit.
         algorithms: Vec<String> = Live, List, "[]";
-        /// Who may issue tokens (iss); an empty list is anybody whose signature is right.
+        /// Issuers whose tokens count (iss); an empty list: any issuer whose signature is right.
         issuers: Vec<String> = Live, List, "[]";
-        /// For whom tokens are (aud); "" takes only those that are for nobody in particular.
+        /// Audience that a token must have (aud); "": only tokens without an audience count.
         audience: String = Live, Text, r#""""#;
-        /// No connection and no request without a token; a connection to /ws may bring it in its first command.
+        /// Reject every connection and request without a token; a connection to /ws may bring its token in its first command.
         required: bool = Live, Bool, "false";
-        /// What may be done without a token, and with one that has no claim throng: an action and a pattern each, like "subscribe:news" or "history:public:*". Actions are subscribe, publish, presence and history.
+        /// What a client may do without a token, or with a token that has no claim throng: an action and a pattern each, like "subscribe:news" or "history:public:*". Actions are subscribe, publish, presence and history.
         anonymous_grants: Vec<String> = Live, List, "[]";
-        /// The cookie in which a browser may bring a token, from pages of this server's own origin and of those that client.cors_origins names; "" is none.
+        /// Cookie in which a browser may bring a token, from pages of this server's own origin and of the origins in client.cors_origins; "": none.
         cookie: String = Live, Text, r#""throng_token""#;
-        /// So long before its token expires a client is told; 0 is not at all.
+        /// Seconds before a token expires at which the server warns its client; 0: never.
         expiry_warning_seconds: u64 = Live, Number(0, DAY), "60";
-        /// Connections whose tokens expire at one moment are closed over so long a time after it.
+        /// Seconds, from the moment at which several tokens expire, over which the server spreads the closing of their connections.
         expiry_spread_seconds: u64 = Live, Number(0, 3_600), "30";
-        /// Revocations that are remembered; more are refused.
+        /// Revocations that the server remembers; it rejects more.
         revocations_max: u64 = Live, Number(1, 10_000_000), "100000",
             beyond "409, `too_many_revocations`", shows "`throng_token_revocations`";
-        /// How long a revocation is remembered that doesn't say: longer than tokens live.
+        /// Seconds that the server remembers a revocation without a time of its own: longer than tokens live.
         revocation_seconds: u64 = Live, Number(60, TEN_YEARS), "2592000";
     }
 
-    /// Encryption, for client.listen_tls, mqtt.listen_tls and admin.listen_tls. The files are read again when they change, and on SIGHUP; connections stay open.
+    /// Encryption, for client.listen_tls, mqtt.listen_tls and admin.listen_tls. The server reads the files again when they change, and on SIGHUP; connections stay open.
     tls: Tls {
-        /// The server's certificate and those that signed it, in PEM, its own first; relative to the file's folder. [[tls.certificates]] has those of further hosts.
+        /// File with the server's certificate and those that signed it, in PEM, its own first; relative to the configuration file's folder. [[tls.certificates]] has those of further hosts.
         certificate_file: String = Live, Text, r#""""#;
-        /// The private key of the certificate, in PEM: RSA, ECDSA (P-256 is the fastest) or Ed25519.
+        /// File with the private key of the certificate, in PEM: RSA, ECDSA (P-256 is the fastest) or Ed25519.
         key_file: String = Live, Text, r#""""#;
-        /// The lowest version that clients may speak.
+        /// Lowest TLS version that clients may use.
         version_min: TlsVersion = Live, Choice(TlsVersion::WORDS), r#""1.2""#;
-        /// Certificates of the authorities that sign those of clients, in PEM; relative to the file's folder. "" requests no certificates of clients.
+        /// File with the certificates of the authorities that sign those of clients, in PEM; relative to the configuration file's folder. "": the server requests no certificates of clients.
         client_ca_file: String = Live, Text, r#""""#;
-        /// Whether a client must have a certificate. One that is not valid is rejected in any case.
+        /// Whether a client must have a certificate. The server rejects an invalid one in any case.
         client_certificates: ClientCertificates = Live, Choice(ClientCertificates::WORDS), r#""optional""#;
-        /// Which field of a client's certificate is the user of its connection: the common name, or the first alternative name of a kind. A client may not name another one, and a certificate without the field is rejected. "none" is no field; then a certificate only lets in.
+        /// Field of a client's certificate that names the user of its connection: the common name, or the first alternative name of a kind. The client may not name another user, and the server rejects a certificate without the field. "none": no field; the certificate only lets the client in.
         client_user: CertificateUser = Live, Choice(CLIENT_USER_WORDS), r#""none""#;
-        /// Hosts for which the server gets a certificate itself, by ACME. The authority connects to port 443 of each, which must lead to client.listen_tls.
+        /// Hosts for which the server gets a certificate itself, by ACME. The authority connects to port 443 of each host, which must lead to client.listen_tls.
         acme_hosts: Vec<String> = Live, List, "[]";
-        /// The URL of the authority's directory.
+        /// URL of the authority's directory.
         acme_directory: String = Live, Text, r#""https://acme-v02.api.letsencrypt.org/directory""#;
-        /// Whether the operator agrees to the authority's terms. Without that there is no account.
+        /// Whether the operator agrees to the authority's terms. Without that, the server gets no account.
         acme_terms_agreed: bool = Live, Bool, "false";
-        /// Where the authority reaches the operator, like "mailto:ops@example.com".
+        /// Addresses where the authority reaches the operator, like "mailto:ops@example.com".
         acme_contacts: Vec<String> = Live, List, "[]";
-        /// Which of the operator's accounts at the authority that of ACME belongs to, where it demands one (external account binding): the id of the key that it shows there. "" is none.
+        /// Id of the key that ties the ACME account to the operator's account at the authority, as the authority shows it there (external account binding); needed only if the authority demands it. "": none.
         acme_eab_key_id: String = Live, Text, r#""""#;
-        /// The key with that id, in base64url as the authority shows it. The first order uses it, and stores the account that it gets.
+        /// Key with that id, in base64url as the authority shows it. The server uses it for the first order, and stores the account that it gets.
         acme_eab_key: String = Secret, Text, r#""""#;
-        /// The file that holds that key and nothing else, in its place; relative to the folder of the file that this stands in. Others on the host may not be able to read it.
+        /// File with only that key, instead of tls.acme_eab_key; relative to the configuration file's folder. Others on the host must not be able to read the file.
         acme_eab_key_file: String = Live, Text, r#""""#;
-        /// Where the account and the certificate are stored, with their keys; relative to the file's folder. "" is the directory acme in store.data.
+        /// Directory where the server stores the account and the certificate, with their keys; relative to the configuration file's folder. "": the directory acme in store.data.
         acme_dir: String = Live, Text, r#""""#;
-        /// Certificates that must have signed that of the authority's own server, in PEM; relative to the file's folder. "" trusts the authorities that this machine trusts.
+        /// File with the certificates that must have signed that of the authority's own server, in PEM; relative to the configuration file's folder. "": the server trusts the authorities that this machine trusts.
         acme_ca_file: String = Live, Text, r#""""#;
-        /// Handshakes that may be under way, of about 10 kB each; more are rejected. A handshake and the first request behind it have timeouts.head_seconds together.
+        /// Handshakes that may be under way, of about 10 kB each; the server rejects more. A handshake and the first request after it have timeouts.head_seconds together.
         handshakes_max: u64 = Fixed, Number(1, MANY), "10000",
             beyond "closed with the alert `internal_error`", shows "`throng_tls_handshakes_pending`, `throng_tls_handshakes_total`";
     }
 
-    /// MQTT clients. With mqtt.listen they come in there, at the client port, and there at /mqtt by WebSocket, too.
+    /// MQTT clients. With mqtt.listen they connect there, at the client port, and by WebSocket at /mqtt of the client port.
     mqtt: Mqtt {
-        /// Where MQTT clients connect, usually at port 1883; "" is nowhere, and there is no MQTT at all.
+        /// Address where MQTT clients connect, usually port 1883; "": none, and no MQTT at all unless mqtt.listen_tls is set.
         listen: Option<SocketAddr> = Fixed, OptionalAddress, r#""""#;
-        /// Where MQTT clients connect through TLS, usually at port 8883, with or without mqtt.listen; "" is nowhere. It needs a certificate ([tls]).
+        /// Address where MQTT clients connect through TLS, usually port 8883, with or without mqtt.listen; "": none. It needs a certificate ([tls]).
         listen_tls: Option<SocketAddr> = Fixed, OptionalAddress, r#""""#;
-        /// The longest time between two packets of a client: one of MQTT 5 that has a longer keep-alive, or 0, is told this one instead; one of MQTT 3 keeps its own, and its 0 is without end. 0 leaves it to all of them.
+        /// Seconds of the longest keep-alive. An MQTT 5 client that requests a longer one, or 0, gets this one instead; an MQTT 3 client keeps its own, and its 0 is without end. 0: all clients keep their own.
         keep_alive_seconds_max: u64 = Live, Number(0, KEEP_ALIVE_MAX), "1800",
             beyond "an MQTT 5 client is told this one; who is silent for one and a half of its keep-alive is closed", shows "`throng_connections_closed_total`";
-        /// How long a session outlives its connection; a longer one is cut to this, and 0 is not at all.
+        /// Seconds that a session outlives its connection; the server cuts a longer request to this. 0: not at all.
         session_seconds_max: u64 = Live, Number(0, TEN_YEARS), "86400",
             beyond "the session ends; a longer wish is cut to it", shows "`throng_mqtt_sessions_ended_total`";
-        /// Sessions of clients that are away; above it a session ends with its connection.
+        /// Sessions of clients that are away; beyond that a session ends with its connection.
         sessions_max: u64 = Live, Number(0, 100_000_000), "1000000",
             beyond "the session of a client that goes ends with its connection", shows "`throng_mqtt_sessions_away`, `throng_mqtt_sessions_ended_total`";
-        /// Those of one user, where users are proved (by tokens or webhook.connect); above it a session of the user ends with its connection, and 0 is no limit.
+        /// Sessions of one user's clients that are away, where users are proved (by tokens or webhook.connect); beyond that a session of the user ends with its connection. 0: no limit.
         sessions_per_user_max: u64 = Live, Number(0, MANY), "1000",
             beyond "the same for a session of this user", shows "`throng_mqtt_sessions_ended_total`";
-        /// What the sessions of clients that are away may hold in memory, with their wills; above it a session ends with its connection.
+        /// Bytes in memory of the sessions of clients that are away, with their wills; beyond that a session ends with its connection.
         away_bytes_max: u64 = Live, Bytes(0, TIB), r#""1GiB""#,
             beyond "the same for the session of any client", shows "`throng_mqtt_sessions_away_bytes`, `throng_mqtt_sessions_ended_total`";
-        /// Messages of a topic that are retained for sessions, unless a rule of [[topics]] retains them; then the oldest are dropped.
+        /// Messages of a topic that the server retains for sessions, unless a rule of [[topics]] retains them; beyond that it drops the oldest.
         session_messages_max: u64 = Live, Number(1, 10_000_000), "1000",
             beyond "the oldest message of the topic is dropped", shows "`throng_mqtt_session_messages`, `throng_mqtt_messages_gone_total`";
-        /// What those messages may hold, at least limits.message_bytes_max.
+        /// Bytes of those messages, at least limits.message_bytes_max.
         session_bytes_max: u64 = Live, Bytes(1, TIB), r#""1MiB""#,
             beyond "the same", shows "`throng_mqtt_session_messages_bytes`, `throng_mqtt_messages_gone_total`";
-        /// The largest packet from a client; 0 is limits.message_bytes_max and 4 KiB for what is around a payload.
+        /// Bytes of the largest packet from a client; 0: limits.message_bytes_max, and 4 KiB for what is around a payload.
         packet_bytes_max: u64 = Live, Bytes(0, 128 * MIB), "0",
             beyond "closed with reason code 0x95", shows "`throng_connections_closed_total`";
-        /// Messages with QoS 1 and 2 that a client may have under way to the server at a time; clients of MQTT 5 are told, and one that sends more is closed.
+        /// Messages with QoS 1 and 2 that a client may have under way to the server at a time. The server announces the number to MQTT 5 clients, and closes a client that sends more.
         receive_max: u64 = Live, Number(1, 65_535), "100",
             beyond "closed with reason code 0x93", shows "`throng_connections_closed_total`";
-        /// Messages with QoS 1 and 2 that may be under way to a client at a time; a client may ask for fewer.
+        /// Messages with QoS 1 and 2 that may be under way to a client at a time; a client may request fewer.
         inflight_max: u64 = Live, Number(1, 65_535), "100",
             beyond "the next one waits until one is confirmed", shows "–";
-        /// Messages that may wait for a client beyond those that it has not confirmed; with more it is closed, unless its session can read them from the history instead.
+        /// Messages that may wait for a client, besides those that it has not confirmed. Beyond that the server closes the client, unless its session can read them from the history instead.
         queue_messages_max: u64 = Live, Number(0, 1_000_000), "1000",
             beyond "closed with reason code 0x97, `slow_consumer`; a session that goes on reads the history instead", shows "`throng_slow_consumers_closed_total`";
-        /// Topics for which a client of MQTT 5 may have a number at a time (topic aliases), of up to 254 bytes each; 0 is none.
+        /// Topics to which an MQTT 5 client may give a number at a time (topic aliases), of up to 254 bytes each; 0: none.
         topic_alias_max: u64 = Live, Number(0, 65_535), "10",
             beyond "closed with reason code 0x94", shows "`throng_connections_closed_total`";
-        /// Topics with a retained message; above it no further topic has one, and 0 is none at all.
+        /// Topics with a retained message; beyond that no further topic gets one. 0: none at all.
         retained_messages_max: u64 = Live, Number(0, 100_000_000), "100000",
             beyond "a further topic has no retained message", shows "`throng_mqtt_retained_messages`, `throng_mqtt_retained_refused_total`";
-        /// What retained messages may hold, at least limits.message_bytes_max.
+        /// Bytes of all retained messages, at least limits.message_bytes_max.
         retained_bytes_max: u64 = Live, Bytes(0, TIB), r#""64MiB""#,
             beyond "the same", shows "`throng_mqtt_retained_bytes`, `throng_mqtt_retained_refused_total`";
-        /// The server to which clients of MQTT 5 are sent when this one drains (their server reference, such as "other.example:1883"); "" is none.
+        /// Server to which this one sends MQTT 5 clients when it drains (their server reference, such as "other.example:1883"); "": none.
         server_reference: String = Live, Text, r#""""#;
-        /// How often the server tells MQTT clients of itself, in the topics below $SYS/broker; 0 is not at all.
+        /// Seconds between two reports about the server to MQTT clients, in the topics below $SYS/broker; 0: no reports.
         sys_seconds: u64 = Live, Number(0, 86_400), "10";
         /// Whether MQTT clients may subscribe with + and #.
         wildcards: bool = Live, Bool, "true";
-        /// Levels of a filter with + or #, on all transports; one with more is refused. Topics may have any number.
+        /// Levels of a filter with + or #, on all transports; the server rejects a filter with more. Topics may have any number.
         filter_levels_max: u64 = Live, Number(1, 128), "32",
             beyond "SUBACK with 0x8F (MQTT 3: 0x80); 400, `bad_filter`, on other transports", shows "–";
     }
 
     /// The event loops.
     shards: Shards {
-        /// Event loops; 0 is as many as cores, limits.connections_max and the limit on open files ask for.
+        /// Event loops; 0: as many as fit the cores, limits.connections_max and the limit on open files.
         count: u64 = Fixed, Number(0, 1000), "0";
         /// Bind each shard to a core.
         pin_cpus: bool = Fixed, Bool, "false";
-        /// How messages leave: io_uring batches where the kernel allows them, or one write for each connection.
+        /// How the server sends messages: in io_uring batches where the kernel allows them, or with one write for each connection.
         sender: Sender = Fixed, Choice(Sender::WORDS), r#""auto""#;
     }
 
     /// Limits; sizes in bytes.
     limits: Limits {
-        /// Connections in all; more are answered 503. Shards are planned for it at the start.
+        /// Connections in total; the server rejects more with 503. It plans its shards for this number at the start.
         connections_max: u64 = Live, Number(1, 100_000_000), "100000",
             beyond "503, `overloaded`", shows "`throng_connections`, `throng_connections_refused_total`, L";
-        /// Connections from one address, or from one network of IPv6; 0 is no limit.
+        /// Connections from one address, or from one IPv6 network; 0: no limit.
         connections_per_address_max: u64 = Live, Number(0, MANY), "0",
             beyond "503, `overloaded`; a health check is answered", shows "`throng_connections_refused_total`, L";
-        /// Addresses of IPv6 that begin with the same so many bits are one, for all limits by address: who has one of them usually has them all.
+        /// Leading bits of an IPv6 address that all limits by address compare: a client that has one address of such a network usually has them all.
         ipv6_prefix_bits: u64 = Live, Number(1, 128), "64";
-        /// New connections a second; more are answered 503, 0 is no limit.
+        /// New connections a second; the server rejects more with 503. 0: no limit.
         accept_per_second_max: u64 = Live, Number(0, MANY), "0",
             beyond "503, `overloaded`", shows "`throng_connections_refused_total`, L";
-        /// Phoenix long-poll sessions in all; more are refused.
+        /// Phoenix long-poll sessions in total; the server rejects more.
         longpoll_sessions_max: u64 = Live, Number(0, 10_000_000), "10000",
             beyond "503, `overloaded`", shows "`throng_longpoll_sessions`, L";
-        /// Those of one address, which may be an office's or a proxy's; more are refused, 0 is no limit.
+        /// Phoenix long-poll sessions from one address, which may be an office's or a proxy's; the server rejects more. 0: no limit.
         longpoll_sessions_per_address_max: u64 = Live, Number(0, MANY), "2500",
             beyond "503, `overloaded`", shows "`throng_longpoll_sessions`";
-        /// Topics that one connection may be in, its users included.
+        /// Topics that one connection may be in, those of its users included.
         topics_per_connection_max: u64 = Live, Number(1, 10_000), "100",
             beyond "400, `too_many_topics`; Phoenix: `too many channels joined`", shows "L";
-        /// Topics on the node that have members, a topic with members on several shards as often; each shard has its share of them. Clients can enter no further topic then (503, topics_full), but those that are there and those that the application puts them into; 0 is no limit.
+        /// Topics on the node that have members; a topic with members on several shards counts once for each. Each shard has its share of the limit. Beyond it, a client can enter only topics that have members and those into which the application puts it (else 503, topics_full). 0: no limit.
         topics_max: u64 = Live, Number(0, MANY), "10000000",
             beyond "503, `topics_full`, for a topic that nobody is in", shows "the sum of `throng_shard_topics`, L";
-        /// The largest payload of a message.
+        /// Bytes of the largest payload of a message.
         message_bytes_max: u64 = Live, Bytes(1, 64 * MIB), r#""64KiB""#,
             beyond "413, `message_too_large` or `body_too_large`", shows "L";
-        /// The largest head of a client's request.
+        /// Bytes of the largest head of a client's request.
         head_bytes_max: u64 = Live, Bytes(KIB, 64 * KIB), r#""8KiB""#,
             beyond "431, `head_too_large`", shows "L";
-        /// The longest target in a client's request line.
+        /// Bytes of the longest target in a client's request line.
         uri_bytes_max: u64 = Live, Bytes(64, 64 * KIB), r#""4KiB""#,
             beyond "414, `uri_too_long`", shows "L";
-        /// The largest WebSocket message from a client; more than a message's payload, for what is around that.
+        /// Bytes of the largest WebSocket message from a client; more than the payload of a message, for what is around it.
         frame_bytes_max: u64 = Live, Bytes(125, 64 * MIB), r#""128KiB""#,
             beyond "closed with 1009, `too_big`", shows "`throng_connections_closed_total`, L";
-        /// The largest body of a Phoenix long poll, which may hold 100 messages.
+        /// Bytes of the largest body of a Phoenix long poll, which may have 100 messages.
         longpoll_body_bytes_max: u64 = Live, Bytes(KIB, 64 * MIB), r#""1MiB""#,
             beyond "413, `body_too_large`", shows "L as `limits.message_bytes_max`";
-        /// What may wait for a client that doesn't read; then it is closed. One that keeps reading may have four times as much.
+        /// Bytes that may wait for a client that doesn't read; beyond that the server closes it. A client that keeps reading may have four times as much.
         outbox_bytes_max: u64 = Live, Bytes(2 * KIB, 1024 * MIB), r#""256KiB""#,
             beyond "closed as `slow_consumer`; with `conflate` only the newest of each key waits", shows "`throng_outbox_bytes`, `throng_slow_consumers_closed_total`, L";
-        /// Messages that may wait for a client that doesn't read; then it is closed.
+        /// Messages that may wait for a client that doesn't read; beyond that the server closes it.
         outbox_messages_max: u64 = Live, Number(1, 1_000_000), "256",
             beyond "the same", shows "`throng_slow_consumers_closed_total`";
-        /// Memory for what waits in all outboxes; above it the slowest clients are closed.
+        /// Bytes that may wait in all outboxes; beyond that the server closes the slowest clients.
         outboxes_bytes_max: u64 = Live, Bytes(MIB, TIB), r#""256MiB""#,
             beyond "those that hold most are closed as `slow_consumer`", shows "`throng_outbox_memory_bytes`, L";
-        /// Memory for requests and messages of all clients that have not come whole; above it those that hold most are answered 503 or closed.
+        /// Bytes in memory of all clients' requests and messages that have not arrived whole; beyond that the server rejects the clients that use most with 503, or closes them.
         input_bytes_max: u64 = Live, Bytes(MIB, TIB), r#""128MiB""#,
             beyond "those that hold most: 503 or closed, `overloaded`", shows "`throng_input_memory_bytes`, L";
-        /// Messages that one connection may publish in a second; above it the connection is left unread for a while, 0 is no limit.
+        /// Messages that one connection may publish in a second; beyond that the server stops reading from it for a while. 0: no limit.
         publishes_per_second_max: u64 = Live, Number(0, MANY), "1000",
             beyond "the connection is left unread for a while", shows "L";
-        /// Topics that one connection may enter in a second, long polls and Phoenix long-poll sessions included; above it the connection is left unread for a while, 0 is no limit.
+        /// Topics that one connection may enter in a second, long polls and Phoenix long-poll sessions included; beyond that the server stops reading from it for a while. 0: no limit.
         joins_per_second_max: u64 = Live, Number(0, MANY), "1000",
             beyond "the connection is left unread for a while", shows "L";
-        /// Connections of one user, over all shards; more are answered 429, 0 is no limit. While it is limited a connection takes some 100 bytes more.
+        /// Connections of one user, over all shards; the server rejects more with 429. 0: no limit. A limit takes some 100 bytes of memory for each connection.
         connections_per_user_max: u64 = Live, Number(0, MANY), "0",
             beyond "429, `too_many_connections`", shows "L";
-        /// Topics of all connections of one user together, each as often as a connection is in it, the user's own included; more are refused, 0 is no limit. It takes as much.
+        /// Topics of all connections of one user together, the user's own included; each counts as often as a connection is in it. The server rejects more. 0: no limit. A limit takes as much memory as limits.connections_per_user_max does.
         topics_per_user_max: u64 = Live, Number(0, MANY), "0",
             beyond "429, `too_many_topics`", shows "L";
-        /// Requests and commands of one user in a second, by all its connections; more are refused (429, rate_limited), 0 is no limit.
+        /// Requests and commands of one user in a second, by all its connections; the server rejects more (429, rate_limited). 0: no limit.
         commands_per_second_per_user_max: u64 = Live, Number(0, MANY), "10000",
             beyond "429, `rate_limited`; in the end closed with 4029", shows "`throng_accounts`, L";
-        /// Bytes that one user may send in a second; above it its connections are left unread for a while, 0 is no limit.
+        /// Bytes that one user may send in a second; beyond that the server stops reading from its connections for a while. 0: no limit.
         bytes_per_second_per_user_max: u64 = Live, Bytes(0, TIB), r#""64MiB""#,
             beyond "its connections are left unread for a while; a request: 429, `rate_limited`", shows "L";
-        /// Messages that one user may publish in a second; more are refused, 0 is no limit.
+        /// Messages that one user may publish in a second; the server rejects more. 0: no limit.
         publishes_per_second_per_user_max: u64 = Live, Number(0, MANY), "5000",
             beyond "429, `rate_limited`", shows "L";
-        /// Topics that one user may enter in a second, with those of each connect; more are refused, 0 is no limit.
+        /// Topics that one user may enter in a second, those of each connect included; the server rejects more. 0: no limit.
         joins_per_second_per_user_max: u64 = Live, Number(0, MANY), "10000",
             beyond "429, `rate_limited`", shows "L";
-        /// The same as for a user, for all that comes from one address, which may be an office's or a proxy's; 0 is no limit.
+        /// Requests and commands from one address in a second, which may be an office's or a proxy's; the server rejects more (429, rate_limited). 0: no limit.
         commands_per_second_per_address_max: u64 = Live, Number(0, MANY), "0",
             beyond "429, `rate_limited`; in the end closed with 4029", shows "`throng_accounts`, L";
-        /// The same for its bytes.
+        /// Bytes from one address in a second; beyond that the server stops reading from its connections for a while. 0: no limit.
         bytes_per_second_per_address_max: u64 = Live, Bytes(0, TIB), "0",
             beyond "its connections are left unread for a while; a request: 429, `rate_limited`", shows "L";
-        /// The same for what it publishes.
+        /// Messages published from one address in a second; the server rejects more. 0: no limit.
         publishes_per_second_per_address_max: u64 = Live, Number(0, MANY), "0",
             beyond "429, `rate_limited`", shows "L";
-        /// The same for the topics that it enters.
+        /// Topics entered from one address in a second, those of each connect included; the server rejects more. 0: no limit.
         joins_per_second_per_address_max: u64 = Live, Number(0, MANY), "0",
             beyond "429, `rate_limited`", shows "L";
-        /// Calls to the admin port by one API key in a second, each command of a batch included; more are refused (429, rate_limited), 0 is no limit. A table of [[keys]] may have its own.
+        /// Calls to the admin port with one API key in a second, each command of a batch included; the server rejects more (429, rate_limited). 0: no limit. A table of [[keys]] may have its own limit.
         commands_per_second_per_key_max: u64 = Live, Number(0, MANY), "0",
             beyond "429, `rate_limited`", shows "`throng_api_key_calls_total`, L";
-        /// Bytes of the bodies of one key's calls in a second.
+        /// Bytes of the bodies of all calls with one API key in a second; 0: no limit.
         bytes_per_second_per_key_max: u64 = Live, Bytes(0, TIB), "0",
             beyond "429, `rate_limited`", shows "L";
-        /// Messages that one key publishes in a second.
+        /// Messages that are published with one API key in a second; 0: no limit.
         publishes_per_second_per_key_max: u64 = Live, Number(0, MANY), "0",
             beyond "429, `rate_limited`", shows "L";
-        /// Resident memory at which new connections are answered 503; 0 is 90 % of the cgroup's limit where there is one, else none.
+        /// Bytes of resident memory at which the server rejects new connections with 503; 0: 90 % of the cgroup's limit, or no limit if the cgroup has none.
         memory_bytes_max: u64 = Live, Bytes(0, u64::MAX >> 1), "0",
             beyond "new connections: 503, `overloaded`; `/readyz`: 503, `memory_full`", shows "`throng_process_resident_memory_bytes`, `throng_memory_full`, L";
-        /// Messages that may wait for one shard; then publishing is answered 503.
+        /// Messages that may wait for one shard; beyond that the server rejects publishes with 503.
         mailbox_messages_max: u64 = Fixed, Number(16, 10_000_000), "65536",
             beyond "publishing: 503, `overloaded`", shows "L for what clients publish";
-        /// Messages of all topics that a long poll which comes back can still get.
+        /// Newest messages of all topics together that the server retains for a poll that comes back.
         recent_messages_max: u64 = Fixed, Number(0, 10_000_000), "1024",
             beyond "the oldest is let go: a poll that comes back later gets less", shows "–";
-        /// The memory for those messages.
+        /// Bytes in memory of those messages.
         recent_bytes_max: u64 = Fixed, Bytes(0, 1024 * MIB), r#""4MiB""#,
             beyond "the same", shows "–";
-        /// How long they are retained.
+        /// Seconds that the server retains those messages.
         recent_seconds_max: u64 = Fixed, Number(0, DAY), "60",
             beyond "the same", shows "–";
     }
 
     /// Times, in the unit that each name ends with.
     timeouts: Timeouts {
-        /// Until a request must have arrived whole.
+        /// Seconds in which a request must arrive whole.
         head_seconds: u64 = Live, Number(1, SILENCE_MAX), "10",
             beyond "408, `request_timeout`", shows "`throng_connections_closed_total`, L";
-        /// How long a connection may rest between requests.
+        /// Seconds that a connection may be idle between requests.
         idle_seconds: u64 = Live, Number(1, SILENCE_MAX), "75",
             beyond "closed", shows "`throng_connections_closed_total`";
-        /// Between comments to an SSE client.
+        /// Seconds between two comments to an SSE client.
         sse_heartbeat_seconds: u64 = Live, Number(1, DAY), "15";
-        /// What an EventSource waits before it comes back.
+        /// Milliseconds that an EventSource waits before it connects again.
         sse_retry_milliseconds: u64 = Live, Number(0, MANY), "2000";
-        /// Between heartbeat lines of an HTTP stream.
+        /// Seconds between two heartbeat lines of an HTTP stream.
         stream_heartbeat_seconds: u64 = Live, Number(1, DAY), "10";
-        /// Between pings to a WebSocket.
+        /// Seconds between two pings to a WebSocket.
         ws_ping_seconds: u64 = Live, Number(1, SILENCE_MAX - 1), "25";
-        /// A WebSocket that says nothing for so long is closed.
+        /// Seconds of silence after which the server closes a WebSocket.
         ws_silence_seconds: u64 = Live, Number(2, SILENCE_MAX), "60",
             beyond "closed with 4009, `silent`", shows "`throng_connections_closed_total`";
-        /// A Phoenix WebSocket that says nothing for so long is closed; its client sends a heartbeat every 30 s.
+        /// Seconds of silence after which the server closes a Phoenix WebSocket; its client sends a heartbeat every 30 s.
         phoenix_silence_seconds: u64 = Live, Number(2, SILENCE_MAX), "60",
             beyond "closed with 4009, `silent`", shows "`throng_connections_closed_total`";
-        /// How long a Phoenix long poll waits.
+        /// Seconds that a Phoenix long poll waits for messages.
         longpoll_seconds: u64 = Live, Number(1, 600), "10";
-        /// How long a poll waits when it doesn't say.
+        /// Seconds that a poll waits for messages if its request has no timeout.
         poll_seconds: u64 = Live, Number(0, DAY), "25";
-        /// How long a poll may wait at most.
+        /// Seconds that a poll may wait for messages at most.
         poll_seconds_max: u64 = Live, Number(1, DAY), "120",
             beyond "a longer `timeout` is cut to it", shows "–";
-        /// How long the end may take, once it is asked for.
+        /// Seconds that the server may take to stop, from the request to stop.
         drain_seconds: u64 = Live, Number(0, DAY), "5";
-        /// A silent connection is probed after so long, and each third of it again; 0 is never.
+        /// Seconds of silence after which the kernel probes a connection, and again after each third of that time; 0: never.
         tcp_keepalive_seconds: u64 = Fixed, Number(0, 32_767), "60";
-        /// A connection whose peer acknowledges nothing for so long is dropped; 0 is the kernel's choice.
+        /// Seconds after which the kernel drops a connection whose peer acknowledges nothing; 0: the kernel's choice.
         tcp_user_timeout_seconds: u64 = Fixed, Number(0, 2_000_000), "120";
     }
 
-    /// What is asked of the kernel.
+    /// Options of sockets, for the kernel.
     socket: Socket {
-        /// Connections that may wait to be accepted, for each shard.
+        /// Connections that may wait until the server accepts them, for each shard.
         backlog: u64 = Fixed, Number(16, 65_535), "4096";
-        /// What the kernel keeps for a client that doesn't read, about twice; 0 is the kernel's choice.
+        /// Bytes that the kernel buffers for a client that doesn't read; it takes about twice as many. 0: the kernel's choice.
         send_buffer_bytes: u64 = Fixed, Bytes(0, 1024 * MIB), r#""64KiB""#;
     }
 
@@ -493,52 +493,52 @@ settings! {
     websocket: Websocket {
         /// Agree to permessage-deflate when a client offers it.
         compression: bool = Live, Bool, "true";
-        /// 1 is fast, 9 is small.
+        /// Compression level: 1 is fast, 9 is small.
         compression_level: u64 = Fixed, Number(1, 9), "6";
-        /// Smaller messages are not compressed.
+        /// Bytes of the smallest message that the server compresses.
         compression_bytes_min: u64 = Fixed, Bytes(0, 64 * MIB), "64";
     }
 
-    /// What the application is told and asked over HTTP.
+    /// Requests that the server sends to the application over HTTP: for its decisions, and to notify it.
     webhook: Webhook {
-        /// Where the application is told and asked, an http:// or https:// URL without a query; "" is nowhere, and a rule of [[topics]] may have its own.
+        /// URL of the application's webhook, http:// or https:// without a query; "": none. A rule of [[topics]] may have its own.
         url: String = Live, Text, r#""""#;
-        /// What is sent with each request as Authorization: Bearer, at least 16 characters; "" sends none.
+        /// Text that the server sends with each request as Authorization: Bearer, at least 16 characters; "": it sends none.
         secret: String = Secret, Text, r#""""#;
-        /// What each request is signed with (HMAC-SHA256 of its id, its timestamp and its body), at least 32 bytes of text, or whsec_ and the base64 of so many; "" signs nothing.
+        /// Key that signs each request (HMAC-SHA256 of its id, its timestamp and its body): at least 32 bytes of text, or whsec_ and the base64 of so many bytes; "": the server signs nothing.
         signing_key: String = Secret, Text, r#""""#;
-        /// Certificates of the authorities that sign those of applications, in PEM, or those themselves, for webhooks, events and forwarding; relative to the file's folder. "" is those of the system.
+        /// File with the certificates of the authorities that sign those of applications, in PEM, or those of the applications themselves, for webhooks, events and forwarding; relative to the configuration file's folder. "": the authorities of the system.
         ca_file: String = Fixed, Text, r#""""#;
-        /// The application says who comes without a token, and may refuse or name users, grants and topics; before the time that it gives is over, it is asked whether the connection may stay.
+        /// The application decides on each connection without a token: it may reject it, or give it users, grants, topics and a time. Before that time is over, the server requests a decision whether the connection may stay.
         connect: bool = Live, Bool, "false";
-        /// Which headers of their requests the application is told, at most 16.
+        /// Headers of clients' requests that the application gets, at most 16.
         headers: Vec<String> = Live, List, r#"["cookie", "authorization", "origin", "user-agent"]"#;
-        /// What becomes of a connection, a subscription or a publish that the application was asked about and has not decided, as it is slow, in error, or not there: deny or allow, which is as if it were not asked.
+        /// Result of a connect, a subscription or a publish on which the application does not decide, because it is slow, fails or can't be reached: deny, or allow, which is as if it were not asked.
         silence: Silence = Live, Choice(Silence::WORDS), r#""deny""#;
-        /// What the application is told: connected, disconnected, joined, left, occupied, vacated; the last four only of topics whose rule has events = true. [] tells nothing.
+        /// Events that the server sends to the application: connected, disconnected, joined, left, occupied, vacated; the last four only for topics whose rule has events = true. []: none.
         events: Vec<String> = Live, List, "[]";
-        /// Events to tell that may wait; more are dropped, and the application is told how many.
+        /// Events of webhook.events that may wait; the server drops more, and notifies the application how many.
         event_queue_events_max: u64 = Fixed, Number(1, 100_000_000), "100000",
             beyond "events to tell are dropped, and the application is told how many", shows "`throng_webhook_told_waiting`, `throng_webhook_told_total`";
-        /// What those events may hold.
+        /// Bytes of those events.
         event_queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#,
             beyond "the same", shows "`throng_webhook_told_waiting_bytes`, `throng_webhook_told_total`";
-        /// How long an event is offered to an application that does not take it; then it is dropped.
+        /// Seconds that the server offers an event to an application that does not accept it; then it drops the event.
         event_retry_seconds: u64 = Live, Number(1, 30 * DAY), "86400";
-        /// How long a topic must stay occupied or vacated before that is told.
+        /// Milliseconds that a topic must stay occupied or vacated before the application gets that event.
         occupancy_milliseconds: u64 = Live, Number(0, 600_000), "1000";
-        /// How long an event may take to be answered, waiting to be sent included; then webhook.silence decides.
+        /// Milliseconds in which the application must respond to an event, including the wait until it is sent; then webhook.silence decides.
         timeout_milliseconds: u64 = Live, Number(1, 600_000), "5000";
-        /// Events that one request may carry.
+        /// Events that one request may have.
         batch_events_max: u64 = Live, Number(1, 10_000), "256",
             beyond "the rest goes with the next request", shows "–";
-        /// Events that may be without an answer, of one URL no more than there is room for yet in three quarters of these; the rest is for URLs with fewer than 64. More are refused.
+        /// Events without a response; the server rejects more. One URL may have at most as many as are still free in three quarters of this; the last quarter is for URLs with fewer than 64.
         queue_events_max: u64 = Fixed, Number(1, 10_000_000), "20000",
             beyond "503, `overloaded`, or as `webhook.silence` says", shows "`throng_webhook_waiting`";
-        /// Events of one URL that may be without an answer; more are refused.
+        /// Events of one URL without a response; the server rejects more.
         queue_events_per_url_max: u64 = Fixed, Number(1, 10_000_000), "10000",
             beyond "the same", shows "`throng_webhook_url_waiting`, `throng_webhook_url_refused_total`";
-        /// What the payloads and names of all those events may hold, of one URL no more than there is room for yet in three quarters of it; the rest is for URLs with less than 256 KiB. More are refused, but one alone is taken.
+        /// Bytes of the payloads and names of all those events; the server rejects more, but accepts one event alone. One URL may have at most as many as are still free in three quarters of this; the last quarter is for URLs with less than 256 KiB.
         queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""128MiB""#,
             beyond "the same", shows "`throng_webhook_waiting_bytes`";
         /// Requests under way at a time to each URL; events of one connection stay in order.
@@ -546,187 +546,187 @@ settings! {
             beyond "events wait for one that is under way", shows "`throng_webhook_waiting`";
     }
 
-    /// Who is in a topic, where its rule has presence = true.
+    /// Lists of the users in a topic, where its rule has presence = true.
     presence: Presence {
-        /// Users of a topic who are named to its members; above it only counts are sent.
+        /// Users of a topic that the server names to the topic's members; with more it sends only counts.
         users_max: u64 = Live, Number(1, 1_000_000), "1000",
             beyond "members get [counts only](presence.md#in-a-crowd)", shows "–";
-        /// The same for the bytes of a topic's list, at most half of limits.outbox_bytes_max.
+        /// Bytes of a topic's list of users, at most half of limits.outbox_bytes_max; beyond that the server sends only counts.
         list_bytes_max: u64 = Live, Bytes(KIB, 64 * MIB), r#""128KiB""#,
             beyond "members get [counts only](presence.md#in-a-crowd)", shows "–";
-        /// Between two messages about who came and went.
+        /// Milliseconds between two messages about users that came or left.
         interval_milliseconds: u64 = Live, Number(10, 600_000), "200";
-        /// Connections of users in all topics with presence, one that is in two topics twice; clients can enter no topic with presence then (503, presence_full), 0 is no limit.
+        /// Connections of users in all topics with presence; a connection in two such topics counts twice. Beyond that, clients can enter no topic with presence (503, presence_full). 0: no limit.
         connections_max: u64 = Live, Number(0, MANY), "10000000",
             beyond "503, `presence_full`, for a topic with presence", shows "`throng_presence_connections`, L";
-        /// The largest description that a user may have.
+        /// Bytes of the largest description (meta) that a user may have.
         meta_bytes_max: u64 = Live, Bytes(2, 64 * KIB), r#""1KiB""#,
             beyond "`bad_meta`", shows "L";
     }
 
-    /// Where topics' history, cursors and subscriptions are stored.
+    /// The store of topics' history, cursors and subscriptions.
     store: Store {
-        /// The directory of the store, which survives the process; "" keeps all in memory only.
+        /// Directory of the store, which survives the process; "": everything is in memory only.
         data: String = Fixed, Text, r#""""#;
-        /// The directory in which the server makes copies of the store, each in a directory of its own; "" is the directory backups in store.data.
+        /// Directory in which the server makes copies of the store, each in a directory of its own; "": the directory backups in store.data.
         backups: String = Live, Text, r#""""#;
-        /// Messages that may wait to be written; more are answered 503.
+        /// Messages that may wait until the store writes them; the server rejects more with 503.
         queue_messages_max: u64 = Fixed, Number(1, 1_000_000), "65536",
             beyond "503, `store_busy`", shows "`throng_store_queue_messages`";
-        /// What those messages may hold, at least limits.message_bytes_max; more are answered 503.
+        /// Bytes of those messages, at least limits.message_bytes_max; the server rejects more with 503.
         queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#,
             beyond "503, `store_busy`", shows "`throng_store_queue_bytes`";
-        /// The store's own memory, for what is read often.
+        /// Bytes of the store's own memory, for what it reads often.
         cache_bytes_max: u64 = Fixed, Bytes(MIB, TIB), r#""64MiB""#,
             beyond "pages are read from the disk again", shows "–";
-        /// A file of up to this length is looked at whole at the start, which takes longer the larger it is; damage in a longer one is met by whoever reads it, or by "throng store check".
+        /// Bytes of the longest store file that the server verifies whole at the start, which takes longer the larger the file is. Damage in a longer file shows when it is read, or in "throng store check".
         verify_bytes_max: u64 = Fixed, Bytes(0, 1024 * TIB), r#""256MiB""#,
             beyond "a larger store is not looked through at the start", shows "–";
     }
 
-    /// Nodes that serve together, by NATS. With cluster.urls messages go to the members of all of them; without, this node is alone.
+    /// Nodes that serve together, through NATS. With cluster.urls, messages go to the members on all nodes; without, this node is alone.
     cluster: Cluster {
-        /// Servers of NATS: nats://host[:port] each, or tls://host[:port]. One is chosen, and the next where it fails; an empty list is no cluster.
+        /// NATS servers: nats://host[:port] each, or tls://host[:port]. The node chooses one, and the next if it fails; an empty list: no cluster.
         urls: Vec<String> = Fixed, List, "[]";
-        /// The cluster's name, with which all its subjects begin: letters, digits, -, _ and dots between them. Nodes with other names are no part of it.
+        /// Name of the cluster, with which all its NATS subjects begin: letters, digits, -, _ and dots between them. Nodes with other names are not part of it.
         name: String = Fixed, Text, r#""throng""#;
-        /// This node's name, for people; "" is its id, which is new at each start.
+        /// Name of this node, for people; "": its id, which is new at each start.
         node: String = Fixed, Text, r#""""#;
-        /// The user as whom this node comes to NATS, with cluster.password; "" sends the password as a token, if there is one.
+        /// User as which this node logs in to NATS, with cluster.password; "": the node sends the password as a token, if it has one.
         user: String = Live, Text, r#""""#;
-        /// That user's password, or a token.
+        /// Password of that user, or a token.
         password: String = Secret, Text, r#""""#;
-        /// The file that holds the password and nothing else, in its place; relative to the folder of the file that this stands in. Others on the host may not be able to read it.
+        /// File with only that password, instead of cluster.password; relative to the configuration file's folder. Others on the host must not be able to read the file.
         password_file: String = Live, Text, r#""""#;
-        /// The text of a .creds file of NATS (a JWT and the key of its user), in place of a user and a password.
+        /// Text of a .creds file of NATS (a JWT and the key of its user), instead of a user and a password.
         credentials: String = Secret, Text, r#""""#;
-        /// The .creds file, in place of its text; relative to the folder of the file that this stands in. Others on the host may not be able to read it.
+        /// The .creds file, instead of its text; relative to the configuration file's folder. Others on the host must not be able to read the file.
         credentials_file: String = Live, Text, r#""""#;
-        /// Certificates of the authorities that sign those of the servers, in PEM; relative as cluster.password_file is. "" is those of the system.
+        /// File with the certificates of the authorities that sign those of the NATS servers, in PEM; relative as cluster.password_file is. "": the authorities of the system.
         ca_file: String = Fixed, Text, r#""""#;
-        /// What may wait to be sent to NATS, at least limits.message_bytes_max; above it publishing is answered 503.
+        /// Bytes that may wait to be sent to NATS, at least limits.message_bytes_max; beyond that the server rejects publishes with 503.
         queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#,
             beyond "503, `overloaded`", shows "`throng_cluster_queue_bytes`";
-        /// What this node retains of its newest messages, for a minute at the most, for nodes that have missed some; and a quarter of it for changes of presence.
+        /// Bytes of its newest messages that this node retains, for a minute at the most, for nodes that have missed some; a quarter as much again is for changes of presence.
         replay_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""32MiB""#,
             beyond "nodes that missed older messages get a gap", shows "`throng_cluster_replay_bytes`, `throng_cluster_gaps_total`";
-        /// The memory for users of other nodes in topics with presence: about 350 bytes for each, and 1,300 for a topic; above it further ones are missing from lists and counts of this node.
+        /// Bytes in memory for users of other nodes in topics with presence: about 350 for each user, and 1,300 for each topic. Beyond that, further users are missing from this node's lists and counts.
         presence_bytes_max: u64 = Fixed, Bytes(KIB, TIB), r#""512MiB""#,
             beyond "users of other nodes are missing from lists and counts; tried again once they fit, after 30 s to 8 minutes", shows "`throng_cluster_presence_bytes`, `throng_cluster_presence_incomplete`";
     }
 
-    /// What applications publish in their own transactions in PostgreSQL.
+    /// Messages that applications publish in their own transactions in PostgreSQL.
     outbox: Outbox {
-        /// The database: postgres://user@host:5432/database, with further hosts and options as libpq has them, sslmode=disable, prefer, require or verify-full among them, and without a password; "" is no outbox.
+        /// URL of the database, without a password: postgres://user@host:5432/database, with further hosts and options as libpq has them, sslmode=disable, prefer, require or verify-full among them; "": no outbox.
         url: String = Fixed, Text, r#""""#;
-        /// The user's password.
+        /// Password of the URL's user.
         password: String = Secret, Text, r#""""#;
-        /// The file that holds the password and nothing else, in its place; relative to the folder of the file that this stands in. Others on the host may not be able to read it.
+        /// File with only that password, instead of outbox.password; relative to the configuration file's folder. Others on the host must not be able to read the file.
         password_file: String = Live, Text, r#""""#;
-        /// Certificates of the authorities that sign the server's, in PEM; relative as outbox.password_file is. "" is those of the system, by which only sslmode=verify-full verifies it.
+        /// File with the certificates of the authorities that sign the server's, in PEM; relative as outbox.password_file is. "": the authorities of the system, by which only sslmode=verify-full verifies the server.
         ca_file: String = Fixed, Text, r#""""#;
-        /// The schema of the tables and functions: small letters, digits and _. The server makes it where it may.
+        /// Schema of the tables and functions: small letters, digits and _. The server creates it if it may.
         schema: String = Fixed, Text, r#""throng""#;
-        /// Rows that are fetched, published and deleted together.
+        /// Rows that the server fetches, publishes and deletes together.
         batch_rows_max: u64 = Fixed, Number(1, 10_000), "1000",
             beyond "the rest comes with the next batch", shows "`throng_outbox_lag_seconds`";
-        /// What their messages may hold; a larger one comes alone, up to admin.body_bytes_max.
+        /// Bytes of those rows' messages; a larger message comes alone, up to admin.body_bytes_max.
         batch_bytes_max: u64 = Fixed, Bytes(KIB, 1024 * MIB), r#""4MiB""#,
             beyond "the same; a larger row comes alone", shows "`throng_outbox_lag_seconds`";
-        /// Rows that can't be published and that the database retains for the operator; above it the oldest go.
+        /// Rows that the server can't publish, and that the database retains for the operator; beyond that the server deletes the oldest.
         refused_rows_max: u64 = Fixed, Number(1, 1_000_000), "10000",
             beyond "the oldest are deleted from `outbox_refused`", shows "`throng_outbox_refused_total`";
     }
 
-    /// Limits for all topics with history together, and for what goes with it.
+    /// The database of topics with history, and limits on all of them together and on what goes with them.
     history: History {
-        /// A database of PostgreSQL that has the messages of topics with history, for this node or for all nodes of a cluster: postgres://user@host:5432/database, with further hosts and options as libpq has them, sslmode=disable, prefer, require or verify-full among them, and without a password; "" is none, and messages are in memory, or in store.data.
+        /// URL of a PostgreSQL database that stores the messages of topics with history, for this node or for all nodes of a cluster, without a password: postgres://user@host:5432/database, with further hosts and options as libpq has them, sslmode=disable, prefer, require or verify-full among them; "": none, and messages are in memory, or in store.data.
         url: String = Fixed, Text, r#""""#;
-        /// The user's password there.
+        /// Password of the URL's user.
         password: String = Secret, Text, r#""""#;
-        /// The file that holds the password and nothing else, in its place; relative to the folder of the file that this stands in. Others on the host may not be able to read it.
+        /// File with only that password, instead of history.password; relative to the configuration file's folder. Others on the host must not be able to read the file.
         password_file: String = Live, Text, r#""""#;
-        /// Certificates of the authorities that sign the server's, in PEM; relative as history.password_file is. "" is those of the system, by which only sslmode=verify-full verifies it.
+        /// File with the certificates of the authorities that sign the server's, in PEM; relative as history.password_file is. "": the authorities of the system, by which only sslmode=verify-full verifies the server.
         ca_file: String = Fixed, Text, r#""""#;
-        /// The schema of the tables and functions there: small letters, digits and _. The server makes it where it may.
+        /// Schema of the tables and functions in that database: small letters, digits and _. The server creates it if it may.
         schema: String = Fixed, Text, r#""throng""#;
-        /// Messages that may wait to be written there, and as many that are written and wait to be handed on; more are answered 503.
+        /// Messages that may wait until the database writes them, and as many written ones that may wait for delivery; the server rejects more with 503.
         queue_messages_max: u64 = Fixed, Number(1, 1_000_000), "65536",
             beyond "503, `store_busy`", shows "`throng_history_queue_messages`, `throng_history_backlog_messages`";
-        /// What those messages may hold, at least limits.message_bytes_max; more are answered 503.
+        /// Bytes of those messages, at least limits.message_bytes_max; the server rejects more with 503.
         queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#,
             beyond "503, `store_busy`", shows "`throng_history_queue_bytes`, `throng_history_backlog_bytes`";
-        /// The memory for the messages of all topics, at least limits.message_bytes_max; above it the oldest are let go, and with a store or a database they are still there.
+        /// Bytes in memory of the messages of all topics, at least limits.message_bytes_max. Beyond that the oldest leave memory; a store or a database still has them.
         bytes_max: u64 = Fixed, Bytes(KIB, TIB), r#""256MiB""#,
             beyond "the oldest messages leave memory", shows "`throng_history_bytes`, `throng_history_dropped_total`";
-        /// Topics that something is known of in memory; above it those that were quiet longest are forgotten, and who comes back to one is told so unless the store knows it.
+        /// Topics that the server knows in memory. Beyond that it forgets those that were quiet longest, and a client that comes back to one is notified, unless the store knows the topic.
         topics_max: u64 = Fixed, Number(1, 100_000_000), "1000000",
             beyond "the topic that was quiet longest is forgotten in memory", shows "`throng_history_topics`";
-        /// How long a publisher's idempotency key is remembered.
+        /// Seconds that the server remembers a publisher's idempotency key.
         idempotency_seconds_max: u64 = Live, Number(1, DAY), "300",
             beyond "the key is forgotten", shows "`throng_idempotency_keys`";
-        /// Idempotency keys that are remembered; above it the oldest are forgotten.
+        /// Idempotency keys that the server remembers; beyond that it forgets the oldest.
         idempotency_keys_max: u64 = Fixed, Number(1, 100_000_000), "1000000",
             beyond "the oldest is forgotten", shows "`throng_idempotency_keys`";
-        /// Cursors, one for each user and topic where the user has acknowledged; above it the one not used longest is forgotten: its user gets all that waits in the own topic again, and begins anew in others.
+        /// Cursors, one for each user and topic where the user has acknowledged. Beyond that the server forgets the one not used longest: its user gets all messages that wait in the user's own topic again, and begins anew in other topics.
         cursors_max: u64 = Fixed, Number(1, 1_000_000_000), "1000000",
             beyond "the one not used longest is forgotten", shows "`throng_cursors`";
-        /// Durable subscriptions of all users together; more are refused (409, subscriptions_full), 0 is no limit.
+        /// Durable subscriptions of all users together; the server rejects more (409, subscriptions_full). 0: no limit.
         subscriptions_max: u64 = Live, Number(0, MANY), "100000000",
             beyond "409, `subscriptions_full`", shows "`throng_subscriptions`";
-        /// Durable subscriptions that one user may have; more are refused.
+        /// Durable subscriptions that one user may have; the server rejects more.
         subscriptions_per_user_max: u64 = Live, Number(1, 100_000), "1000",
             beyond "409, `too_many_subscriptions`", shows "–";
     }
 
-    /// Who is subscribed to what for good, and enters it on each connect.
+    /// Durable subscriptions: topics that a user enters on each connect.
     subscriptions: Subscriptions {
-        /// Know who follows a topic, connected or not (/api/topics/{topic}/subscribers). It takes 2 to 3 bytes of memory for each subscription, beside 3 to 4.
+        /// Know which users follow a topic, connected or not (/api/topics/{topic}/subscribers). This takes 2 to 3 bytes of memory for each subscription, besides 3 to 4.
         by_topic: bool = Fixed, Bool, "true";
     }
 
     /// Messages that wait for users until they acknowledge them.
     inbox: Inbox {
-        /// Personal topics keep messages until their users acknowledge them, unless a rule of [[topics]] gives them a history of their own.
+        /// Personal topics retain messages until their users acknowledge them, unless a rule of [[topics]] gives them a history of their own.
         enabled: bool = Live, Bool, "false";
-        /// Messages that may wait for one user; then the oldest are dropped.
+        /// Messages that may wait for one user; beyond that the server drops the oldest.
         messages_max: u64 = Live, Number(1, 10_000_000), "100",
             beyond "the oldest that waits for the user is dropped", shows "`throng_history_dropped_total`";
-        /// What those messages may hold, at least limits.message_bytes_max.
+        /// Bytes of those messages, at least limits.message_bytes_max.
         bytes_max: u64 = Live, Bytes(1, TIB), r#""256KiB""#,
             beyond "the same", shows "`throng_history_dropped_total`";
-        /// How long a message waits.
+        /// Seconds that a message waits.
         seconds_max: u64 = Live, Number(1, TEN_YEARS), "604800",
             beyond "the same", shows "`throng_history_dropped_total`";
-        /// A publisher is answered when the message is on disk, and not before; needs store.data.
+        /// Reply to a publisher only when the message is on disk; needs store.data.
         durable: bool = Live, Bool, "false";
         /// Messages that one connection may have without having acknowledged them.
         window_messages_max: u64 = Live, Number(1, 1_000_000), "100",
             beyond "no more are sent until one is acknowledged", shows "–";
-        /// A message that is not acknowledged for so long is delivered again to a /ws or Phoenix connection that has it; 0 is never. Whoever connects is given what is not acknowledged in any case.
+        /// Seconds without an acknowledgement after which the server delivers a message again to a /ws or Phoenix connection that has it; 0: never. A client that connects gets what its user has not acknowledged in any case.
         redelivery_seconds: u64 = Live, Number(0, DAY), "0";
-        /// How often a message is delivered before it is given up; 0 is without end, or 5 times where dead_letter is set.
+        /// Deliveries of a message before the server gives it up; 0: without end, or 5 where dead_letter is set.
         tries_max: u64 = Live, Number(0, 60_000), "0",
             beyond "the message is given up", shows "`throng_messages_given_up_total`";
-        /// The topic where messages go that are given up; "" drops them.
+        /// Topic that gets the messages that the server gives up; "": it drops them.
         dead_letter: String = Live, Text, r#""""#;
     }
 
-    /// Spans for OpenTelemetry: of calls that publish, of their messages' delivery, and of requests to the application.
+    /// Spans for OpenTelemetry: of calls that publish, of the delivery of their messages, and of requests to the application.
     tracing: Tracing {
-        /// The collector's address for traces by OTLP (protobuf over HTTP), such as http://127.0.0.1:4318/v1/traces; "" makes no spans.
+        /// URL of the collector for traces by OTLP (protobuf over HTTP), such as http://127.0.0.1:4318/v1/traces; "": the server makes no spans.
         otlp_url: String = Fixed, Text, r#""""#;
-        /// How many of a million traces that begin on this node are recorded. A caller of the API that sends traceparent decides for its own trace.
+        /// Traces that the server records, of a million that begin on this node. A caller of the API that sends traceparent decides for its own trace.
         sample_per_million: u64 = Fixed, Number(0, 1_000_000), "1000";
-        /// Certificates of the authorities that sign the collector's, in PEM; relative to the file's folder. "" is those of the system.
+        /// File with the certificates of the authorities that sign the collector's, in PEM; relative to the configuration file's folder. "": the authorities of the system.
         ca_file: String = Fixed, Text, r#""""#;
     }
 
-    /// What is logged, and how.
+    /// What the server logs, and how.
     log: Log {
-        /// What is logged: error, warn, info, debug, trace, or a filter like info,shard=debug.
+        /// What the server logs: error, warn, info, debug, trace, or a filter like info,shard=debug.
         level: String = Live, Text, r#""info""#;
-        /// How it is logged.
+        /// Format of the log: lines for people, or a JSON object a line.
         format: LogFormat = Fixed, Choice(LogFormat::WORDS), r#""text""#;
     }
 }

@@ -20,7 +20,7 @@ fn what_is_not_configured_is_not_for_the_public() {
     let folder = scratch.path();
     let (code, text) = judge(folder, &["--check", "--public"]);
     assert!(code == Some(3) && text.ends_with("\nnot fit for the public: 3 errors\n"), "{text}");
-    assert!(text.starts_with("error    tokens         nobody needs a token"), "{text}");
+    assert!(text.starts_with("error    tokens         no client needs a token"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     assert_eq!(judge(folder, &["--check"]), (Some(0), "ok\n".into()));
     // It is a way to check, and nothing else.

@@ -54,8 +54,8 @@ type Judged = (Severity, String);
 pub const CHECKLIST: &[Point] = &[
     Point {
         name: "tokens",
-        about: "Everybody is who they say, and may do what is meant for them, only with a token, or by the \
-                application's word.",
+        about: "A client is the user that it names, and may do what this user may, only with a \
+                token or by the application's decision.",
         settings: &[
             "auth.required",
             "auth.anonymous_grants",
@@ -68,47 +68,47 @@ pub const CHECKLIST: &[Point] = &[
     },
     Point {
         name: "token keys",
-        about: "Nobody guesses the key that tokens are signed with, or stands between this server and \
-                whoever publishes it.",
+        about: "No attacker can guess the key that signs tokens, or replace it on the way from \
+                the issuer that publishes it.",
         settings: &["auth.hmac_key", "auth.hmac_key_file", "auth.jwks_urls"],
         judge: points::token_keys,
     },
     Point {
         name: "issuers",
-        about: "A token that somebody else issued, or that is for another service, is none here.",
+        about: "A token from another issuer, or for another service, does not count here.",
         settings: &["auth.issuers", "auth.audience", "auth.jwks_urls"],
         judge: points::issuers,
     },
     Point {
         name: "origins",
-        about: "Pages of other sites don't use this server from your users' browsers.",
+        about: "Pages of other sites can't use this server from your users' browsers.",
         settings: &["client.cors_origins"],
         judge: points::origins,
     },
     Point {
         name: "publishing",
-        about: "Clients publish only where somebody has thought of it.",
+        about: "Clients publish only where the operator has intended it.",
         settings: &["client.publish_prefixes", "topics", "mqtt.listen"],
         judge: points::publishing,
     },
     Point {
         name: "TLS",
-        about: "Nobody on the way reads tokens and messages: clients connect through TLS, and nothing but a \
-                proxy with TLS reaches the client port without it.",
+        about: "No network on the way can read tokens and messages: clients connect through \
+                TLS, and only a proxy with TLS reaches the client port without it.",
         settings: &["client.listen_tls", "client.listen"],
         judge: points::tls,
     },
     Point {
         name: "MQTT",
-        about: "Nobody on the way reads the tokens and messages of MQTT clients: they connect through TLS, or a \
-                proxy with TLS is in front of their port. And nobody whom it lets through counts as a program of \
-                this host.",
+        about: "No network on the way can read the tokens and messages of MQTT clients: they \
+                connect through TLS, or a proxy with TLS is in front of their port. And no \
+                client that it lets through counts as a program of this host.",
         settings: &["mqtt.listen_tls", "mqtt.listen", "client.trusted_proxies"],
         judge: points::mqtt,
     },
     Point {
         name: "proxies",
-        about: "Nobody but your proxies says where a client is, and each client counts by its own \
+        about: "Only your proxies say where a client is, and each client counts by its own \
                 address.",
         settings: &["client.trusted_proxies", "client.proxy_header"],
         judge: points::proxies,
@@ -131,7 +131,8 @@ pub const CHECKLIST: &[Point] = &[
     },
     Point {
         name: "users",
-        about: "No single user takes all connections, or keeps the server busy by many of them.",
+        about: "No single user takes all connections, or keeps the server busy with many of \
+                them.",
         settings: &[
             "limits.connections_per_user_max",
             "limits.topics_per_user_max",
@@ -144,7 +145,7 @@ pub const CHECKLIST: &[Point] = &[
     },
     Point {
         name: "hosts",
-        about: "No single host keeps the server busy by many connections or many users.",
+        about: "No single host keeps the server busy with many connections or many users.",
         settings: &[
             "limits.commands_per_second_per_address_max",
             "limits.bytes_per_second_per_address_max",
@@ -155,7 +156,8 @@ pub const CHECKLIST: &[Point] = &[
     },
     Point {
         name: "times",
-        about: "Who dribbles a request in, or doesn't answer any more, holds nothing for long.",
+        about: "A client that sends a request very slowly, or no longer responds, does not \
+                occupy the server for long.",
         settings: &[
             "timeouts.head_seconds",
             "timeouts.tcp_user_timeout_seconds",
@@ -165,31 +167,33 @@ pub const CHECKLIST: &[Point] = &[
     },
     Point {
         name: "memory",
-        about: "A crowd is refused before the system ends the process.",
+        about: "The server rejects a crowd of clients before the system ends the process.",
         settings: &["limits.memory_bytes_max"],
         judge: points::memory,
     },
     Point {
         name: "admin port",
-        about: "Strangers don't reach the port of applications and operators, and no network in between can read its keys.",
+        about: "Strangers can't reach the port for applications and operators, and no network \
+                in between can read its keys.",
         settings: &["admin.listen", "admin.listen_tls"],
         judge: points::admin_port,
     },
     Point {
         name: "API keys",
-        about: "A program that loses its key loses no more than the program may do.",
+        about: "A key that a program loses permits no more than that program may do.",
         settings: &["admin.api_key", "admin.api_key_file", "keys"],
         judge: points::api_keys,
     },
     Point {
         name: "webhooks",
-        about: "Nobody reads or forges what the application is asked, told and sent.",
+        about: "No attacker can read or forge the requests, events and messages that the \
+                application gets.",
         settings: &["webhook.url", "webhook.signing_key", "webhook.secret", "topics", "forward"],
         judge: points::webhooks,
     },
     Point {
         name: "silence",
-        about: "Whoever keeps the application from answering is not let in by that.",
+        about: "An attacker that keeps the application from responding gets no access by that.",
         settings: &["webhook.silence", "topics"],
         judge: points::silence,
     },
@@ -201,13 +205,13 @@ pub const CHECKLIST: &[Point] = &[
     },
     Point {
         name: "wildcards",
-        about: "Nobody is told everything by asking for `#`.",
+        about: "No client gets every message by subscribing to `#`.",
         settings: &["client.wildcards"],
         judge: points::wildcards,
     },
     Point {
         name: "status page",
-        about: "Strangers don't see how many are connected.",
+        about: "Strangers don't see how many clients are connected.",
         settings: &["client.status_page"],
         judge: points::status_page,
     },

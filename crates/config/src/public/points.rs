@@ -33,50 +33,53 @@ pub(super) fn tokens(config: &Config, _: u64) -> Judged {
     let grants = &config.auth.anonymous_grants;
     if config.webhook.connect && !config.knows_clients() {
         return error(
-            "while the application is silent, whoever reaches the client port is anyone: set \
-             webhook.silence = \"deny\", or auth.required = true",
+            "while the application does not respond, any client that reaches the client port \
+             can be any user: set webhook.silence = \"deny\", or auth.required = true",
         );
     }
     if !config.has_tokens() && !config.client.user_header.is_empty() {
         return match client_reach(config) {
             Reach::Host => warning(
-                "the proxy says who a client is (client.user_header), and only [[topics]] what it may \
-                 do: see to it that nobody but the proxy is on this host, and that it lets nobody \
-                 through without a name",
+                "the proxy names the user of a client (client.user_header), and only \
+                 [[topics]] says what the client may do: make sure that only the proxy is on \
+                 this host, and that it lets no client through without a name",
             ),
             Reach::Network | Reach::All => error(
-                "the proxy says who a client is (client.user_header), but others than the proxy reach \
-                 the client port: listen on 127.0.0.1, or set auth.required = true",
+                "the proxy names the user of a client (client.user_header), but other machines \
+                 than the proxy reach the client port: listen on 127.0.0.1, or set \
+                 auth.required = true",
             ),
         };
     }
     if !config.has_tokens() && !config.webhook.connect {
         return error(
-            "nobody needs a token: whoever reaches the client port is anyone. Give [auth] a key, and \
-             set auth.required = true; or have the application say who comes (webhook.connect = true)",
+            "no client needs a token: any client that reaches the client port can be any user. \
+             Give [auth] a key, and set auth.required = true; or let the application decide \
+             who connects (webhook.connect = true)",
         );
     }
     let any = grants.iter().find(|grant| grant.starts_with("publish:") && grant.contains('*'));
     if let Some(grant) = any {
         return error(format!(
-            "without a token one may publish to any number of topics ({grant:?} in \
-             auth.anonymous_grants): take that away"
+            "without a token a client may publish to any number of topics ({grant:?} in \
+             auth.anonymous_grants): remove that grant"
         ));
     }
     match (config.knows_clients(), config.client.insecure) {
         (true, false) if config.webhook.connect => {
-            ok("no connection and no request without a token or the application's word")
+            ok("no connection and no request without a token or the application's decision")
         }
         (true, false) => ok("no connection and no request without a token"),
         (true, true) => warning(
-            "tokens are required, so client.insecure = true is for nothing: take it away, or it \
-             hides when tokens are required no longer",
+            "tokens are required, so client.insecure = true has no effect: remove it, or it \
+             hides a later change that requires no tokens",
         ),
         (false, _) if grants.is_empty() => warning(
-            "without a token one may connect, and do nothing: auth.required = true refuses that, too",
+            "without a token a client may connect, and do nothing: auth.required = true \
+             rejects that, too",
         ),
         (false, _) => warning(format!(
-            "without a token one may do this: {}. If that is meant, it is fine",
+            "without a token a client may do this: {}. If you intend that, it is fine",
             grants.join(", ")
         )),
     }
@@ -94,7 +97,7 @@ fn is_weak(secret: &str) -> bool {
 /// The finding without tokens: the application decides about clients, or `otherwise` applies.
 fn no_tokens(config: &Config, otherwise: &str) -> Judged {
     match config.webhook.connect {
-        true => ok("no tokens: the application says who comes"),
+        true => ok("no tokens: the application decides who connects"),
         false => warning(otherwise),
     }
 }
@@ -102,21 +105,21 @@ fn no_tokens(config: &Config, otherwise: &str) -> Judged {
 pub(super) fn token_keys(config: &Config, _: u64) -> Judged {
     let auth = &config.auth;
     if !config.has_tokens() {
-        return no_tokens(config, "there is no key for tokens, as \"tokens\" says");
+        return no_tokens(config, "no key for tokens is set, as \"tokens\" says");
     }
     if let Some(url) = auth.jwks_urls.iter().find(|url| is_plain_http(url)) {
         return error(format!(
-            "{url} (auth.jwks_urls) is fetched without TLS: who stands between gives this server keys \
-             of their own. Write https://"
+            "{url} (auth.jwks_urls) is fetched without TLS: an attacker on the way can give \
+             this server other keys. Write https://"
         ));
     }
     if !auth.hmac_key.is_empty() && is_weak(&auth.hmac_key) {
         return error(
-            "auth.hmac_key looks like words, which are tried with any token at leisure: make it of \
-             openssl rand -hex 32",
+            "auth.hmac_key looks like words, which an attacker with any token can try at \
+             leisure: make it with openssl rand -hex 32",
         );
     }
-    ok("no key that is guessed, and none that is fetched without TLS")
+    ok("no key that can be guessed, and none that is fetched without TLS")
 }
 
 pub(super) fn issuers(config: &Config, _: u64) -> Judged {
@@ -127,19 +130,19 @@ pub(super) fn issuers(config: &Config, _: u64) -> Judged {
     match (auth.issuers.is_empty(), auth.audience.is_empty()) {
         _ if !config.has_tokens() => no_tokens(config, "there are no tokens, as \"tokens\" says"),
         (true, _) if !auth.jwks_urls.is_empty() => error(
-            "any issuer counts whose keys are fetched, also for others of its customers: name yours \
-             in auth.issuers",
+            "every issuer whose keys are fetched counts, also with tokens for its other \
+             customers: name yours in auth.issuers",
         ),
         (false, _) if elsewhere > 1 && publish.contains(&None) => warning(format!(
-            "{elsewhere} of auth.issuers have no address of auth.jwks_urls below their own URL, so the keys \
-             at all other addresses count for each of them: have no more than one such issuer"
+            "{elsewhere} of auth.issuers have no URL in auth.jwks_urls below their own, so the \
+             keys at all other URLs count for each of them: have at most one such issuer"
         )),
         (_, true) => warning(
-            "auth.audience is not set, so tokens are for nobody in particular: with one, a token \
-             that another service was given can't be used here",
+            "auth.audience is not set, so only tokens without an audience count: with one, a \
+             token that was issued for another service can't be used here",
         ),
-        (true, false) => warning("auth.issuers is empty: whoever has the key issues tokens"),
-        (false, false) => ok("tokens of named issuers, for this server"),
+        (true, false) => warning("auth.issuers is empty: anyone with the key can issue tokens"),
+        (false, false) => ok("only tokens of named issuers, for this server"),
     }
 }
 
@@ -152,7 +155,7 @@ pub(super) fn origins(config: &Config, _: u64) -> Judged {
         (true, true, _) => warning(format!("{what}. (They need a token, though.)")),
         (true, false, _) => error(what),
         (false, _, Some(origin)) => {
-            warning(format!("{origin} (client.cors_origins) is without TLS: write https://"))
+            warning(format!("{origin} (client.cors_origins) has no TLS: write https://"))
         }
         (false, ..) => ok("only pages of named origins connect from a browser"),
     }
@@ -161,8 +164,8 @@ pub(super) fn origins(config: &Config, _: u64) -> Judged {
 pub(super) fn publishing(config: &Config, _: u64) -> Judged {
     if config.is_open_to_mqtt() {
         return error(
-            "MQTT clients may publish to every topic of which no rule of [[topics]] says who may: give [auth] \
-             a key, or name the proxies in client.trusted_proxies",
+            "MQTT clients may publish to every topic, unless a rule of [[topics]] says who \
+             may: give [auth] a key, or name the proxies in client.trusted_proxies",
         );
     }
     let every = |prefix: &String| prefix.is_empty() || prefix == "*";
@@ -177,11 +180,11 @@ pub(super) fn publishing(config: &Config, _: u64) -> Judged {
     });
     match open {
         Some(_) if config.auth.required => warning(
-            "the rule of [[topics]] for \"*\" lets clients publish to every topic they are \
-                     granted",
+            "the rule of [[topics]] for \"*\" lets clients publish to every topic that their \
+             tokens grant",
         ),
         Some(_) => error("the rule of [[topics]] for \"*\" lets clients publish to every topic"),
-        None => ok("clients publish to what rules name"),
+        None => ok("clients publish only to topics that rules name"),
     }
 }
 
@@ -193,40 +196,43 @@ pub(super) fn tls(config: &Config, _: u64) -> Judged {
         Reach::Host if config.client.listen_tls.is_some() => {
             ok("clients connect through TLS, and only this host reaches the port without it")
         }
-        Reach::Host => ok("only this host reaches the client port: the proxy with TLS on it"),
+        Reach::Host => ok("only this host reaches the client port, for the proxy with TLS on \
+                           it"),
         Reach::Network => warning(format!(
-            "{listen} (client.listen) has no TLS: see to it that nothing but the proxy with TLS \
+            "{listen} (client.listen) has no TLS: make sure that only the proxy with TLS \
              reaches it"
         )),
         Reach::All => error(format!(
-            "{listen} (client.listen) takes connections without TLS from everywhere: listen on \
-             127.0.0.1, or a private address, behind a proxy with TLS"
+            "{listen} (client.listen) accepts connections without TLS from everywhere: listen \
+             on 127.0.0.1, or a private address, behind a proxy with TLS"
         )),
     }
 }
 
 pub(super) fn mqtt(config: &Config, _: u64) -> Judged {
     if !config.has_mqtt() {
-        return ok("there is no MQTT");
+        return ok("MQTT is off");
     }
     if config.is_open_to_mqtt() {
         return error(
-            "whoever reaches this host, also by way of a proxy on it, publishes and subscribes as its own \
-             programs do: give [auth] a key, have the application say who comes (webhook.connect = true), or \
-             name the proxies in client.trusted_proxies",
+            "every client that reaches this host, also through a proxy on it, may publish and \
+             subscribe as the host's own programs do: give [auth] a key, let the application \
+             decide who connects (webhook.connect = true), or name the proxies in \
+             client.trusted_proxies",
         );
     }
     let Some(listen) = config.mqtt.listen else {
         return ok("MQTT clients connect through TLS");
     };
     match reach(listen) {
-        Reach::Host => ok("only this host reaches the port: the proxy with TLS on it"),
+        Reach::Host => ok("only this host reaches the port, for the proxy with TLS on it"),
         Reach::Network => warning(format!(
-            "{listen} (mqtt.listen) has no TLS: see to it that nothing but the proxy with TLS reaches it"
+            "{listen} (mqtt.listen) has no TLS: make sure that only the proxy with TLS \
+             reaches it"
         )),
         Reach::All => error(format!(
-            "{listen} (mqtt.listen) takes connections without TLS from everywhere: listen on 127.0.0.1, or \
-             a private address, behind a proxy with TLS"
+            "{listen} (mqtt.listen) accepts connections without TLS from everywhere: listen on \
+             127.0.0.1, or a private address, behind a proxy with TLS"
         )),
     }
 }
@@ -243,14 +249,14 @@ pub(super) fn proxies(config: &Config, _: u64) -> Judged {
     };
     match trusted.iter().find(is_wide) {
         Some(entry) => error(format!(
-            "{entry} (client.trusted_proxies) is half the world, and each of it may say that it is \
-             any other address: name the proxies"
+            "{entry} (client.trusted_proxies) covers far too many addresses, and each host \
+             there may claim any other address: name the proxies"
         )),
         None if trusted.is_empty() => warning(
-            "client.trusted_proxies is empty: behind a proxy all clients have its address, and share \
-             one address's limits",
+            "client.trusted_proxies is empty: behind a proxy all clients have its address, and \
+             share the limits of one address",
         ),
-        None => ok("only named proxies say where clients are"),
+        None => ok("only named proxies give the addresses of clients"),
     }
 }
 
@@ -274,11 +280,11 @@ pub(super) fn addresses(config: &Config, _: u64) -> Judged {
     }
     if limits.accept_per_second_max == 0 {
         return warning(
-            "limits.accept_per_second_max is 0, no limit: set it to what the application behind can \
-             bear when all come back at once",
+            "limits.accept_per_second_max is 0, no limit: set it to what the application can \
+             bear when all clients come back at once",
         );
     }
-    ok("each address has a share, and connections come no faster than they may")
+    ok("connections have a limit for each address, and a limit for new ones a second")
 }
 
 pub(super) fn rates(config: &Config, _: u64) -> Judged {
@@ -293,7 +299,7 @@ pub(super) fn rates(config: &Config, _: u64) -> Judged {
             ));
         }
     }
-    ok("a connection that does too much is left unread for a while")
+    ok("the server stops reading for a while from a connection that does too much")
 }
 
 pub(super) fn users(config: &Config, _: u64) -> Judged {
@@ -314,11 +320,11 @@ pub(super) fn users(config: &Config, _: u64) -> Judged {
     ] {
         if value == 0 {
             return warning(format!(
-                "{key} is 0, no limit: one token is enough to take all there are"
+                "{key} is 0, no limit: one token is enough to take all of them"
             ));
         }
     }
-    ok("a user who does too much is refused")
+    ok("the server rejects requests of a user that does too much")
 }
 
 pub(super) fn hosts(config: &Config, _: u64) -> Judged {
@@ -334,12 +340,12 @@ pub(super) fn hosts(config: &Config, _: u64) -> Judged {
     ] {
         if value == 0 {
             return warning(format!(
-                "{key} is 0, no limit: a single host may keep all cores busy, by many users or \
-                 connections. Set it to what an office behind one address needs"
+                "{key} is 0, no limit: a single host may keep all cores busy, with many users \
+                 or connections. Set it to what an office behind one address needs"
             ));
         }
     }
-    ok("a host that does too much is refused")
+    ok("the server rejects requests of a host that does too much")
 }
 
 pub(super) fn times(config: &Config, _: u64) -> Judged {
@@ -352,20 +358,20 @@ pub(super) fn times(config: &Config, _: u64) -> Judged {
     }
     if timeouts.tcp_user_timeout_seconds == 0 || timeouts.tcp_keepalive_seconds == 0 {
         return warning(
-            "peers that are gone without a word are kept for long: set timeouts.tcp_keepalive_seconds \
-             and tcp_user_timeout_seconds",
+            "peers that are gone without a word stay connected for long: set \
+             timeouts.tcp_keepalive_seconds and tcp_user_timeout_seconds",
         );
     }
-    ok("slow requests and silent peers are let go")
+    ok("the server closes slow requests and silent peers")
 }
 
 pub(super) fn memory(config: &Config, _: u64) -> Judged {
     match config.limits.memory_bytes_max {
         0 => warning(
-            "limits.memory_bytes_max is 0, which is 90 % of the cgroup's limit: fine if there is one, \
-             no limit if not",
+            "limits.memory_bytes_max is 0, which is 90 % of the cgroup's limit: fine if the \
+             cgroup has one, no limit if not",
         ),
-        _ => ok("new connections are refused in time"),
+        _ => ok("the server rejects new connections in time"),
     }
 }
 
@@ -374,23 +380,23 @@ pub(super) fn admin_port(config: &Config, _: u64) -> Judged {
     let has_key = !config.admin.api_key.is_empty() || !config.keys.is_empty();
     match (reach(listen), has_key) {
         (Reach::All, _) => error(format!(
-            "{listen} (admin.listen) is reached from everywhere, and keys travel without TLS: listen \
-             on 127.0.0.1 or a private address, and let others connect to admin.listen_tls"
+            "{listen} (admin.listen) can be reached from everywhere, and keys travel without \
+             TLS: listen on 127.0.0.1 or a private address, and let others connect to \
+             admin.listen_tls"
         )),
         (Reach::Network, _) => warning(format!(
             "{listen} (admin.listen) is a private address: keys travel without TLS in that network"
         )),
         (Reach::Host, false) => warning(
-            "whoever is on this host may do everything: make a key (throng key new), unless nobody \
-             else is there",
+            "every user of this host may do everything: make a key (throng key new), unless \
+             the host has no other users",
         ),
         (Reach::Host, true) => match config.admin.listen_tls {
             Some(listen) if reach(listen) == Reach::All => warning(format!(
-                "{listen} (admin.listen_tls) is reached from everywhere: let a firewall say from where"
+                "{listen} (admin.listen_tls) can be reached from everywhere: restrict that \
+                 with a firewall"
             )),
-            Some(_) => {
-                ok("others than this host reach the admin port through TLS alone, and need a key")
-            }
+            Some(_) => ok("other hosts reach the admin port only through TLS, and need a key"),
             None => ok("only this host reaches the admin port, and needs a key"),
         },
     }
@@ -399,25 +405,23 @@ pub(super) fn admin_port(config: &Config, _: u64) -> Judged {
 pub(super) fn api_keys(config: &Config, now_s: u64) -> Judged {
     let key = &config.admin.api_key;
     if !key.is_empty() && is_weak(key) {
-        return error("admin.api_key looks like words: make it of openssl rand -hex 24");
+        return error("admin.api_key looks like words: make it with openssl rand -hex 24");
     }
     if !key.is_empty() && key.chars().count() < KEY_CHARS_MIN {
         return warning(format!(
-            "admin.api_key has fewer than {KEY_CHARS_MIN} characters: make it of openssl rand -hex 24"
+            "admin.api_key has fewer than {KEY_CHARS_MIN} characters: make it with openssl \
+             rand -hex 24"
         ));
     }
     let expired = |expires: Option<u64>| expires.is_some_and(|expires| expires <= now_s);
     if let Some(key) = config.keys.iter().find(|key| expired(key.expires)) {
-        return warning(format!(
-            "the key {:?} has expired: take its [[keys]] table away",
-            key.name
-        ));
+        return warning(format!("the key {:?} has expired: remove its [[keys]] table", key.name));
     }
     match (key.is_empty(), config.keys.is_empty()) {
-        (true, true) => warning("there is no key, as \"admin port\" says"),
+        (true, true) => warning("no key is set, as \"admin port\" says"),
         (false, true) => warning(
-            "all programs have the key for everything: give each one of its own with the scopes that \
-             it needs (throng key new)",
+            "all programs have the key for everything: give each program a key of its own with \
+             the scopes that it needs (throng key new)",
         ),
         _ => ok("programs have keys of their own"),
     }
@@ -430,7 +434,7 @@ pub(super) fn webhooks(config: &Config, _: u64) -> Judged {
     let mut urls = all().chain(own).chain(forwards);
     if let Some(url) = urls.clone().find(|url| is_plain_http(url)) {
         return error(format!(
-            "{url} is asked without TLS: who stands between decides for the application. Write \
+            "{url} has no TLS: an attacker on the way can decide for the application. Write \
              https://"
         ));
     }
@@ -440,12 +444,13 @@ pub(super) fn webhooks(config: &Config, _: u64) -> Judged {
     ];
     for (name, key) in keys {
         if !key.is_empty() && is_weak(key) {
-            return error(format!("{name} looks like words: make it of openssl rand -hex 32"));
+            return error(format!("{name} looks like words: make it with openssl rand -hex 32"));
         }
     }
     if urls.next().is_some() && keys.iter().all(|(_, key)| key.is_empty()) {
         return warning(
-            "webhook.signing_key is not set: the application can't tell this server from anybody else",
+            "webhook.signing_key is not set: the application can't tell this server from any \
+             other sender",
         );
     }
     ok("webhooks go over TLS or stay on this host")
@@ -459,14 +464,15 @@ pub(super) fn silence(config: &Config, _: u64) -> Judged {
     match (config.webhook.silence, rule) {
         (Silence::Allow, Some(rule)) => {
             let what = format!(
-                "while the application doesn't answer, everybody may do what it is asked about \
-                 ({:?} of [[topics]]): set webhook.silence = \"deny\"",
+                "while the application does not respond, every client may do what the \
+                 application should decide ({:?} of [[topics]]): set webhook.silence = \
+                 \"deny\"",
                 rule.pattern
             );
             if config.auth.required { warning(what) } else { error(what) }
         }
-        (Silence::Allow, None) => ok("the application is asked about nothing"),
-        (Silence::Deny, _) => ok("who has no answer of the application is refused"),
+        (Silence::Allow, None) => ok("the application has nothing to decide"),
+        (Silence::Deny, _) => ok("the server rejects what the application does not decide"),
     }
 }
 
@@ -474,7 +480,7 @@ pub(super) fn store(config: &Config, _: u64) -> Judged {
     match (config.store.data.is_empty(), config.has_tokens()) {
         (false, _) => ok("what must survive a restart is on disk"),
         (true, true) => {
-            warning("store.data is not set: a token that is revoked counts again after a restart")
+            warning("store.data is not set: revoked tokens count again after a restart")
         }
         (true, false) => warning("store.data is not set: history ends with the process"),
     }
@@ -483,18 +489,18 @@ pub(super) fn store(config: &Config, _: u64) -> Judged {
 pub(super) fn wildcards(config: &Config, _: u64) -> Judged {
     match (config.client.wildcards, config.has_tokens()) {
         (false, _) => ok("clients name their topics one by one"),
-        (true, true) => ok("clients have wildcards as far as their tokens reach"),
+        (true, true) => ok("clients may use wildcards as far as their tokens reach"),
         (true, false) => warning(
-            "client.wildcards = true without tokens: whoever asks for # is told all that is published to \
-             topics that anybody may enter",
+            "client.wildcards = true without tokens: a client that subscribes to # gets \
+             everything that is published to topics that all clients may enter",
         ),
     }
 }
 
 pub(super) fn status_page(config: &Config, _: u64) -> Judged {
     match config.client.status_page {
-        true => warning("client.status_page = true shows everybody how many are connected"),
-        false => ok("there is none"),
+        true => warning("client.status_page = true shows strangers how many clients are connected"),
+        false => ok("the status page is off"),
     }
 }
 
