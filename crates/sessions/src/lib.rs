@@ -46,7 +46,8 @@ pub use flow::{Confirmed, Flow, FlowRecord, Incoming, Outgoing, Source, State};
 pub use interests::Interests;
 pub use registry::Local;
 pub use retained::{
-    Keep, LocalRetained, RETAINED, Retained, RetainedPage, RetainedPart, RetainedStats,
+    DamagedRecord, FillPage, Keep, LocalRetained, RETAINED, Retained, RetainedPage, RetainedPart,
+    RetainedStats,
 };
 pub use session::{
     Author, Backlog, ProgressRecord, Replay, Session, SessionRecord, Subscription,

@@ -1,9 +1,10 @@
 //! The last message of each topic that was published to be retained (MQTT 5.0, section 3.3.1.3).
 
+mod fill;
 mod handover;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use filters::NameMap;
@@ -14,6 +15,7 @@ use crate::contract::Done;
 use crate::record::PublicationRecord;
 use crate::unstored::Unstored;
 
+pub use self::fill::{DamagedRecord, FillPage};
 pub use self::handover::RetainedPart;
 
 /// The name of these records in a store.
@@ -46,6 +48,24 @@ pub trait Retained: Send + Sync {
 
     /// Removes the topic's message, without a notice. Returns false if there was none.
     fn remove(&self, topic: &str) -> bool;
+
+    /// The node joins others: it notes all removals until [`end_fill`](Retained::end_fill), for messages that it reads of
+    /// another node may be older.
+    fn begin_fill(&self);
+
+    /// Returns some messages for a node that joins, after a topic: about `bytes_max` bytes of them. Leaves out messages
+    /// that have expired at a time in milliseconds since 1970, and the node's own.
+    fn fill_page(&self, after: Option<&str>, bytes_max: usize, now_ms: u64) -> FillPage;
+
+    /// Takes those messages of another node of whose topics this node has learned nothing since it began. Returns how
+    /// many it has taken. `hash` is the hash of a topic's name in this process.
+    ///
+    /// # Errors
+    /// When a record can't be read: those before it are taken.
+    fn fill(&self, page: &FillPage, hash: &dyn Fn(&str) -> u64) -> Result<usize, DamagedRecord>;
+
+    /// The node has all messages of the others.
+    fn end_fill(&self);
 
     /// Removes some messages that have expired at a time in milliseconds since 1970, and goes on there at the next
     /// call. Writes some of the records again that the store has rejected.
@@ -88,6 +108,8 @@ pub struct LocalRetained {
     messages_max: AtomicUsize,
     bytes_max: AtomicUsize,
     refused: AtomicU64,
+    /// The node reads the messages of another one.
+    is_filling: AtomicBool,
     /// When the node's clock began, in milliseconds since 1970.
     clock_began_ms: AtomicU64,
     /// The name after which the next sweep begins.
@@ -133,6 +155,7 @@ impl LocalRetained {
             messages_max: AtomicUsize::new(100_000),
             bytes_max: AtomicUsize::new(64 << 20),
             refused: AtomicU64::new(0),
+            is_filling: AtomicBool::new(false),
             clock_began_ms: AtomicU64::new(0),
             swept: Mutex::default(),
         }
@@ -223,8 +246,10 @@ impl LocalRetained {
     /// Records that a message has removed its topic's. It can't overtake messages that the history delivers: they are
     /// in order.
     fn note_removed(&self, table: &mut RetainedTable, by: &Envelope) {
-        if self.keep.is_some() && !by.is_retained() {
-            table.note_removed(&by.publication.topic, by.published_us);
+        let (may_be_overtaken, is_filling) =
+            (self.keep.is_some() && !by.is_retained(), self.is_filling.load(Relaxed));
+        if may_be_overtaken || is_filling {
+            table.note_removed(&by.publication.topic, by.published_us, is_filling);
         }
     }
 
@@ -290,10 +315,12 @@ impl RetainedTable {
         newest.max(self.removed.get(topic).copied()) > Some(message.published_us)
     }
 
-    /// Records that a publication at this time has removed a topic's message.
-    fn note_removed(&mut self, topic: &Name, at_us: u64) {
+    /// Records that a publication at this time has removed a topic's message. Forgets older removals, unless they are to
+    /// stay.
+    fn note_removed(&mut self, topic: &Name, at_us: u64, others_stay: bool) {
         while let Some((first_us, _)) = self.removals.front()
-            && (self.removals.len() >= REMOVED_MAX || first_us + REMOVED_US < at_us)
+            && (self.removals.len() >= REMOVED_MAX
+                || (!others_stay && first_us + REMOVED_US < at_us))
         {
             let Some((first_us, topic)) = self.removals.pop_front() else { break };
             if self.removed.get(&topic) == Some(&first_us) {
@@ -352,11 +379,32 @@ impl Retained for LocalRetained {
 
     fn remove(&self, topic: &str) -> bool {
         let mut table = self.write();
-        let is_there = table.remove(topic);
+        let topic = Name::from(topic);
+        let is_there = table.remove(&topic);
         if is_there {
-            self.keep(&table, &topic.into());
+            self.keep(&table, &topic);
+        }
+        if self.is_filling.load(Relaxed) {
+            // No time is known: a message that comes is newer.
+            table.note_removed(&topic, 0, true);
         }
         is_there
+    }
+
+    fn begin_fill(&self) {
+        self.is_filling.store(true, Relaxed);
+    }
+
+    fn fill_page(&self, after: Option<&str>, bytes_max: usize, now_ms: u64) -> FillPage {
+        self.page_for_node(after, bytes_max, now_ms)
+    }
+
+    fn fill(&self, page: &FillPage, hash: &dyn Fn(&str) -> u64) -> Result<usize, DamagedRecord> {
+        self.take_page(page, hash)
+    }
+
+    fn end_fill(&self) {
+        self.is_filling.store(false, Relaxed);
     }
 
     fn sweep(&self, now_ms: u64) {

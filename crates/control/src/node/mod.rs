@@ -80,6 +80,8 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub tracer: Option<Arc<Tracer>>,
     /// Passes all of this to another process.
     pub upgrades: Upgrades,
+    /// The node begins, and no other process has passed it anything: it lacks what others have retained.
+    pub is_new: bool,
     /// Drains and rebalances.
     pub evictions: Evictions,
     /// Locks of the users whose subscriptions are being changed.

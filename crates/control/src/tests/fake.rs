@@ -561,6 +561,7 @@ fn node_from(
         )),
         subscriptions,
         keep_subscriptions: None,
+        is_new: false,
         subscription_locks: crate::UserLocks::default(),
         started: Instant::now(),
         client_url: Some("http://127.0.0.1:8000".into()),

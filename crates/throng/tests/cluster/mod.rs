@@ -9,6 +9,7 @@ mod mqtt_clients;
 mod older;
 mod presence;
 mod rebalance;
+mod retained;
 mod revocations;
 pub mod support;
 mod upgrade;

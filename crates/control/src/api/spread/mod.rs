@@ -6,6 +6,7 @@
 
 mod commands;
 mod merge;
+mod retained;
 mod revocations;
 
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use crate::http::gate::Pass;
 use crate::node::Node;
 pub(super) use commands::{OtherNodes, PendingCommand};
 use merge::Merge;
+pub(crate) use retained::read as read_retained;
 pub(crate) use revocations::read as read_revocations;
 
 /// How long another node may take to reply.
@@ -62,6 +64,9 @@ pub(super) const CALLS: &[(&str, &str, Merge)] = &[
     ("POST", "/api/logout", Merge::Owner),
     ("POST", "/api/revoke", Merge::Sum),
     ("GET", "/api/revocations", Merge::One),
+    ("GET", "/api/mqtt/retained", Merge::One),
+    ("GET", "/api/mqtt/retained/{topic}", Merge::One),
+    ("DELETE", "/api/mqtt/retained/{topic}", Merge::Sum),
     ("GET", "/api/drain", Merge::One),
     ("POST", "/api/drain", Merge::One),
     ("DELETE", "/api/drain", Merge::One),
@@ -274,16 +279,19 @@ fn owner_of(body: &[u8]) -> Option<NodeId> {
 /// Does the calls of other nodes, and replies to them, until the link ends.
 pub(crate) async fn serve(node: Arc<Node>, link: Arc<Link>, mut calls: mpsc::Receiver<Call>) {
     let gate = node.upgrades.gate.clone();
-    let router = router(node);
+    let router = router(node.clone());
     let permits = Arc::new(Semaphore::new(CALLS_MAX));
     while let Some(call) = calls.recv().await {
         let Ok(permit) = permits.clone().acquire_owned().await else { return };
-        let (router, link, gate) = (router.clone(), link.clone(), gate.clone());
+        let (node, router, link, gate) = (node.clone(), router.clone(), link.clone(), gate.clone());
         tokio::spawn(async move {
             // A call passes the gate as a request does. If another process takes this one's place, the caller gets no
             // reply.
             if let Pass::Here(working) = gate.pass(|| ()).await {
-                let (status, body) = perform(router, &call).await;
+                let (status, body) = match retained::page_of(&node, &call) {
+                    Some(reply) => reply,
+                    None => perform(router, &call).await,
+                };
                 link.reply(&call, status.as_u16(), body);
                 drop(working);
             }

@@ -302,6 +302,11 @@ impl Start<'_> {
             cluster: link.clone(),
             done: Box::new(move || signals_handle.close()),
         };
+        let is_new = !matches!(came.stage, control::UpgradeStage::Done);
+        if is_new && link.is_some() {
+            // Before messages of other nodes come.
+            shared.retained.begin_fill();
+        }
         let upgrade = Upgrade::new(passes_on, came);
         let client_url = client.map(|port| format!("http://{port}"));
         let client_url_tls = client_tls.map(|port| format!("https://{port}"));
@@ -332,6 +337,7 @@ impl Start<'_> {
             webhook: webhook.clone(),
             tracer: services.tracer.clone(),
             subscriptions,
+            is_new,
             evictions: control::Evictions::new(end_process),
             upgrades: control::Upgrades {
                 upgrader: Some(Arc::new(ByCall(upgrade.clone()))),
