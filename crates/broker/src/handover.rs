@@ -7,7 +7,7 @@ use handover::{Again, Part, PartError, decode, encode, message};
 use minicbor::{Decode, Encode};
 
 use crate::local::SCANNED;
-use crate::recent::{DROPPED_PLACES, Dropped, Window};
+use crate::recent::{DROPPED_BUCKETS, Dropped, Window};
 use crate::{Broker, Local};
 
 const NAME: &str = "recent";
@@ -15,7 +15,7 @@ const NAME: &str = "recent";
 /// The record of all but the messages, whose keys are their offsets in 8 bytes, the highest first.
 const STATE: &[u8] = b"state";
 
-/// The record of the places of [`Dropped`](crate::recent::Dropped): a number of 8 bytes each, lowest byte first.
+/// The record of the offsets of [`Dropped`](crate::recent::Dropped): a number of 8 bytes each, lowest byte first.
 const DROPPED: &[u8] = b"dropped";
 
 /// The recent window and the last offset, as a part of a handover. The new process goes on with both, within its own
@@ -29,7 +29,7 @@ pub struct RecentPart {
 #[derive(Default)]
 struct Coming {
     state: Option<State>,
-    dropped: Option<Box<[u64; DROPPED_PLACES]>>,
+    dropped: Option<Box<[u64; DROPPED_BUCKETS]>>,
     window: Option<Window>,
 }
 
@@ -44,7 +44,7 @@ struct State {
     /// When the newest dropped message was published.
     #[cbor(n(2), default)]
     gone_us: u64,
-    /// The key of the hash that gives topics their places in [`Dropped`](crate::recent::Dropped).
+    /// The key of the hash that gives topics their buckets in [`Dropped`](crate::recent::Dropped).
     #[cbor(n(3), default)]
     key: (u64, u64),
 }
@@ -74,10 +74,10 @@ impl Part for RecentPart {
     }
 
     fn export_again(&self, each: &mut Again<'_>) {
-        let mut dropped = Vec::with_capacity(8 * DROPPED_PLACES);
+        let mut dropped = Vec::with_capacity(8 * DROPPED_BUCKETS);
         let order = self.broker.order();
-        let places = order.window.dropped.places.iter();
-        places.for_each(|place| dropped.extend(place.to_le_bytes()));
+        let offsets = order.window.dropped.offsets.iter();
+        offsets.for_each(|offset| dropped.extend(offset.to_le_bytes()));
         let state = State {
             epoch: self.broker.epoch().0,
             last: order.last,
@@ -108,7 +108,7 @@ impl Part for RecentPart {
                 let state = value.map(decode).transpose();
                 coming.state = state.map_err(damaged)?;
             }
-            (DROPPED, value) => coming.dropped = value.map(places).transpose()?,
+            (DROPPED, value) => coming.dropped = value.map(decode_dropped).transpose()?,
             (key, value) => {
                 let Ok(offset) = key.try_into().map(u64::from_be_bytes) else {
                     // The record is of a later version, whose process reports beforehand what this one would lose.
@@ -145,20 +145,20 @@ impl Part for RecentPart {
         let mut order = self.broker.order();
         order.last = last;
         let dropped = Dropped {
-            // If the keys are the same, the places are those of this process.
+            // If the keys are the same, the buckets are those of this process.
             key: Some(key).filter(|key| *key != self.broker.hash_key),
-            places: dropped.unwrap_or_else(|| Box::new([0; DROPPED_PLACES])),
+            offsets: dropped.unwrap_or_else(|| Box::new([0; DROPPED_BUCKETS])),
         };
         order.window.go_on_with(imported, gone_us, dropped);
         Ok(())
     }
 }
 
-fn places(value: &[u8]) -> Result<Box<[u64; DROPPED_PLACES]>, PartError> {
+fn decode_dropped(value: &[u8]) -> Result<Box<[u64; DROPPED_BUCKETS]>, PartError> {
     let (numbers, rest) = value.as_chunks::<8>();
     let numbers: Box<[u64]> = numbers.iter().map(|it| u64::from_le_bytes(*it)).collect();
     match numbers.try_into() {
-        Ok(places) if rest.is_empty() => Ok(places),
+        Ok(offsets) if rest.is_empty() => Ok(offsets),
         _ => Err(damaged("what was dropped has another length")),
     }
 }

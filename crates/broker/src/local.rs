@@ -489,14 +489,14 @@ mod tests {
 
     /// An inbox that wants every topic but `nobody`.
     struct Box1 {
-        unwanted: AtomicU64,
+        unsubscribed: AtomicU64,
         full: AtomicBool,
         taken: Mutex<Vec<u64>>,
     }
 
     impl Inbox for Box1 {
         fn wants(&self, topic_hash: u64) -> bool {
-            topic_hash != self.unwanted.load(Ordering::Relaxed)
+            topic_hash != self.unsubscribed.load(Ordering::Relaxed)
         }
         fn has_capacity(&self) -> bool {
             !self.full.load(Ordering::Relaxed)
@@ -514,7 +514,7 @@ mod tests {
 
     fn broker(messages_max: usize) -> (Arc<Box1>, Local) {
         let inbox = Arc::new(Box1 {
-            unwanted: AtomicU64::new(0),
+            unsubscribed: AtomicU64::new(0),
             full: AtomicBool::new(false),
             taken: Mutex::new(Vec::new()),
         });
@@ -530,7 +530,7 @@ mod tests {
             limits,
             Arc::new(NoHistory),
         );
-        inbox.unwanted.store(local.hash("nobody"), Ordering::Relaxed);
+        inbox.unsubscribed.store(local.hash("nobody"), Ordering::Relaxed);
         (inbox, local)
     }
 

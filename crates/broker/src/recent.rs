@@ -88,22 +88,22 @@ pub struct Window {
     pub(crate) dropped: Dropped,
 }
 
-/// The number of places in `Dropped`: topics that share a place count as one.
-pub(crate) const DROPPED_PLACES: usize = 4_096;
+/// The number of buckets in `Dropped`: topics that share a bucket count as one.
+pub(crate) const DROPPED_BUCKETS: usize = 4_096;
 
 /// The newest dropped message of each topic.
 pub(crate) struct Dropped {
-    /// The key of the hash that gives a topic its place, if that is not the node's: an imported window continues to
-    /// use its old places.
+    /// The key of the hash that gives a topic its bucket, if that is not the node's: an imported window continues to
+    /// use its old buckets.
     pub key: Option<(u64, u64)>,
-    /// The offset of the newest dropped message of the topics that share a place.
-    pub places: Box<[u64; DROPPED_PLACES]>,
+    /// The offset of the newest dropped message of the topics that share a bucket.
+    pub offsets: Box<[u64; DROPPED_BUCKETS]>,
 }
 
 impl Dropped {
-    fn place(&self, topic_hash: u64, topic: &str) -> usize {
+    fn bucket(&self, topic_hash: u64, topic: &str) -> usize {
         let hash = self.key.map_or(topic_hash, |key| keyed_hash(key, topic));
-        (hash % DROPPED_PLACES as u64) as usize
+        (hash % DROPPED_BUCKETS as u64) as usize
     }
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn keyed_hash(key: (u64, u64), topic: &str) -> u64 {
 impl Window {
     /// Makes an empty window.
     pub fn new(limits: Limits) -> Self {
-        let dropped = Dropped { key: None, places: Box::new([0; DROPPED_PLACES]) };
+        let dropped = Dropped { key: None, offsets: Box::new([0; DROPPED_BUCKETS]) };
         let (ring, by_topic) = (VecDeque::new(), HashMap::new());
         Window { limits, ring, by_topic, bytes: 0, gone_us: 0, dropped }
     }
@@ -139,16 +139,16 @@ impl Window {
         let now_us = self.ring.back().map_or(0, |newest| newest.published_us);
         let age_us_max = self.limits.recent_seconds_max * 1_000_000;
         while let Some(oldest) = self.ring.front() {
-            let over = self.ring.len() > self.limits.recent_messages_max
+            let exceeds_limits = self.ring.len() > self.limits.recent_messages_max
                 || self.bytes > self.limits.recent_bytes_max
                 || now_us.saturating_sub(oldest.published_us) > age_us_max;
-            if !over {
+            if !exceeds_limits {
                 break;
             }
             self.bytes -= oldest.bytes();
             self.gone_us = oldest.published_us;
-            let place = self.dropped.place(oldest.topic_hash, &oldest.publication.topic);
-            self.dropped.places[place] = oldest.id.offset;
+            let bucket = self.dropped.bucket(oldest.topic_hash, &oldest.publication.topic);
+            self.dropped.offsets[bucket] = oldest.id.offset;
             if let Some(oldest) = self.ring.pop_front() {
                 self.remove_oldest_of(oldest.topic_hash);
             }
@@ -219,7 +219,7 @@ impl Window {
     }
 
     /// Replaces the messages by those of another process's window, which dropped those up to this time, in
-    /// microseconds of the node's clock, and those in these places. Drops messages beyond the limits.
+    /// microseconds of the node's clock, and those in these buckets. Drops messages beyond the limits.
     pub(crate) fn go_on_with(&mut self, imported: Window, gone_us: u64, dropped: Dropped) {
         let Window { ring, by_topic, bytes, .. } = imported;
         (self.ring, self.by_topic, self.bytes) = (ring, by_topic, bytes);
@@ -264,9 +264,9 @@ impl Window {
     }
 
     /// Returns true if the window has dropped a message with an offset over `offset` of this topic, or of another
-    /// that shares its place.
+    /// that shares its bucket.
     pub fn has_dropped(&self, topic_hash: u64, topic: &str, offset: u64) -> bool {
-        self.dropped.places[self.dropped.place(topic_hash, topic)] > offset
+        self.dropped.offsets[self.dropped.bucket(topic_hash, topic)] > offset
     }
 }
 
@@ -331,7 +331,7 @@ mod tests {
         (1..=50).for_each(|at| assert!(imported.push_imported(message(at, at % 6))));
         assert!(!imported.push_imported(message(50, 1)), "it is not newer");
         [1, 30, 99].iter().for_each(|at| imported.remove(*at));
-        let dropped = Dropped { key: None, places: Box::new([0; DROPPED_PLACES]) };
+        let dropped = Dropped { key: None, offsets: Box::new([0; DROPPED_BUCKETS]) };
         window.go_on_with(imported, 0, dropped);
         let offsets: Vec<u64> = window.ring.iter().map(|message| message.id.offset).collect();
         assert_eq!(offsets, (10..=50).filter(|at| *at != 30).collect::<Vec<_>>());

@@ -218,9 +218,17 @@ fn a_recovery_line_is_not_a_message() {
             protocol.state_complete("state:lamp", &mut Codecs::new(6, 64), &mut bytes);
         }
         let (events, _) = read(by_name(name).unwrap(), &bytes).unwrap();
-        let place = "Token(\"0000000a:7/9-0000000b.8\")";
+        let token_event = "Token(\"0000000a:7/9-0000000b.8\")";
         let gap = "Gap(\"too_old\")";
-        let want = ["Open", gap, "Recovered(false)", place, "Recovered(true)", place, place];
+        let want = [
+            "Open",
+            gap,
+            "Recovered(false)",
+            token_event,
+            "Recovered(true)",
+            token_event,
+            token_event,
+        ];
         assert_eq!(events, want, "{name}");
     }
     let mut bytes = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n".to_vec();

@@ -66,11 +66,11 @@ impl Interest {
 
     /// Ends interest, and returns its streams. Call it about once a second.
     pub fn expire(&mut self, now_us: u64) -> Vec<Stream> {
-        let is_over = |stream: &Stream| {
+        let is_expired = |stream: &Stream| {
             let until_us = self.left_us.get(*stream).saturating_add(self.linger_us);
             self.is_on.get(*stream) && self.topics.get(*stream) == 0 && until_us <= now_us
         };
-        let ended: Vec<Stream> = Stream::all().filter(is_over).collect();
+        let ended: Vec<Stream> = Stream::all().filter(is_expired).collect();
         ended.iter().for_each(|stream| self.is_on.set(*stream, false));
         ended
     }

@@ -449,7 +449,7 @@ impl Node {
         let Message { node, stream, number, payload } = message;
         let interest_begun_us = self.interest_begun_us.get(stream);
         if interest_begun_us == NEVER {
-            self.counts.unwanted += 1;
+            self.counts.without_interest += 1;
             return;
         }
         let Some(peer) = self.peer(node, now_us) else { return };

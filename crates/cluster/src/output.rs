@@ -136,7 +136,7 @@ pub struct Counts {
     /// Messages that came a second time and were dropped.
     pub duplicates: u64,
     /// Messages of streams to which no topic here belongs.
-    pub unwanted: u64,
+    pub without_interest: u64,
     /// Messages that other nodes requested and got.
     pub replayed: u64,
     /// Requests of this node for messages that it missed.

@@ -45,8 +45,8 @@ impl Checks<'_> {
             return;
         }
         let origin = |key: &str| self.read.values.get(key).map(|(_, origin)| origin.clone());
-        let mut places = keys.iter().filter_map(|key| Some((*key, origin(key)?)));
-        let set = places.find(|(_, origin)| *origin != Origin::Default);
+        let mut origins = keys.iter().filter_map(|key| Some((*key, origin(key)?)));
+        let set = origins.find(|(_, origin)| *origin != Origin::Default);
         let (key, origin) = set.unwrap_or((keys[0], Origin::Default));
         self.read.errors.push(SettingError { origin, key: key.into(), message: message() });
     }
@@ -309,17 +309,17 @@ fn never_matches(pattern: &str, before: &[Rule], config: &Config) -> Option<Stri
     let patterns = config.topics.iter().map(|rule| rule.pattern.as_str());
     let (rule, earlier) = before.iter().zip(patterns).find(covers)?;
     let (_, origin) = rule.values.get("pattern")?;
-    let place = match origin {
+    let location = match origin {
         Origin::File { line, .. } => format!("line {line}"),
         other => other.to_string(),
     };
     Some(match earlier == pattern {
         true => format!(
-            "{pattern:?} can never match: the first rule for it, in {place}, wins; take one of \
+            "{pattern:?} can never match: the first rule for it, in {location}, wins; take one of \
              them away"
         ),
         false => format!(
-            "{pattern:?} can never match: {earlier:?}, in {place}, comes first and takes all its \
+            "{pattern:?} can never match: {earlier:?}, in {location}, comes first and takes all its \
              topics; put this rule before that one, or take it away"
         ),
     })

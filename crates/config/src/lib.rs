@@ -109,9 +109,9 @@ fn one_line(text: &str) -> String {
     text.chars().map(spelled).collect()
 }
 
-/// An error in one setting. It contains the place of the value, and what would be valid.
+/// An error in one setting. It contains the location of the value, and what would be valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}{}", place(origin, key), one_line(message))]
+#[error("{}{}", location(origin, key), one_line(message))]
 pub struct SettingError {
     /// Where the value was written.
     pub origin: Origin,
@@ -122,17 +122,17 @@ pub struct SettingError {
 }
 
 /// The start of an error's line: the source with line and column, and the key, as far as known.
-fn place(origin: &Origin, key: &str) -> String {
-    let mut place = match origin {
+fn location(origin: &Origin, key: &str) -> String {
+    let mut location = match origin {
         Origin::File { column, .. } => format!("{origin}:{column}: "),
         Origin::Default => String::new(),
         origin => format!("{origin}: "),
     };
     if !key.is_empty() {
-        place.push_str(&one_line(key));
-        place.push_str(": ");
+        location.push_str(&one_line(key));
+        location.push_str(": ");
     }
-    place
+    location
 }
 
 /// All errors of a configuration; at least one. Its text has one line for each.
@@ -281,7 +281,7 @@ impl Loaded {
         Loaded::check(read)
     }
 
-    /// Returns a warning for each old name, which only one more version reads. It begins with the place and contains
+    /// Returns a warning for each old name, which only one more version reads. It begins with the origin and contains
     /// the new name.
     pub fn warnings(&self) -> Vec<String> {
         renames::warnings(&self.old_names)

@@ -17,8 +17,8 @@ pub(crate) fn is_set_by_platform(name: &str, text: Option<&str>) -> bool {
 
 /// Checks that a name has this part, with text before it and a valid rest.
 fn has_part(name: &str, part: &str, is_right: impl Fn(&str) -> bool) -> bool {
-    let mut places = name.match_indices(part);
-    places.any(|(at, _)| at > 0 && is_right(&name[at + part.len()..]))
+    let mut occurrences = name.match_indices(part);
+    occurrences.any(|(at, _)| at > 0 && is_right(&name[at + part.len()..]))
 }
 
 /// Checks for `8000_TCP` and `8000_TCP_ADDR`.

@@ -65,7 +65,7 @@ pub(crate) struct OldName {
     pub new: String,
 }
 
-/// Returns a text for each old name, with its first places and the new name.
+/// Returns a text for each old name, with its first origins and the new name.
 pub(crate) fn warnings(names: &[OldName]) -> Vec<String> {
     let mut firsts: Vec<&OldName> = Vec::new();
     for name in names {
@@ -87,19 +87,19 @@ fn is_same(a: &OldName, b: &OldName) -> bool {
     (&a.old, &a.new) == (&b.old, &b.new)
 }
 
-/// Places other than the first.
+/// Origins other than the first.
 struct Also<'a>(&'a [String]);
 
-/// Other places in a warning, at most.
-const PLACES_MAX: usize = 10;
+/// Other origins in a warning, at most.
+const ORIGINS_MAX: usize = 10;
 
 impl fmt::Display for Also<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Also(places) = self;
-        if places.is_empty() {
+        let Also(origins) = self;
+        if origins.is_empty() {
             return Ok(());
         }
-        let (named, rest) = places.split_at(places.len().min(PLACES_MAX));
+        let (named, rest) = origins.split_at(origins.len().min(ORIGINS_MAX));
         write!(f, "; also in {}", named.join(", "))?;
         if rest.is_empty() { Ok(()) } else { write!(f, " and {} more", rest.len()) }
     }
@@ -150,7 +150,7 @@ mod tests {
             ]
         );
         assert!(new.warnings().is_empty());
-        // Only the new names are printed, with their places.
+        // Only the new names are printed, with their origins.
         let text = effective(&old);
         for want in ["[inbox]", "publish = \"allow\"", "# throng.toml:8", "# throng.toml:3"] {
             assert!(text.contains(want), "{want}\nin\n{text}");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn many_places_are_one_warning() {
+    fn many_origins_are_one_warning() {
         let rule = |n: u32| format!("[[topics]]\npattern = \"{n}\"\nclient_events = \"others\"\n");
         let file = |rules: u32| (0..rules).map(rule).collect::<String>();
         let warnings = |rules| load(&file(rules), &[]).unwrap().warnings();

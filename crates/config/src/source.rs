@@ -86,8 +86,8 @@ struct File<'a> {
 }
 
 impl<'a> File<'a> {
-    /// Returns the place of a span, and its text.
-    fn place(&self, span: Range<usize>) -> (Origin, &'a str) {
+    /// Returns the origin of a span, and its text.
+    fn locate(&self, span: Range<usize>) -> (Origin, &'a str) {
         ((self.at)(span.start), self.text.get(span).unwrap_or_default())
     }
 }
@@ -195,19 +195,19 @@ impl Read {
         for (key, value) in content {
             let written = format!("{section}.{}", key.get_ref());
             if let Some(kind) = TableKind::named(&written) {
-                self.tables(kind, value.get_ref(), file.place(key.span()).0, file);
+                self.tables(kind, value.get_ref(), file.locate(key.span()).0, file);
                 continue;
             }
             let full = renames::setting(&written).unwrap_or_else(|| written.clone());
             match setting(&full) {
                 Some(setting) => {
-                    let (origin, text) = file.place(value.span());
+                    let (origin, text) = file.locate(value.span());
                     let value = from_toml(setting.kind, value.get_ref(), text, self.resolve);
                     self.put(setting, &written, value, origin);
                 }
                 None => {
                     let keys = SETTINGS.iter().map(|setting| setting.key.to_string());
-                    self.add_error(file.place(key.span()).0, &written, suggest(&full, keys));
+                    self.add_error(file.locate(key.span()).0, &written, suggest(&full, keys));
                 }
             }
         }
@@ -221,7 +221,7 @@ impl Read {
         };
         let mut rules = Vec::new();
         for (index, item) in items.iter().enumerate() {
-            let (origin, text) = file.place(item.span());
+            let (origin, text) = file.locate(item.span());
             let name = format!("{name}[{index}]");
             rules.push(match item.get_ref() {
                 DeValue::Table(table) => self.table(kind, &name, table, origin, file),
@@ -258,10 +258,10 @@ impl Read {
             let current = renamed.map_or(written, |renamed| renamed.new);
             let Some(known) = kind.keys.iter().find(|known| known.key == current) else {
                 let keys = kind.keys.iter().map(|known| format!("{name}.{}", known.key));
-                self.unknown(&full, file.place(key.span()).0, keys);
+                self.unknown(&full, file.locate(key.span()).0, keys);
                 continue;
             };
-            let (origin, text) = file.place(value.span());
+            let (origin, text) = file.locate(value.span());
             if let (Some(renamed), Some((_, other))) = (renamed, rule.values.get(known.key)) {
                 let message = set_twice(written, renamed.new, other);
                 self.add_error(origin, &full, message);

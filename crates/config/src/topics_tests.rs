@@ -115,8 +115,8 @@ fn every_default_of_a_rule_parses() {
     let rule = &load("[[topics]]\npattern = \"a\"\n").unwrap().rules[0];
     for key in TOPIC_KEYS {
         let has = rule.values.contains_key(key.key);
-        let wanted = !matches!(key.absent, Absent::Unset(_));
-        assert_eq!(has, wanted, "{}", key.key);
+        let expected = !matches!(key.absent, Absent::Unset(_));
+        assert_eq!(has, expected, "{}", key.key);
     }
 }
 
@@ -208,10 +208,11 @@ fn a_webhook_needs_a_url() {
     let asks = |key: &str, more: &str| {
         load(&format!("[[topics]]\npattern = \"a\"\n{key} = \"webhook\"\n{more}"))
     };
-    for (key, place) in [("join", "3:8"), ("publish", "3:11")] {
+    for (key, position) in [("join", "3:8"), ("publish", "3:11")] {
         let errors = asks(key, "").unwrap_err();
-        let want =
-            format!("throng.toml:{place}: topics[0].{key}: a webhook needs a URL: set webhook.url");
+        let want = format!(
+            "throng.toml:{position}: topics[0].{key}: a webhook needs a URL: set webhook.url"
+        );
         assert!(errors.starts_with(&want), "{want}\nin\n{errors}");
         assert!(asks(key, "webhook_url = \"http://a\"\n").is_ok());
         assert!(asks(key, "[webhook]\nurl = \"http://a\"\n").is_ok());

@@ -9,14 +9,14 @@ use crate::outgoing::Authorities;
 /// Wakes the task that fetches keys.
 #[derive(Clone, Debug, Default)]
 pub struct KeyFetcher {
-    wanted: Arc<Notify>,
+    requested: Arc<Notify>,
     authorities: Authorities,
 }
 
 impl KeyFetcher {
     /// Keys are fetched from servers of these authorities alone.
     pub fn new(authorities: Authorities) -> Self {
-        KeyFetcher { wanted: Arc::default(), authorities }
+        KeyFetcher { requested: Arc::default(), authorities }
     }
 
     /// The authorities of servers from which keys are fetched.
@@ -26,11 +26,11 @@ impl KeyFetcher {
 
     /// Requests keys. Works from any thread, and does not block.
     pub fn wake(&self) {
-        self.wanted.notify_one();
+        self.requested.notify_one();
     }
 
     /// Waits until keys are requested.
     pub(crate) async fn woken(&self) {
-        self.wanted.notified().await;
+        self.requested.notified().await;
     }
 }

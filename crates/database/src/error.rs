@@ -18,7 +18,7 @@ pub enum DatabaseError {
     OldServer(String),
     /// The schema does not exist, and this user may not make it.
     #[error(
-        "the schema {schema:?} has no {part} (version {found} of {wanted}), and the user {user:?} may not make it \
+        "the schema {schema:?} has no {part} (version {found} of {expected}), and the user {user:?} may not make it \
          ({cause}): have its owner apply it, throng {part} migrate --print | psql, and grant this user what \
          the documentation says"
     )]
@@ -30,7 +30,7 @@ pub enum DatabaseError {
         /// The version in the database; 0 is none.
         found: i32,
         /// The version of this program.
-        wanted: i32,
+        expected: i32,
         /// The user of the connection.
         user: String,
         /// The reason that PostgreSQL gave.
@@ -38,7 +38,7 @@ pub enum DatabaseError {
     },
     /// A newer program has made the schema.
     #[error(
-        "the {part} in the schema {schema:?} is of version {found}, and this program knows {wanted}: start the newer \
+        "the {part} in the schema {schema:?} is of version {found}, and this program knows {expected}: start the newer \
          program that has migrated it"
     )]
     Newer {
@@ -49,7 +49,7 @@ pub enum DatabaseError {
         /// The version in the database.
         found: i32,
         /// The version of this program.
-        wanted: i32,
+        expected: i32,
     },
     /// The user lacks a right.
     #[error("{0}: grant it to the user of the URL as the documentation says")]

@@ -74,12 +74,12 @@ impl Schema {
         schema: &str,
         user: &str,
     ) -> Result<i32, DatabaseError> {
-        let (part, wanted) = (self.part, self.version());
+        let (part, expected) = (self.part, self.version());
         let found = self.found(client, schema).await?;
-        if found > wanted {
-            return Err(DatabaseError::Newer { part, schema: schema.into(), found, wanted });
+        if found > expected {
+            return Err(DatabaseError::Newer { part, schema: schema.into(), found, expected });
         }
-        if found == wanted {
+        if found == expected {
             return Ok(found);
         }
         match self.apply_locked(client, schema).await {
@@ -92,7 +92,7 @@ impl Schema {
                             part,
                             schema: schema.into(),
                             found,
-                            wanted,
+                            expected,
                             user: user.into(),
                             cause: text(&error),
                         })

@@ -140,9 +140,9 @@ fn call(
     if !parameters.is_empty() {
         out.push_str("\n| parameter | in | type | |\n| --- | --- | --- | --- |\n");
         for parameter in parameters {
-            let (name, place) = (one_line(&parameter["name"]), one_line(&parameter["in"]));
+            let (name, location) = (one_line(&parameter["name"]), one_line(&parameter["in"]));
             let (kind, about) = (kind(&parameter["schema"]), cell(&parameter["description"]));
-            let _ = writeln!(out, "| `{name}` | {place} | {kind} | {about} |");
+            let _ = writeln!(out, "| `{name}` | {location} | {kind} | {about} |");
         }
     }
     for (media, content) in operation["requestBody"]["content"].as_object().into_iter().flatten() {

@@ -9,15 +9,15 @@ const END: &str = "<!-- Until here. -->\n";
 /// Returns the page with the table from the code.
 ///
 /// # Errors
-/// If the page can't be read, or has no place for the table.
+/// If the page can't be read, or has no markers for the table.
 pub fn within(name: &str) -> Result<String, String> {
     let path = super::folder().join(name);
     let page = std::fs::read_to_string(&path).map_err(|error| format!("{name}: {error}"))?;
-    let place = page.split_once(BEGIN).and_then(|(before, rest)| {
+    let parts = page.split_once(BEGIN).and_then(|(before, rest)| {
         let (_, after) = rest.split_once(END)?;
         Some((before, after))
     });
-    let (before, after) = place.ok_or(format!("{name} has no place for the checklist"))?;
+    let (before, after) = parts.ok_or(format!("{name} has no place for the checklist"))?;
     Ok(format!("{before}{BEGIN}{}{END}{after}", table()))
 }
 

@@ -68,8 +68,10 @@ const GIVEN_UP_BY_SERVER: &[(&str, &str)] = &[
     ("unanswered", "without reply"),
     ("unheld", "without account"),
     ("unkept", "unsaved"),
+    ("unwanted", "without interest, abandoned"),
     ("verdict", "decision"),
     ("verdicts", "decisions"),
+    ("wanted", "requested, subscribed or expected"),
     ("whoever", "the client, the user"),
 ];
 

@@ -1,4 +1,4 @@
-//! The page of every `unsafe` of the workspace, made from the sources: its place, the reason why the file has any,
+//! The page of every `unsafe` of the workspace, made from the sources: its location, the reason why the file has any,
 //! and the reason why it is sound. The texts are the `reason` of the file's `unsafe_code` attribute and the first
 //! sentence of the comment `SAFETY`, which clippy requires at each block.
 
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 const TEXT: &str = include_str!("unsafe.md");
 
-/// One place with the keyword.
+/// One use of the keyword.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct UnsafeUse {
     /// The file's path below `crates/`.
     file: String,
     function: String,
@@ -22,12 +22,12 @@ struct Place {
 /// Returns the page.
 ///
 /// # Errors
-/// If a place has no comment with the reason why it is sound, or its file no reason.
+/// If a use has no comment with the reason why it is sound, or its file no reason.
 pub fn page() -> Result<String, String> {
     let mut table =
         "| file | function | why it must be | why it is sound |\n| --- | --- | --- | --- |\n"
             .to_owned();
-    for Place { file, function, why, sound } in places()? {
+    for UnsafeUse { file, function, why, sound } in unsafe_uses()? {
         let _ = writeln!(table, "| `{file}` | `{function}` | {why} | {sound} |");
     }
     Ok(TEXT.replace("{{PLACES}}", table.trim_end()))
@@ -50,8 +50,8 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns all places, by file.
-fn places() -> Result<Vec<Place>, String> {
+/// Returns all uses, by file.
+fn unsafe_uses() -> Result<Vec<UnsafeUse>, String> {
     let (root, mut files, mut found) = (root(), Vec::new(), Vec::new());
     for folder in ["crates", "examples", "fuzz"] {
         sources(&root.join(folder), &mut files);
@@ -96,7 +96,7 @@ fn function(line: &str) -> Option<&str> {
     (is_start && !name.is_empty()).then_some(name)
 }
 
-fn in_text(file: &str, text: &str, found: &mut Vec<Place>) -> Result<(), String> {
+fn in_text(file: &str, text: &str, found: &mut Vec<UnsafeUse>) -> Result<(), String> {
     let (mut name, mut why) = ("", None);
     let lines: Vec<&str> = text.lines().collect();
     for (at, line) in lines.iter().enumerate() {
@@ -107,7 +107,7 @@ fn in_text(file: &str, text: &str, found: &mut Vec<Place>) -> Result<(), String>
             let why = why.ok_or_else(|| format!("{}: unsafe_code has no reason", of()))?;
             let sound = safety(&lines[..at]).ok_or_else(|| format!("{}: no SAFETY", of()))?;
             let (file, function) = (file.to_owned(), name.to_owned());
-            found.push(Place { file, function, why: why.to_owned(), sound });
+            found.push(UnsafeUse { file, function, why: why.to_owned(), sound });
         }
     }
     Ok(())
@@ -126,7 +126,7 @@ fn reason<'a>(lines: &[&'a str]) -> Option<&'a str> {
 }
 
 /// Returns the first sentence of the nearest comment `SAFETY:` or chapter `# Safety` above, if only a few lines
-/// separate it from the place.
+/// separate it from the use.
 fn safety(above: &[&str]) -> Option<String> {
     let comment = |line: &str| {
         let line = line.trim_start().trim_start_matches('/');
@@ -170,11 +170,11 @@ mod tests {
     }
 
     #[test]
-    fn every_place_is_found() {
-        let places = places().unwrap();
-        assert!(places.len() > 25, "{}", places.len());
+    fn every_use_is_found() {
+        let uses = unsafe_uses().unwrap();
+        assert!(uses.len() > 25, "{}", uses.len());
         for crate_name in WITH {
-            assert!(places.iter().any(|place| place.file.starts_with(crate_name)), "{crate_name}");
+            assert!(uses.iter().any(|it| it.file.starts_with(crate_name)), "{crate_name}");
         }
     }
 
@@ -187,13 +187,13 @@ mod tests {
                     fn c() { \"unsafe\" }\n";
         let mut found = Vec::new();
         in_text("f.rs", text, &mut found).unwrap();
-        let place = |function: &str, sound: &str| Place {
+        let want = |function: &str, sound: &str| UnsafeUse {
             file: "f.rs".into(),
             function: function.into(),
             why: "a call".into(),
             sound: sound.into(),
         };
-        assert_eq!(found, [place("a", "it is borrowed"), place("b", "Nothing is handed on")]);
+        assert_eq!(found, [want("a", "it is borrowed"), want("b", "Nothing is handed on")]);
         let bare = "#![expect(unsafe_code, reason = \"a call\")]\nfn a() {\n  unsafe { x() };\n}\n";
         assert!(in_text("f.rs", bare, &mut found).is_err_and(|error| error.contains("f.rs, a")));
         let vague = bare.replace("unsafe {", "// SAFETY: as above.\nunsafe {");

@@ -21,8 +21,8 @@ impl Text {
     fn new(text: &str) -> Self {
         let mut bytes = [0; SHORT];
         match bytes.get_mut(..text.len()) {
-            Some(place) => {
-                place.copy_from_slice(text.as_bytes());
+            Some(prefix) => {
+                prefix.copy_from_slice(text.as_bytes());
                 // It fits into `SHORT` bytes.
                 Text::Short { uses: 1, length: text.len() as u8, bytes }
             }
@@ -145,7 +145,7 @@ impl<'a> TopicLevels<'a> {
         while self.known <= depth {
             let id = self.texts.next().and_then(|text| self.levels.find(text));
             match self.few.get_mut(self.known) {
-                Some(place) => *place = id,
+                Some(slot) => *slot = id,
                 None => self.more.push(id),
             }
             self.known += 1;

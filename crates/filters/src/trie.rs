@@ -160,11 +160,11 @@ impl<V> FilterTrie<V> {
                 _ => self.add_child(at, level),
             };
         }
-        let place = self.nodes[at.number()].end(end);
-        if let Some(old) = *place {
+        let slot = self.nodes[at.number()].end(end);
+        if let Some(old) = *slot {
             return Some(std::mem::replace(&mut self.values[old.number()], value));
         }
-        *place = Some(Id::of(self.values.insert(value)));
+        *slot = Some(Id::of(self.values.insert(value)));
         None
     }
 

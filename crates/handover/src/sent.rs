@@ -16,7 +16,7 @@ pub struct Sent {
     /// The records, in the order in which they first came.
     records: Vec<Record>,
     /// The position of a record, by the hash of its key.
-    places: HashMap<u64, u32>,
+    positions: HashMap<u64, u32>,
     /// The position at which the scan for the next record begins.
     next: usize,
     /// The numbers of the [numbered](Part::export_numbered) records, from the lowest that still exists.
@@ -30,7 +30,7 @@ struct Record {
     key: Box<[u8]>,
     /// True if the record came in this round.
     is_seen: bool,
-    /// True if the record was missing in a round. `places` then has no entry for it.
+    /// True if the record was missing in a round. `positions` then has no entry for it.
     is_gone: bool,
 }
 
@@ -56,8 +56,8 @@ impl Sent {
     pub fn see(&mut self, key: &[u8], value: &[u8]) -> Change {
         let (id, value) = (self.hasher.hash_one(key), self.hasher.hash_one(value));
         let Some(record) = self.find(id) else {
-            let place = u32::try_from(self.records.len()).unwrap_or(u32::MAX);
-            self.places.insert(id, place);
+            let position = u32::try_from(self.records.len()).unwrap_or(u32::MAX);
+            self.positions.insert(id, position);
             let (is_seen, is_gone) = (true, false);
             self.records.push(Record { id, value, key: key.into(), is_seen, is_gone });
             self.next = self.records.len();
@@ -79,12 +79,12 @@ impl Sent {
     fn find(&mut self, id: u64) -> Option<&mut Record> {
         let is = |record: &Record| record.id == id && !record.is_gone;
         let ahead = self.records.iter().skip(self.next).take(SCANNED).position(is);
-        let place = match ahead {
+        let position = match ahead {
             Some(ahead) => self.next + ahead,
-            None => usize::try_from(*self.places.get(&id)?).ok()?,
+            None => usize::try_from(*self.positions.get(&id)?).ok()?,
         };
-        self.next = place + 1;
-        self.records.get_mut(place).filter(|record| is(record))
+        self.next = position + 1;
+        self.records.get_mut(position).filter(|record| is(record))
     }
 
     /// Makes a round over a part: sends what differs from what was sent, the first time everything. A record that
@@ -125,27 +125,27 @@ impl Sent {
         for record in &mut self.records {
             if !std::mem::take(&mut record.is_seen) && !record.is_gone {
                 record.is_gone = true;
-                self.places.remove(&record.id);
+                self.positions.remove(&record.id);
                 gone.push(std::mem::take(&mut record.key));
             }
         }
         self.next = 0;
-        if self.records.len() > 2 * self.places.len() {
+        if self.records.len() > 2 * self.positions.len() {
             self.records.retain(|record| !record.is_gone);
-            let places = self.records.iter().map(|record| record.id).zip(0..);
-            self.places = places.collect();
+            let positions = self.records.iter().map(|record| record.id).zip(0..);
+            self.positions = positions.collect();
         }
         gone
     }
 
     /// Returns the number of records, without the numbered ones.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.positions.len()
     }
 
     /// True when there are no records, numbered ones aside.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.positions.is_empty()
     }
 }
 

@@ -11,17 +11,17 @@ pub struct Requester(Arc<()>);
 /// Takes a reply that comes later. It must not block.
 pub struct Completion<T> {
     reply: Box<dyn FnOnce(Result<T, HistoryError>) + Send>,
-    /// `None` if the reply is always wanted.
+    /// `None` if the reply is always awaited.
     requester: Option<Weak<()>>,
 }
 
 impl<T> Completion<T> {
-    /// Makes a completion whose reply is always wanted.
+    /// Makes a completion whose reply is always awaited.
     pub fn new(reply: impl FnOnce(Result<T, HistoryError>) + Send + 'static) -> Self {
         Completion { reply: Box::new(reply), requester: None }
     }
 
-    /// Makes a completion whose reply is wanted while a clone of its requester exists.
+    /// Makes a completion whose reply is awaited while a clone of its requester exists.
     pub fn of(
         requester: &Requester,
         reply: impl FnOnce(Result<T, HistoryError>) + Send + 'static,
@@ -29,9 +29,9 @@ impl<T> Completion<T> {
         Completion { reply: Box::new(reply), requester: Some(Arc::downgrade(&requester.0)) }
     }
 
-    /// Returns true if the reply is still wanted. If not, an implementation should read nothing more for it, and may
+    /// Returns true if the reply is still awaited. If not, an implementation should read nothing more for it, and may
     /// drop the completion without a call.
-    pub fn is_wanted(&self) -> bool {
+    pub fn is_awaited(&self) -> bool {
         self.requester.as_ref().is_none_or(|requester| requester.strong_count() > 0)
     }
 
@@ -46,14 +46,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_is_wanted_while_a_clone_of_its_requester_exists() {
+    fn a_reply_is_awaited_while_a_clone_of_its_requester_exists() {
         let requester = Requester::default();
         let completion = Completion::<u8>::of(&requester, |_| ());
         let other = requester.clone();
         drop(requester);
-        assert!(completion.is_wanted());
+        assert!(completion.is_awaited());
         drop(other);
-        assert!(!completion.is_wanted());
-        assert!(Completion::<u8>::new(|_| ()).is_wanted());
+        assert!(!completion.is_awaited());
+        assert!(Completion::<u8>::new(|_| ()).is_awaited());
     }
 }

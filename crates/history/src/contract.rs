@@ -16,7 +16,7 @@ pub enum HistoryReply<T> {
     /// The reply. The completion is dropped uncalled.
     Now(T),
     /// The history calls the completion with the reply, exactly once, from any thread, maybe before the call returns.
-    /// If the caller no longer waits ([`Completion::is_wanted`]), it may never call it.
+    /// If the caller no longer waits ([`Completion::is_awaited`]), it may never call it.
     Later,
 }
 

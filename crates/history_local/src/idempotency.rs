@@ -45,7 +45,7 @@ impl Entry {
             && self.text.ends_with(key)
     }
 
-    fn is_over(&self, now_ms: u64, seconds_max: u64) -> bool {
+    fn is_expired(&self, now_ms: u64, seconds_max: u64) -> bool {
         now_ms.saturating_sub(self.at_ms) >= seconds_max.saturating_mul(1_000)
     }
 }
@@ -91,7 +91,7 @@ impl Idempotency {
     pub fn seen(&self, topic_hash: u64, topic: &str, key: &str, seconds_max: u64) -> Option<u64> {
         let serial = self.find(self.hash(topic_hash, key), topic, key)?;
         let entry = self.entry(serial)?;
-        (!entry.is_over(self.age_ms, seconds_max)).then_some(entry.offset)
+        (!entry.is_expired(self.age_ms, seconds_max)).then_some(entry.offset)
     }
 
     /// Records the message for which a key is used now, and replaces an earlier one. Forgets expired keys, used
@@ -118,7 +118,7 @@ impl Idempotency {
         at_ms: u64,
         seconds_max: u64,
     ) {
-        while self.entries.front().is_some_and(|entry| entry.is_over(self.age_ms, seconds_max)) {
+        while self.entries.front().is_some_and(|entry| entry.is_expired(self.age_ms, seconds_max)) {
             self.drop_first();
         }
         if self.keys_max == 0 {

@@ -63,11 +63,11 @@ pub(crate) fn next_batch(queue: &mut VecDeque<PendingMessage>) -> Vec<PendingMes
     let (mut topics, mut keys) = (HashSet::new(), HashSet::new());
     while let Some(next) = queue.front() {
         let topic = next.publication.topic.clone();
-        let is_over = items.len() >= BATCH_MESSAGES_MAX
+        let capacity_reached = items.len() >= BATCH_MESSAGES_MAX
             || (!items.is_empty() && bytes + next.record.len() > BATCH_BYTES_MAX);
         let depends = next.if_offset.is_some() && topics.contains(&topic);
         let key = next.idempotency_key.clone().map(|key| (topic.clone(), key));
-        if is_over || depends || key.as_ref().is_some_and(|key| keys.contains(key)) {
+        if capacity_reached || depends || key.as_ref().is_some_and(|key| keys.contains(key)) {
             break;
         }
         topics.insert(topic);

@@ -24,8 +24,8 @@ impl<T> Reply<T> {
         self.0 = None;
     }
 
-    fn is_wanted(&self) -> bool {
-        self.0.as_ref().is_some_and(Completion::is_wanted)
+    fn is_awaited(&self) -> bool {
+        self.0.as_ref().is_some_and(Completion::is_awaited)
     }
 
     fn complete(&mut self, reply: Result<T, HistoryError>) {
@@ -61,7 +61,7 @@ impl Job {
         }
     }
 
-    /// It was not taken, and who wanted it has been told.
+    /// Drops a job that was not taken: its requester has been notified.
     fn discard(self) {
         match self {
             Job::Start { reply, .. } => reply.discard(),
@@ -71,11 +71,11 @@ impl Job {
         }
     }
 
-    pub fn is_wanted(&self) -> bool {
+    pub fn is_awaited(&self) -> bool {
         match self {
-            Job::Start { reply, .. } => reply.is_wanted(),
-            Job::Read { reply, .. } => reply.is_wanted(),
-            Job::Page { reply, .. } => reply.is_wanted(),
+            Job::Start { reply, .. } => reply.is_awaited(),
+            Job::Read { reply, .. } => reply.is_awaited(),
+            Job::Page { reply, .. } => reply.is_awaited(),
             Job::Delete { .. } => true,
         }
     }

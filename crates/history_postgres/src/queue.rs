@@ -51,8 +51,10 @@ impl Queue {
         if waiting.is_closed {
             return Err(Box::new(Refused::Closed(item)));
         }
-        let is_over = waiting.bytes.saturating_add(bytes) > self.bytes_max;
-        if waiting.items.len() >= self.messages_max || (is_over && !waiting.items.is_empty()) {
+        let exceeds_bytes_max = waiting.bytes.saturating_add(bytes) > self.bytes_max;
+        if waiting.items.len() >= self.messages_max
+            || (exceeds_bytes_max && !waiting.items.is_empty())
+        {
             return Err(Box::new(Refused::Full(item)));
         }
         waiting.items.push_back(item);

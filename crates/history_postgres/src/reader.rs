@@ -43,7 +43,7 @@ pub(crate) async fn run(postgres: &Postgres, database: Arc<Database>) -> Result<
                 Some(Ok(Ok(())) | Err(_)) | None => continue,
             },
         };
-        if !job.is_wanted() {
+        if !job.is_awaited() {
             continue;
         }
         Counts::add(&postgres.0.counts.reads, 1);

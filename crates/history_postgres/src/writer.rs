@@ -78,9 +78,9 @@ impl Writer {
         let settings = &inner.settings;
         loop {
             let backlog = self.postgres.state().backlog();
-            let is_over = backlog.messages >= settings.queue_messages_max
+            let capacity_reached = backlog.messages >= settings.queue_messages_max
                 || backlog.bytes >= settings.queue_bytes_max;
-            if !is_over {
+            if !capacity_reached {
                 return;
             }
             // A notification that came before this is stored.

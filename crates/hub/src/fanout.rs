@@ -79,10 +79,10 @@ impl<M> Fanout<M> {
     }
 
     /// Returns the messages that the member at this position has still to get.
-    pub fn waiting(&self, place: u32) -> impl Iterator<Item = &Queued<M>> {
-        let passed = place < self.cursor;
+    pub fn waiting(&self, position: u32) -> impl Iterator<Item = &Queued<M>> {
+        let passed = position < self.cursor;
         let batch = if passed { &[] } else { &self.batch[self.from..] };
-        batch.iter().chain(&self.queue).filter(move |queued| queued.end > place)
+        batch.iter().chain(&self.queue).filter(move |queued| queued.end > position)
     }
 }
 

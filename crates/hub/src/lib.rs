@@ -274,7 +274,7 @@ impl<M> Hub<M> {
         if members == 0 {
             return 0;
         }
-        let end = self.places_of(id);
+        let end = self.list_length(id);
         let mut fanout = self.topics[id].fanout;
         if fanout == NO_FANOUT {
             fanout = self.start(Kind::Topic(id), end);
@@ -342,7 +342,7 @@ impl<M> Hub<M> {
     }
 
     /// The length of the topic's list, holes included.
-    fn places_of(&self, topic: u32) -> u32 {
+    fn list_length(&self, topic: u32) -> u32 {
         match self.topics[topic].members {
             Members::None => 0,
             Members::One(_) => 1,

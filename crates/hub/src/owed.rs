@@ -75,7 +75,7 @@ impl<M> Serving<M> {
     }
 
     /// True when all of it has been served.
-    fn is_over(&self) -> bool {
+    fn is_served(&self) -> bool {
         self.done == self.batch.len()
     }
 
@@ -139,7 +139,7 @@ impl<M> Lists<M> {
     /// Ends the lists that are served: no slice has their messages any more.
     pub fn end_served(&mut self) {
         for queue in [&mut self.small, &mut self.bulk] {
-            while queue.pop_front_if(|serving| serving.is_over()).is_some() {}
+            while queue.pop_front_if(|serving| serving.is_served()).is_some() {}
             if queue.is_empty() && queue.capacity() > 0 {
                 *queue = VecDeque::new();
             }
@@ -179,22 +179,22 @@ impl<M: Clone> Hub<M> {
             let fanout = &self.fanouts[id];
             let messages: Vec<M> = fanout.unserved().map(|it| it.message.clone()).collect();
             let total = messages.len();
-            let (topic, places) = match fanout.kind {
+            let (topic, length) = match fanout.kind {
                 Kind::Broadcast => (None, self.members.end()),
-                Kind::Topic(topic) => (Some(topic), self.places_of(topic)),
+                Kind::Topic(topic) => (Some(topic), self.list_length(topic)),
             };
             let mut members = Vec::new();
-            for place in 0..places {
+            for position in 0..length {
                 let slot = match topic.map(|topic| self.topics[topic].members) {
-                    None => place,
+                    None => position,
                     Some(Members::One(slot)) => slot,
-                    Some(Members::Many(many)) => *self.many[many].slots.get(place as usize),
+                    Some(Members::Many(many)) => *self.many[many].slots.get(position as usize),
                     Some(Members::None) => HOLE,
                 };
                 if slot == HOLE || (topic.is_none() && !self.is_here(slot)) {
                     continue;
                 }
-                let waits = fanout.waiting(place).filter(|queued| {
+                let waits = fanout.waiting(position).filter(|queued| {
                     topic.is_some() || !self.newcomers.came_after(slot, queued.newcomers)
                 });
                 let waits = waits.count();

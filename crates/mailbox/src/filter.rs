@@ -23,20 +23,20 @@ impl Filter {
         hash as usize & (self.words.len() * 64 - 1)
     }
 
-    fn place(&self, hash: u64) -> (&AtomicU64, u64) {
+    fn word_and_mask(&self, hash: u64) -> (&AtomicU64, u64) {
         let bit = self.bit(hash);
         (&self.words[bit / 64], 1 << (bit % 64))
     }
 
     /// False only when no member's topic has this hash.
     pub fn holds(&self, hash: u64) -> bool {
-        let (word, mask) = self.place(hash);
+        let (word, mask) = self.word_and_mask(hash);
         word.load(Ordering::Acquire) & mask != 0
     }
 
     /// Inserts a hash; the owning shard only. The broker finds it for every message published after the return.
     pub fn insert(&self, hash: u64) {
-        let (word, mask) = self.place(hash);
+        let (word, mask) = self.word_and_mask(hash);
         let bits = word.load(Ordering::Relaxed);
         if bits & mask == 0 {
             // Sequentially consistent, since the promise above is about another thread's load

@@ -235,7 +235,7 @@ impl Message {
     }
 
     /// True when a client can name the message's position by its id.
-    pub fn has_place(&self) -> bool {
+    pub fn has_position(&self) -> bool {
         self.retention != Retention::Passing
     }
 }

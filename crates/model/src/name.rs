@@ -173,10 +173,10 @@ mod tests {
     /// Topics, users and events have one limit, and all texts that state it state the same.
     #[test]
     fn the_longest_name_is_one_number_everywhere() {
-        let (fits, over) = ("x".repeat(NAME_BYTES_MAX), "x".repeat(NAME_BYTES_MAX + 1));
+        let (fits, too_long) = ("x".repeat(NAME_BYTES_MAX), "x".repeat(NAME_BYTES_MAX + 1));
         for check in [check_topic, check_name] {
             assert_eq!(check(&fits), Ok(()));
-            assert!(check(&over).unwrap_err().contains(&NAME_BYTES_MAX.to_string()));
+            assert!(check(&too_long).unwrap_err().contains(&NAME_BYTES_MAX.to_string()));
         }
         assert_eq!(personal(&fits).len(), PERSONAL_BYTES_MAX);
         assert!(BAD_USER.contains(&format!("1 to {NAME_BYTES_MAX} bytes")));

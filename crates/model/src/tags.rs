@@ -49,9 +49,9 @@ mod tests {
     #[test]
     fn tags_are_few_short_and_each_is_there_once() {
         assert_eq!(list(["a", "b", "a"]).unwrap(), ["a", "b"]);
-        let (fits, over) = ("x".repeat(TAG_BYTES_MAX), "x".repeat(TAG_BYTES_MAX + 1));
+        let (fits, too_long) = ("x".repeat(TAG_BYTES_MAX), "x".repeat(TAG_BYTES_MAX + 1));
         assert!(list([fits]).is_ok());
-        assert!(list([over.as_str()]).is_err() && list([""]).is_err());
+        assert!(list([too_long.as_str()]).is_err() && list([""]).is_err());
         for bad in ["a\nb", "\0", "\u{1b}[2J", "\u{85}"] {
             assert!(list([bad]).unwrap_err().contains("control characters"), "{bad:?}");
         }

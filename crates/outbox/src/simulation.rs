@@ -30,7 +30,7 @@ struct Inserted {
     /// The number of transactions that had committed when this one began.
     after: usize,
     /// The position of its transaction in the order of commits.
-    place: usize,
+    position: usize,
 }
 
 /// A transaction of an application.
@@ -75,7 +75,7 @@ impl Database {
         let id = Database::draw(&mut self.next_id);
         let transaction = &mut self.running[at];
         let after = transaction.after;
-        transaction.rows.push(Inserted { id, topic, is_bad, after, place: 0 });
+        transaction.rows.push(Inserted { id, topic, is_bad, after, position: 0 });
     }
 
     fn end(&mut self, at: usize, commits: bool) {
@@ -85,7 +85,7 @@ impl Database {
         }
         self.commits += 1;
         for row in transaction.rows {
-            let row = Inserted { place: self.commits, ..row };
+            let row = Inserted { position: self.commits, ..row };
             self.committed.push(row.clone());
             self.outbox.insert(row.id, row);
         }
@@ -342,9 +342,9 @@ impl Simulation {
         let good: Vec<&Inserted> = good.collect();
         for (at, earlier) in good.iter().enumerate() {
             for later in &good[at + 1..] {
-                let is_ordered = match earlier.place == later.place {
+                let is_ordered = match earlier.position == later.position {
                     true => earlier.id < later.id,
-                    false => later.after >= earlier.place,
+                    false => later.after >= earlier.position,
                 };
                 if is_ordered && earlier.topic == later.topic {
                     assert!(first[&earlier.id] < first[&later.id], "{earlier:?} {later:?}");

@@ -176,9 +176,9 @@ impl Registry {
         entry: &SharedEntry,
         now_us: u64,
     ) {
-        if let Some(place) = self.topics.get_mut(&topic) {
+        if let Some(topic_state) = self.topics.get_mut(&topic) {
             let fresh = Ref::new(node, entry.number);
-            place.replace(
+            topic_state.replace(
                 (user.clone(), Ref::new(node, number)),
                 fresh,
                 &entry.meta,
@@ -194,10 +194,10 @@ impl Registry {
     }
 
     fn leave_of(&mut self, of: Ref, Located { topic, user, .. }: &Located, now_us: u64) {
-        if let Some(place) = self.topics.get_mut(topic)
-            && let Some(entry) = place.entry(user, of)
+        if let Some(topic_state) = self.topics.get_mut(topic)
+            && let Some(entry) = topic_state.entry(user, of)
         {
-            place.leave(entry);
+            topic_state.leave(entry);
             self.connections -= 1;
         }
         self.changed(topic, now_us);

@@ -90,9 +90,9 @@ impl Registry {
             self.topics.insert(new.name.clone(), new);
         }
         match self.topics.get_mut(topic) {
-            Some(place) => {
+            Some(topic_state) => {
                 self.connections += 1;
-                (place.name.clone(), place.enter(key, of, meta, owner))
+                (topic_state.name.clone(), topic_state.enter(key, of, meta, owner))
             }
             // Never: the topic exists by now.
             None => (topic.into(), key.into()),
@@ -110,8 +110,8 @@ impl Registry {
     ) -> Option<Ref> {
         let fresh = self.next;
         let is_shared = self.sharing.as_ref().is_some_and(|it| it.is_shared(of.number()));
-        let place = self.topics.get_mut(topic)?;
-        let new = place.update(place.entry(key, of)?, fresh, meta, is_shared);
+        let topic_state = self.topics.get_mut(topic)?;
+        let new = topic_state.update(topic_state.entry(key, of)?, fresh, meta, is_shared);
         if let Some(sharing) = &mut self.sharing {
             let entry = shared_entry(new, topic, key, meta);
             match new == of {
@@ -128,9 +128,9 @@ impl Registry {
 
     /// Removes a connection of a user.
     pub fn leave(&mut self, topic: &str, key: &str, of: Ref, now_us: u64) {
-        let Some(place) = self.topics.get_mut(topic) else { return };
-        let Some(entry) = place.entry(key, of) else { return };
-        place.leave(entry);
+        let Some(topic_state) = self.topics.get_mut(topic) else { return };
+        let Some(entry) = topic_state.entry(key, of) else { return };
+        topic_state.leave(entry);
         self.connections -= 1;
         if let Some(sharing) = &mut self.sharing {
             sharing.on_left(of.number());
@@ -140,8 +140,8 @@ impl Registry {
 
     /// Returns the state of a connection.
     pub fn passed(&self, topic: &str, key: &str, of: Ref) -> Option<PassedEntry> {
-        let place = self.topics.get(topic)?;
-        place.meta(&place.entry(key, of)?).map(Meta::passed)
+        let topic_state = self.topics.get(topic)?;
+        topic_state.meta(&topic_state.entry(key, of)?).map(Meta::passed)
     }
 
     /// Adds a connection from another process. Members know it, and other nodes do as well.
@@ -172,12 +172,12 @@ impl Registry {
             }
             self.topics.insert(new.name.clone(), new);
         }
-        let place = self.topics.get_mut(topic)?;
-        if place.entry(key, of).is_some() {
+        let topic_state = self.topics.get_mut(topic)?;
+        if topic_state.entry(key, of).is_some() {
             return None;
         }
         self.connections += 1;
-        Some((place.name.clone(), place.restore(key, of, meta)))
+        Some((topic_state.name.clone(), topic_state.restore(key, of, meta)))
     }
 
     /// Removes a connection that was restored in vain.
@@ -191,11 +191,11 @@ impl Registry {
 
     /// Removes a connection without a notice. False if it is not here.
     pub fn remove_known(&mut self, topic: &str, key: &str, of: Ref) -> bool {
-        let Some(place) = self.topics.get_mut(topic) else { return false };
-        let Some(entry) = place.entry(key, of) else { return false };
-        place.unrestore(&entry);
+        let Some(topic_state) = self.topics.get_mut(topic) else { return false };
+        let Some(entry) = topic_state.entry(key, of) else { return false };
+        topic_state.unrestore(&entry);
         self.connections -= 1;
-        if place.connections == 0 && place.due_us.is_none() {
+        if topic_state.connections == 0 && topic_state.due_us.is_none() {
             self.topics.remove(topic);
         }
         true

@@ -75,12 +75,12 @@ fn counts(presence: &Registry, topic: &str) -> Counts {
 
 /// Fails to publish the due notices; returns how many it tried.
 fn publish_nothing(presence: &mut Registry, now_us: u64) -> usize {
-    let mut tries = 0;
+    let mut attempts = 0;
     flush(presence, now_us, &mut |_, _, _| {
-        tries += 1;
+        attempts += 1;
         false
     });
-    tries
+    attempts
 }
 
 /// Enters users u0, u1, … with a connection each.

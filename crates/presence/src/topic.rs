@@ -250,16 +250,16 @@ impl Topic {
     /// Follows the size of the list: above a limit, or back below three quarters of both.
     pub fn relist(&mut self, limits: &Limits) {
         let (users, bytes) = (self.users.len(), self.bytes);
-        let over = users > limits.users_max || bytes > limits.list_bytes_max;
+        let exceeds_limits = users > limits.users_max || bytes > limits.list_bytes_max;
         let fits = |now: usize, max: usize| now <= max - max.div_ceil(4);
         match self.listing {
-            Listing::Listed if over => {
+            Listing::Listed if exceeds_limits => {
                 self.fold();
                 // The next notice removes the members' lists: what is unsent is of no use.
                 self.unsent.clear();
                 self.listing = Listing::Unlisted { cleared: false, counted: false };
             }
-            Listing::Returning { cleared } if over => {
+            Listing::Returning { cleared } if exceeds_limits => {
                 self.listing = Listing::Unlisted { cleared, counted: false };
             }
             Listing::Unlisted { cleared, .. }

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_takes_the_place_of_many_entries_bit_by_bit() {
+    fn a_page_replaces_many_entries_bit_by_bit() {
         let (local, mut updates) = (local(), Updates::default());
         updates.push_changes(OTHERS[0], enter(0..10_000));
         local.advance(&mut updates, usize::MAX, 0);

@@ -42,7 +42,7 @@ pub fn message(message: &Message, out: &mut Vec<u8>) {
 pub fn message_head(message: &Message, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"type\":\"message\",\"topic\":");
     string(&message.publication.topic, out);
-    if message.has_place() {
+    if message.has_position() {
         out.extend_from_slice(b",\"id\":\"");
         push_display(&message.id, out);
         out.push(b'"');

@@ -235,8 +235,8 @@ pub struct Admission {
 impl Admission {
     /// The end of an admission that was given in this second, in seconds since 1970. It is up to a second late, never
     /// early: the current second doesn't count.
-    pub fn expires_s(&self, given_s: u64) -> Option<u64> {
-        self.seconds.map(|seconds| given_s + 1 + u64::from(seconds))
+    pub fn expires_s(&self, admitted_s: u64) -> Option<u64> {
+        self.seconds.map(|seconds| admitted_s + 1 + u64::from(seconds))
     }
 }
 

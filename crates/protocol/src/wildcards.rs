@@ -29,11 +29,11 @@ pub fn check_kind(filter: &str) -> Result<(), CodedError> {
 ///
 /// # Errors
 /// `bad_filter` if a client may not have this filter, and `bad_topic` if it is not a topic.
-pub fn wanted(text: &str) -> Result<Name, CodedError> {
+pub fn subscription_name(text: &str) -> Result<Name, CodedError> {
     check_topic(text).map_err(|error| CodedError::new(ErrorCode::BadTopic, error))?;
     let bad = |error: FilterError| CodedError::new(ErrorCode::BadFilter, error.to_string());
-    let wanted = Filter::parse(text).map_err(bad)?;
-    if wanted.group.is_some() {
+    let filter = Filter::parse(text).map_err(bad)?;
+    if filter.group.is_some() {
         let message = "shared subscriptions are for MQTT clients: leave $share and the group away";
         return Err(CodedError::new(ErrorCode::BadFilter, message));
     }
@@ -45,8 +45,8 @@ pub fn wanted(text: &str) -> Result<Name, CodedError> {
 /// # Errors
 /// `wildcards_off` for a filter with a wildcard if the server does not allow them; `bad_filter` if it has too many
 /// levels.
-pub fn check_allowed(wanted: &str, settings: &Settings) -> Result<(), CodedError> {
-    let Some((_, filter)) = name::of_filter(wanted) else { return Ok(()) };
+pub fn check_allowed(topic: &str, settings: &Settings) -> Result<(), CodedError> {
+    let Some((_, filter)) = name::of_filter(topic) else { return Ok(()) };
     if settings.wildcards {
         let (levels, max) = (levels(filter), settings.filter_levels_max);
         return match levels <= max {
@@ -69,9 +69,9 @@ pub fn check_allowed(wanted: &str, settings: &Settings) -> Result<(), CodedError
 ///
 /// # Errors
 /// `bad_since` if the client requests history, which only topics have.
-pub fn check_since(wanted: &str, since: Option<&Since>) -> Result<(), CodedError> {
+pub fn check_since(topic: &str, since: Option<&Since>) -> Result<(), CodedError> {
     let asks = since.is_some_and(|since| since.token().is_none());
-    if !asks || name::of_filter(wanted).is_none() {
+    if !asks || name::of_filter(topic).is_none() {
         return Ok(());
     }
     let message = "a filter with a wildcard has no past: since may be start or last: for a topic";
@@ -84,9 +84,9 @@ mod tests {
 
     #[test]
     fn only_what_has_a_wildcard_is_a_filter() {
-        assert_eq!(wanted("a/b").as_deref(), Ok("a/b"));
-        assert_eq!(wanted("a/+/#").as_deref(), Ok("\0a/+/#"));
-        let code = |text: &str| wanted(text).unwrap_err().code;
+        assert_eq!(subscription_name("a/b").as_deref(), Ok("a/b"));
+        assert_eq!(subscription_name("a/+/#").as_deref(), Ok("\0a/+/#"));
+        let code = |text: &str| subscription_name(text).unwrap_err().code;
         for (text, expected) in [
             ("a/b+", "bad_filter"),
             ("#/a", "bad_filter"),
@@ -99,7 +99,7 @@ mod tests {
         }
         let settings = Settings::for_tests(auth::Policy::default());
         let most = vec!["+"; settings.filter_levels_max].join("/");
-        let allowed = |text: &str| check_allowed(&wanted(text).unwrap(), &settings);
+        let allowed = |text: &str| check_allowed(&subscription_name(text).unwrap(), &settings);
         assert_eq!(allowed(&most), Ok(()));
         assert_eq!(allowed(&format!("{most}/a")).unwrap_err().code, "bad_filter");
         assert_eq!(allowed(&format!("{most}/a").replace('+', "b")), Ok(()));

@@ -303,8 +303,8 @@ mod distance {
         let (literals, distances) = (257 + bits.take(5), 1 + bits.take(5));
         let codes = 4 + bits.take(4);
         let mut lengths = [0; 19];
-        for place in &ORDER[..codes] {
-            lengths[*place] = bits.take(3);
+        for index in &ORDER[..codes] {
+            lengths[*index] = bits.take(3);
         }
         let mut all: Vec<usize> = Vec::new();
         while all.len() < literals + distances {

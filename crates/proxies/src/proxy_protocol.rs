@@ -127,20 +127,20 @@ fn version_2(bytes: &[u8]) -> Result<Header, ProxyError> {
         return Err(ProxyError::TooLong);
     }
     // Addresses of TCP, and how long they are; anything else is a client without an address.
-    let wanted = match (command, family) {
+    let address_bytes = match (command, family) {
         (Command::Proxy, 0x11) => 12,
         (Command::Proxy, 0x21) => 36,
         (Command::Proxy, 0x00 | 0x12 | 0x22 | 0x31 | 0x32) | (Command::Local, _) => 0,
         (Command::Proxy, _) => return Err(ProxyError::Binary),
     };
-    if length < wanted {
+    if length < address_bytes {
         return Err(ProxyError::Binary);
     }
     let Some(block) = bytes.get(FIXED..consumed) else {
         return Ok(Header::Partial);
     };
     let port = |at: usize| u16::from_be_bytes([block[at], block[at + 1]]);
-    let source = match wanted {
+    let source = match address_bytes {
         12 => {
             let octets: [u8; 4] = std::array::from_fn(|at| block[at]);
             Some(SocketAddr::new(Ipv4Addr::from(octets).into(), port(8)))

@@ -227,14 +227,14 @@ pub struct Account {
 impl Account {
     /// Returns the unit whose limit rejects this cost, if any. A limit lets a second's worth pass at once, and then
     /// its rate.
-    pub fn over(&self, cost: &Cost, limits: &Limits, now_us: u64) -> Option<Unit> {
-        Unit::ALL
-            .into_iter()
-            .find(|unit| cost.of(*unit) > 0 && limits.of(*unit) > 0 && self.is_over(*unit, now_us))
+    pub fn rejecting_unit(&self, cost: &Cost, limits: &Limits, now_us: u64) -> Option<Unit> {
+        Unit::ALL.into_iter().find(|unit| {
+            cost.of(*unit) > 0 && limits.of(*unit) > 0 && self.is_exceeded(*unit, now_us)
+        })
     }
 
     /// True if the use of this unit is more than a second's worth ahead.
-    pub fn is_over(&self, unit: Unit, now_us: u64) -> bool {
+    pub fn is_exceeded(&self, unit: Unit, now_us: u64) -> bool {
         let until_ns = self.until_ns[unit as usize].load(Ordering::Relaxed);
         until_ns > now_us * 1_000 + SECOND_NS
     }

@@ -12,13 +12,13 @@ fn charge(quotas: &Quotas, who: Who<'_>, cost: &Cost, limits: &Limits, now_us: u
     let Some(account) = quotas.account(who, cost, limits, now_us) else {
         return true;
     };
-    let over = account.over(cost, limits, now_us).is_some();
-    if over {
+    let is_rejected = account.rejecting_unit(cost, limits, now_us).is_some();
+    if is_rejected {
         account.refused(now_us);
     } else {
         account.spend(cost, limits, now_us);
     }
-    !over
+    !is_rejected
 }
 
 /// Makes an account in any case.
@@ -156,13 +156,13 @@ fn only_what_is_limited_and_requested_for_counts() {
     let limits = Limits::NONE.with(Unit::Joins, 1);
     let joins = Cost::NOTHING.with(Unit::Joins, 1_000_000).with(Unit::Bytes, u64::MAX);
     account.spend(&joins, &limits, 1);
-    assert_eq!(account.over(&joins, &limits, 1), Some(Unit::Joins));
-    assert_eq!(account.over(&COMMAND, &limits, 1), None);
-    assert_eq!(account.over(&joins, &Limits::NONE, 1), None, "0 is no limit");
+    assert_eq!(account.rejecting_unit(&joins, &limits, 1), Some(Unit::Joins));
+    assert_eq!(account.rejecting_unit(&COMMAND, &limits, 1), None);
+    assert_eq!(account.rejecting_unit(&joins, &Limits::NONE, 1), None, "0 is no limit");
     let wait = account.wait(Unit::Joins, 1);
     assert_eq!((wait, account.wait(Unit::Commands, 1)), (Duration::from_secs(9), Duration::ZERO));
     // However much it was, the account is open again soon.
-    assert_eq!(account.over(&joins, &limits, AHEAD_NS / 1_000), None);
+    assert_eq!(account.rejecting_unit(&joins, &limits, AHEAD_NS / 1_000), None);
 }
 
 #[test]

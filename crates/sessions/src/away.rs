@@ -16,12 +16,12 @@ pub(crate) struct Away {
 }
 
 /// Bytes of a session's keys in several tables, and of their free capacity.
-const PLACE_BYTES: usize = 256;
+const OVERHEAD_BYTES: usize = 256;
 
 impl Away {
     /// Makes the session of a client that left at this time; its will waits.
     pub fn new(session: Session, since: Now, will: Option<Will>) -> Self {
-        let bytes = PLACE_BYTES + session.bytes() + will.as_ref().map_or(0, Will::bytes);
+        let bytes = OVERHEAD_BYTES + session.bytes() + will.as_ref().map_or(0, Will::bytes);
         let will = will.map(|will| {
             let due_s = since.age_s.saturating_add(will.delay_s.into());
             (will, due_s)
@@ -48,7 +48,7 @@ impl Away {
     }
 
     /// Returns when it expires, by the time of ages; `None` if it never does.
-    pub fn over_s(&self) -> Option<u64> {
+    pub fn expires_s(&self) -> Option<u64> {
         self.after_its_time(self.since.age_s)
     }
 
@@ -62,7 +62,7 @@ impl Away {
         SessionInfo {
             key: key.into(),
             since_s: self.since.unix_s,
-            over_s: self.after_its_time(self.since.unix_s),
+            expires_s: self.after_its_time(self.since.unix_s),
             seconds: session.seconds,
             subscriptions: session.subscriptions.len(),
             in_flight: session.flow.in_flight(),
@@ -74,6 +74,6 @@ impl Away {
     /// Returns when its will is due or it expires, whichever comes first, by the time of ages.
     pub fn due_s(&self) -> Option<u64> {
         let will_s = self.will.as_ref().map(|(_, due_s)| *due_s);
-        [will_s, self.over_s()].into_iter().flatten().min()
+        [will_s, self.expires_s()].into_iter().flatten().min()
     }
 }

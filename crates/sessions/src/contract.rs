@@ -308,7 +308,7 @@ pub struct SessionInfo {
     /// When its connection ended, in seconds since 1970.
     pub since_s: u64,
     /// When it expires, in seconds since 1970. `None` if it never does.
-    pub over_s: Option<u64>,
+    pub expires_s: Option<u64>,
     /// Seconds that it outlives a connection; [`crate::WITHOUT_END`] if it never expires.
     pub seconds: u32,
     /// The number of its subscriptions.

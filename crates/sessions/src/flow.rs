@@ -207,11 +207,11 @@ impl Flow {
 
     /// Handles PUBREL, or a message that could not be published. Returns false if no such message is in flight.
     pub fn release(&mut self, id: u16) -> bool {
-        let place = self.incoming.binary_search(&id);
-        if let Ok(at) = place {
+        let position = self.incoming.binary_search(&id);
+        if let Ok(at) = position {
             self.incoming.remove(at);
         }
-        place.is_ok()
+        position.is_ok()
     }
 
     /// Gives up a message of an earlier connection that can't be read again, or must not be sent again. Returns true

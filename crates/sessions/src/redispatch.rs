@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_whose_time_is_over_while_it_is_read_holds_up_no_other() {
+    fn a_message_that_expires_while_it_is_read_holds_up_no_other() {
         let all = Redispatch::new(Arc::default());
         all.insert(None, [source(1)]);
         let (number, _) = all.poll().unwrap();

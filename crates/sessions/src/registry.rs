@@ -361,7 +361,7 @@ impl Local {
     }
 
     /// Returns true if the session of an ended connection may be stored; then it counts for its owner.
-    fn has_place(&self, key: &str, bytes: usize) -> bool {
+    fn try_reserve(&self, key: &str, bytes: usize) -> bool {
         let max = self.sessions_per_owner_max.load(Relaxed);
         let bytes = self.away_bytes.load(Relaxed).saturating_add(bytes);
         let fits = self.away.load(Relaxed) < self.sessions_max.load(Relaxed)
@@ -388,7 +388,7 @@ impl Local {
             will => (None, will),
         };
         let mut away = Away::new(session, now, later);
-        if !away.session.outlives() || !self.has_place(key, away.bytes) {
+        if !away.session.outlives() || !self.try_reserve(key, away.bytes) {
             let persistent = segment.persistent.remove(key);
             self.forget(key, persistent, Some(&away.session));
             return at_once.or(away.take_will());
@@ -461,9 +461,9 @@ impl Sessions for Local {
             return ClaimOutcome::Wait(Some(old));
         }
         // A session that ends with its connection is found here if the process ended with that connection.
-        let is_over = |away: &Away| !away.session.outlives();
+        let is_ended = |away: &Away| !away.session.outlives();
         let away = segment.persistent.get(key).and_then(|persistent| persistent.away.as_deref());
-        if clean || away.is_some_and(is_over) {
+        if clean || away.is_some_and(is_ended) {
             let will = self.end_persistent(&mut segment, key);
             return ClaimOutcome::New { will };
         }
@@ -686,7 +686,7 @@ impl Sessions for Local {
                 else {
                     continue;
                 };
-                if away.over_s().is_some_and(|over_s| over_s < now_s) {
+                if away.expires_s().is_some_and(|expires_s| expires_s < now_s) {
                     self.counts.expired.fetch_add(1, Relaxed);
                     wills.extend(self.end_persistent(&mut segment, &key));
                     continue;

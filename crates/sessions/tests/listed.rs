@@ -59,7 +59,7 @@ fn sessions_of_clients_that_are_away_are_listed_in_pages() {
 }
 
 #[test]
-fn who_lets_go_later_keeps_no_other_from_its_place() {
+fn a_release_under_a_later_id_blocks_no_other_claim() {
     let sessions = Local::new(NODE, Arc::default(), None);
     let (old, later, new) = (id(3), id(900), ConnectionId { serial: 8, ..id(3) });
     let claim = |by| sessions.claim(Claim { key: "a", by, clean: false });
@@ -67,21 +67,21 @@ fn who_lets_go_later_keeps_no_other_from_its_place() {
         sessions.release("a", from, Ended { session, will: None }, Now::at(1_000)).notify
     };
     // Another client requests the session before the release moves to the later id, and after.
-    for is_wanted_first in [false, true] {
+    for is_claimed_first in [false, true] {
         let _ = claim(old);
         let other = id(4);
         let waits_for = |waits_for: ConnectionId| {
             ClaimOutcome::Wait(Some(ConnectionId { serial: 0, ..waits_for }))
         };
-        if is_wanted_first {
+        if is_claimed_first {
             assert_eq!(claim(other), waits_for(old));
         }
         sessions.linger("a", old, later);
-        match is_wanted_first {
+        match is_claimed_first {
             true => assert_eq!(claim(new), ClaimOutcome::Wait(Some(other))),
             false => assert_eq!(claim(new), waits_for(later)),
         }
-        if is_wanted_first {
+        if is_claimed_first {
             assert_eq!(goes(other, None), None);
         }
         assert!(sessions.awaits_release("a", later) && !sessions.awaits_release("a", old));
@@ -98,8 +98,8 @@ fn a_session_is_found_where_it_is_and_ended_with_its_will() {
     let sessions = Local::new(NODE, Arc::default(), None);
     leave(&sessions, "a", session(&["x", "y/#"]));
     let Some(Found::Away(info, subscriptions)) = sessions.find("a") else { panic!("it is away") };
-    let (since_s, over_s) = (info.since_s, info.over_s);
-    assert_eq!((since_s, over_s, info.seconds, info.position), (1_000, Some(1_060), 60, 5));
+    let (since_s, expires_s) = (info.since_s, info.expires_s);
+    assert_eq!((since_s, expires_s, info.seconds, info.position), (1_000, Some(1_060), 60, 5));
     assert_eq!((info.subscriptions, &*subscriptions[1].filter), (2, "y/#"));
 
     // Its client comes back.

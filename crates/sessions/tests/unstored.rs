@@ -32,10 +32,10 @@ impl Storage for Disk {
         let is_taken = !self.is_full.load(Relaxed);
         if is_taken {
             let mut records = self.records.lock().unwrap();
-            let place = (part.name(), key.to_string());
+            let record_key = (part.name(), key.to_string());
             match value {
-                Some(value) => drop(records.insert(place, (part, value))),
-                None => drop(records.remove(&place)),
+                Some(value) => drop(records.insert(record_key, (part, value))),
+                None => drop(records.remove(&record_key)),
             }
         }
         done.into_iter().for_each(|done| done(is_taken));

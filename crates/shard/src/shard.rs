@@ -130,7 +130,7 @@ impl Shard {
         self.buffer = vec![0; READ_BYTES];
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         self.engine.metrics().thread.set(u64::from(thread.unsigned_abs()));
-        while !self.engine.is_over() {
+        while !self.engine.is_finished() {
             self.turn();
             if self.released {
                 // The sockets close with the shard; the new process has its own descriptors of them.
@@ -440,9 +440,9 @@ impl Shard {
 
     /// Carries on with the fan-outs, for one turn's share.
     pub(crate) fn fan_out(&mut self) {
-        let wanted = self.engine.has_bulk();
+        let has_bulk = self.engine.has_bulk();
         let (number, now_us) = (self.engine.number(), self.engine.now_us());
-        self.permit = self.permits.turn(number, self.permit, wanted, now_us);
+        self.permit = self.permits.turn(number, self.permit, has_bulk, now_us);
         let is_bulk = matches!(self.permit, Permit::Granted(_));
         let bulk_from_us = is_bulk.then(|| self.now_us());
         let (mut members, mut slices) = (0, 0);

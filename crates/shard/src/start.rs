@@ -181,13 +181,13 @@ fn taken_group(taken: &mut [TakenShard], port: Port, address: SocketAddr) -> Opt
                 it.ip() == address.ip() && (address.port() == 0 || it.port() == address.port())
             })
     };
-    let places: Option<Vec<usize>> =
+    let positions: Option<Vec<usize>> =
         taken.iter().map(|shard| shard.listeners.iter().position(is_it)).collect();
-    let places = places.filter(|places| !places.is_empty())?;
+    let positions = positions.filter(|positions| !positions.is_empty())?;
     let sockets: Vec<OwnedFd> = taken
         .iter_mut()
-        .zip(places)
-        .map(|(shard, place)| shard.listeners.swap_remove(place).1)
+        .zip(positions)
+        .map(|(shard, position)| shard.listeners.swap_remove(position).1)
         .collect();
     let address = at(sockets.first()?)?;
     Some(Group { port, address, sockets })

@@ -164,8 +164,8 @@ pub(crate) fn apply<'a>(
             Op::Append(append) => {
                 batch.append(append)?;
                 if let Some((part, (key, value))) = append.with.as_deref() {
-                    let (metadata, place) = (&mut batch.metadata, (*part, &**key));
-                    small_tables::put_record(txn, metadata, place, value.as_deref())?;
+                    let (metadata, record_key) = (&mut batch.metadata, (*part, &**key));
+                    small_tables::put_record(txn, metadata, record_key, value.as_deref())?;
                 }
             }
             Op::Delete { topic, through, rows_max } => batch.delete(topic, *through, *rows_max)?,
@@ -533,10 +533,10 @@ impl<'t> Batch<'t> {
             if topic.exceeds_limits(now_ms) {
                 let mut dropped = self.dropped;
                 self.drop_oldest(&name, &mut topic, TRIM_MAX, |topic, _, head| {
-                    let over = topic.over(head.at_ms, now_ms);
+                    let exceeded = topic.exceeded_limit(head.at_ms, now_ms);
                     // No client misses an expired message.
-                    dropped.count(over.filter(|_| !head.is_expired(now_ms)));
-                    over.is_some()
+                    dropped.count(exceeded.filter(|_| !head.is_expired(now_ms)));
+                    exceeded.is_some()
                 })?;
                 self.dropped = dropped;
             }

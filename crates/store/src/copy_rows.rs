@@ -214,8 +214,8 @@ impl Copy<'_> {
                     _ => Err((number, offset)),
                 }
             };
-            verify().map_err(|place| {
-                failed_at = Some(place);
+            verify().map_err(|position| {
+                failed_at = Some(position);
                 Damage::in_table("messages", "damaged").into()
             })
         });

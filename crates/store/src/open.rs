@@ -92,11 +92,11 @@ impl Directory {
         let path = dir.join(LOCK);
         let lock = disk::open(&owner_only(), &path).map_err(directory_error)?;
         // A copy that fails removes its lock file, and a process that opened it before must not count it as locked.
-        let is_in_place = |lock: &File| -> std::io::Result<bool> {
+        let is_current = |lock: &File| -> std::io::Result<bool> {
             Ok(std::fs::metadata(&path)?.ino() == lock.metadata()?.ino())
         };
         match lock.try_lock() {
-            Ok(()) if !is_in_place(&lock).unwrap_or(false) => {
+            Ok(()) if !is_current(&lock).unwrap_or(false) => {
                 Err(OpenError::InUse { dir: dir.into() })
             }
             Ok(()) => {
@@ -398,7 +398,7 @@ impl Directory {
     /// Lists the damaged positions, as far as the check finds them.
     fn describe_damage(&self) -> String {
         let Ok(report) = check::scan_file(&self.file(), false) else { return String::new() };
-        let places: Vec<String> = report
+        let positions: Vec<String> = report
             .damages
             .iter()
             .take(LISTED_DAMAGES_MAX)
@@ -406,7 +406,7 @@ impl Directory {
             .collect();
         let more = report.damages.len().saturating_sub(LISTED_DAMAGES_MAX);
         let more = if more > 0 { format!("; and {more} more places") } else { String::new() };
-        places.concat() + &more
+        positions.concat() + &more
     }
 
     /// Makes the error for a file of the first format, of this length in bytes, that could not be rewritten.

@@ -72,8 +72,8 @@ impl<T> Queue<T> {
             State::Closed => return Err(PushError::Closed),
             State::Away => return Err(PushError::Away),
         }
-        let is_over = inner.bytes.saturating_add(bytes) > self.bytes_max;
-        if inner.items.len() >= self.count_max || (is_over && !inner.items.is_empty()) {
+        let exceeds_bytes_max = inner.bytes.saturating_add(bytes) > self.bytes_max;
+        if inner.items.len() >= self.count_max || (exceeds_bytes_max && !inner.items.is_empty()) {
             return Err(PushError::Full);
         }
         inner.items.push_back((item, bytes));

@@ -21,7 +21,7 @@ type MessageTable = ReadOnlyTable<(u64, u64), &'static [u8]>;
 
 /// A topic's oldest rows, at most, that one read scans for those beyond a limit. The file retains up to a tenth more,
 /// so that large topics delete in bulk.
-const OVER_MAX: usize = 4_096;
+const EXCESS_MAX: usize = 4_096;
 
 /// The limits of a read. The limit that is reached first ends the read, but it always returns one message.
 #[derive(Clone, Copy, Debug)]
@@ -163,9 +163,9 @@ pub(crate) fn count_before(
         match load_topic(&txn, name)?.0 {
             Ok(topic) => {
                 let messages = txn.open_table(MESSAGES)?;
-                let over = over_limit(&messages, &topic)?;
+                let excess = last_excess_offset(&messages, &topic)?;
                 let count =
-                    |topic: &TopicRow, offset: u64, row: &MessageRow<'_>| match offset <= over {
+                    |topic: &TopicRow, offset: u64, row: &MessageRow<'_>| match offset <= excess {
                         true => Ok(Outcome::Full),
                         false => count(topic, offset, row),
                     };
@@ -212,14 +212,14 @@ fn missing(name: &str, after: u64, through: u64) -> InternalError {
 
 /// Returns the last message that exceeds a limit of the topic and is still in the file: it counts as dropped. 0 if
 /// there is none.
-fn over_limit(messages: &MessageTable, topic: &TopicRow) -> Result<u64, InternalError> {
+fn last_excess_offset(messages: &MessageTable, topic: &TopicRow) -> Result<u64, InternalError> {
     let (mut left, mut through) = (*topic, 0);
-    if left.over_size().is_none() {
+    if left.exceeded_size_limit().is_none() {
         return Ok(0);
     }
     let number = topic.number;
-    for row in messages.range((number, 0)..=(number, topic.newest))?.take(OVER_MAX) {
-        if left.over_size().is_none() {
+    for row in messages.range((number, 0)..=(number, topic.newest))?.take(EXCESS_MAX) {
+        if left.exceeded_size_limit().is_none() {
             break;
         }
         let (key, value) = row?;
@@ -314,11 +314,11 @@ impl<'a> TopicRead<'a> {
     }
 
     /// Skips messages beyond a limit. Returns the offset from which the topic's messages are read.
-    fn skip_over_limit(&mut self, topic: &TopicRow) -> Result<u64, InternalError> {
-        let over = over_limit(&self.txn.open_table(MESSAGES)?, topic)?;
-        self.stored.floor = self.stored.floor.max(over);
-        self.stored.dropped = self.stored.dropped.max(over);
-        Ok(over)
+    fn skip_excess(&mut self, topic: &TopicRow) -> Result<u64, InternalError> {
+        let excess = last_excess_offset(&self.txn.open_table(MESSAGES)?, topic)?;
+        self.stored.floor = self.stored.floor.max(excess);
+        self.stored.dropped = self.stored.dropped.max(excess);
+        Ok(excess)
     }
 
     /// Adds a message to the result, unless the limit is reached.
@@ -377,7 +377,7 @@ impl<'a> TopicRead<'a> {
         self.stored.through = after;
         let (Some(topic), false) = (self.topic, after == u64::MAX) else { return Ok(()) };
         self.suspect.set((after, topic.newest));
-        let after = after.max(self.skip_over_limit(&topic)?);
+        let after = after.max(self.skip_excess(&topic)?);
         self.stored.through = after;
         self.suspect.set((after, topic.newest));
         let messages = self.txn.open_table(MESSAGES)?;
@@ -418,7 +418,7 @@ impl<'a> TopicRead<'a> {
     fn read_before(&mut self, before: u64) -> Result<(), InternalError> {
         self.stored.through = before;
         let Some(topic) = self.topic else { return Ok(()) };
-        let over = self.skip_over_limit(&topic)?;
+        let excess = self.skip_excess(&topic)?;
         let (messages, name) = (self.txn.open_table(MESSAGES)?, self.name.clone());
         scan_before(
             &messages,
@@ -426,7 +426,7 @@ impl<'a> TopicRead<'a> {
             topic,
             before,
             self.suspect,
-            |topic, offset, row| match offset <= over {
+            |topic, offset, row| match offset <= excess {
                 true => Ok(Outcome::Full),
                 false => self.take(topic, offset, &row.head()?),
             },

@@ -40,7 +40,7 @@ pub fn restore(
     let report = check::check_before_copy(from)?;
     if report.damages.is_empty() {
         let directory = Directory::claim(to)?;
-        let restored = write_over(from, to, &directory, new_epoch);
+        let restored = replace_store(from, to, &directory, new_epoch);
         directory.release();
         restored?;
     }
@@ -48,7 +48,7 @@ pub fn restore(
 }
 
 /// Replaces the store in a directory that this process has locked.
-fn write_over(
+fn replace_store(
     from: &Path,
     to: &Path,
     directory: &Directory,

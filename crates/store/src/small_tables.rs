@@ -198,8 +198,8 @@ pub(crate) fn each_idempotency_key(
 ) -> Result<(), InternalError> {
     let mut check = TableCheck::new("idempotency");
     for row in txn.open_table(IDEMPOTENCY)?.iter()? {
-        let (place, value) = row?;
-        let ((at_ms, offset), (topic, key, sum)) = (place.value(), value.value());
+        let (row_key, value) = row?;
+        let ((at_ms, offset), (topic, key, sum)) = (row_key.value(), value.value());
         check.require_ascending((at_ms, offset))?;
         let want = idempotency_checksum(at_ms, offset, topic, key);
         if check.is_intact(sum, want, || format!("key {key} in {topic}")) {

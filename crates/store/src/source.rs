@@ -110,8 +110,8 @@ impl<'a> Source<'a> {
         }
         let mut at = None;
         for row in txn.open_table(IDEMPOTENCY)?.iter()? {
-            let (place, names) = row?;
-            let ((at_ms, offset), (topic, key)) = (place.value(), names.value());
+            let (row_key, names) = row?;
+            let ((at_ms, offset), (topic, key)) = (row_key.value(), names.value());
             require_ascending(&mut at, (at_ms, offset))?;
             each(topic, key, offset, at_ms);
         }

@@ -74,21 +74,21 @@ impl TopicRow {
     /// Returns true if enough messages exceed the limits that a deletion is worthwhile: a tenth over a limit, so that
     /// large topics delete in bulk and topics of fewer than ten messages at once; or a message that is too old.
     pub fn exceeds_limits(&self, now_ms: u64) -> bool {
-        let over = |is: u64, max: u64| is > max.saturating_add(max / 10);
+        let exceeds = |is: u64, max: u64| is > max.saturating_add(max / 10);
         self.count > 0
-            && (over(self.count, self.retention.messages_max)
-                || (over(self.bytes, self.retention.bytes_max) && self.count > 1)
+            && (exceeds(self.count, self.retention.messages_max)
+                || (exceeds(self.bytes, self.retention.bytes_max) && self.count > 1)
                 || self.retention.is_too_old(self.oldest_ms, now_ms))
     }
 
     /// Returns the limit by which the oldest message is dropped, once a deletion has begun; `None` if it stays.
-    pub fn over(&self, at_ms: u64, now_ms: u64) -> Option<Limit> {
+    pub fn exceeded_limit(&self, at_ms: u64, now_ms: u64) -> Option<Limit> {
         let is_too_old = self.retention.is_too_old(at_ms, now_ms);
-        self.over_size().or(is_too_old.then_some(Limit::Seconds))
+        self.exceeded_size_limit().or(is_too_old.then_some(Limit::Seconds))
     }
 
     /// Returns the same for the limits that don't change with time.
-    pub fn over_size(&self) -> Option<Limit> {
+    pub fn exceeded_size_limit(&self) -> Option<Limit> {
         if self.count > self.retention.messages_max {
             return Some(Limit::Messages);
         }

@@ -184,9 +184,9 @@ fn plan(table: &Subscriptions, text: &str) -> Change {
 fn logins(table: &Subscriptions, users: u32) {
     let logins_max = argument("--logins", 50_000) as usize;
     let mut times: Vec<Duration> = Vec::new();
-    let (mut random, mut topics, mut tries) = (Random::new(1), 0, 0);
-    while times.len() < logins_max && tries < logins_max * 100 {
-        tries += 1;
+    let (mut random, mut topics, mut attempts) = (Random::new(1), 0, 0);
+    while times.len() < logins_max && attempts < logins_max * 100 {
+        attempts += 1;
         let user = format!("u{}", random.below(users));
         let began = Instant::now();
         let of = table.of(&user);

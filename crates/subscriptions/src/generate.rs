@@ -89,8 +89,8 @@ impl Edges {
         let mut next = *follower;
         while followed.len() < degree {
             next = (next + 1) % graph.users;
-            if let Err(place) = followed.binary_search(&next) {
-                followed.insert(place, next);
+            if let Err(position) = followed.binary_search(&next) {
+                followed.insert(position, next);
             }
         }
         *at = 0;

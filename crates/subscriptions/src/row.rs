@@ -50,10 +50,10 @@ fn write(packed: &mut Vec<u8>, mut delta: u32) {
 
 /// Adds a number to a valid row; `None` if the row has it.
 pub(crate) fn with(packed: &[u8], number: u32) -> Option<Box<[u8]>> {
-    let (place, found) = place(packed, number);
+    let (position, found) = position_of(packed, number);
     let mut bytes = Vec::with_capacity(packed.len() + NUMBER_BYTES_MAX);
-    bytes.extend_from_slice(&packed[..place.at]);
-    write(&mut bytes, number.wrapping_sub(place.next as u32));
+    bytes.extend_from_slice(&packed[..position.at]);
+    write(&mut bytes, number.wrapping_sub(position.next as u32));
     if let Some((following, end)) = found {
         if following == number {
             return None;
@@ -66,20 +66,20 @@ pub(crate) fn with(packed: &[u8], number: u32) -> Option<Box<[u8]>> {
 
 /// Removes a number from a valid row; `None` if the row does not have it.
 pub(crate) fn without(packed: &[u8], number: u32) -> Option<Box<[u8]>> {
-    let (place, found) = place(packed, number);
+    let (position, found) = position_of(packed, number);
     let (_, end) = found.filter(|(found, _)| *found == number)?;
     let mut bytes = Vec::with_capacity(packed.len());
-    bytes.extend_from_slice(&packed[..place.at]);
+    bytes.extend_from_slice(&packed[..position.at]);
     let mut rest = Numbers { rest: &packed[end..], next: u64::from(number) + 1 };
     if let Some(Ok(following)) = rest.next() {
-        write(&mut bytes, following.wrapping_sub(place.next as u32));
+        write(&mut bytes, following.wrapping_sub(position.next as u32));
         bytes.extend_from_slice(rest.rest);
     }
     Some(bytes.into_boxed_slice())
 }
 
 /// The position of a number in a row, which may not contain it.
-struct Place {
+struct Position {
     /// The position in bytes.
     at: usize,
     /// The smallest number that this position may have.
@@ -87,14 +87,14 @@ struct Place {
 }
 
 /// Returns the position of a number, and the first number from it on, with its end.
-fn place(packed: &[u8], number: u32) -> (Place, Option<(u32, usize)>) {
+fn position_of(packed: &[u8], number: u32) -> (Position, Option<(u32, usize)>) {
     let mut numbers = numbers(packed);
     loop {
-        let place = Place { at: packed.len() - numbers.rest.len(), next: numbers.next };
+        let position = Position { at: packed.len() - numbers.rest.len(), next: numbers.next };
         match numbers.next() {
             Some(Ok(found)) if found < number => {}
-            Some(Ok(found)) => return (place, Some((found, packed.len() - numbers.rest.len()))),
-            Some(Err(_)) | None => return (place, None),
+            Some(Ok(found)) => return (position, Some((found, packed.len() - numbers.rest.len()))),
+            Some(Err(_)) | None => return (position, None),
         }
     }
 }

@@ -13,7 +13,7 @@ pub struct Heaviest<T> {
     /// A heap: the lightest is the first, and none is heavier than those below it (at `2n + 1` and `2n + 2`).
     heap: Vec<Heavy<T>>,
     /// The position in the heap of the value with a hash.
-    places: HashMap<u64, usize, BuildHasherDefault<Same>>,
+    positions: HashMap<u64, usize, BuildHasherDefault<Same>>,
 }
 
 /// A counted value.
@@ -55,21 +55,21 @@ impl<T> Heaviest<T> {
     /// If the capacity is 0.
     pub fn new(capacity: usize) -> Self {
         assert!(capacity > 0, "it counts nothing");
-        Heaviest { capacity, heap: Vec::new(), places: HashMap::default() }
+        Heaviest { capacity, heap: Vec::new(), positions: HashMap::default() }
     }
 
     /// Adds weight to the value with this hash, and something `beside` that does not affect the order. `make` gives
     /// the value when it is not counted yet. Values with the same hash count as one: use a hash with a secret key
     /// where others choose the values.
     pub fn add(&mut self, hash: u64, weight: u64, beside: u64, make: impl FnOnce() -> T) {
-        if let Some(&place) = self.places.get(&hash) {
-            let heavy = &mut self.heap[place];
+        if let Some(&position) = self.positions.get(&hash) {
+            let heavy = &mut self.heap[position];
             heavy.weight = heavy.weight.saturating_add(weight);
             heavy.beside = heavy.beside.saturating_add(beside);
-            return self.sink(place);
+            return self.sink(position);
         }
         if self.heap.len() < self.capacity {
-            self.places.insert(hash, self.heap.len());
+            self.positions.insert(hash, self.heap.len());
             self.heap.push(Heavy { hash, value: make(), weight, error: 0, beside });
             return self.rise(self.heap.len() - 1);
         }
@@ -78,8 +78,8 @@ impl<T> Heaviest<T> {
         let weight = error.saturating_add(weight);
         let gone =
             std::mem::replace(lightest, Heavy { hash, value: make(), weight, error, beside });
-        self.places.remove(&gone.hash);
-        self.places.insert(hash, 0);
+        self.positions.remove(&gone.hash);
+        self.positions.insert(hash, 0);
         self.sink(0);
     }
 
@@ -91,24 +91,24 @@ impl<T> Heaviest<T> {
     /// Forgets all values, and frees the memory.
     pub fn clear(&mut self) {
         self.heap = Vec::new();
-        self.places = HashMap::default();
+        self.positions = HashMap::default();
     }
 
     fn swap(&mut self, a: usize, b: usize) {
         self.heap.swap(a, b);
-        self.places.insert(self.heap[a].hash, a);
-        self.places.insert(self.heap[b].hash, b);
+        self.positions.insert(self.heap[a].hash, a);
+        self.positions.insert(self.heap[b].hash, b);
     }
 
     /// Moves a value that is too heavy for its position down.
-    fn sink(&mut self, mut place: usize) {
+    fn sink(&mut self, mut position: usize) {
         loop {
-            let children = 2 * place + 1..(2 * place + 3).min(self.heap.len());
+            let children = 2 * position + 1..(2 * position + 3).min(self.heap.len());
             let lightest = children.min_by_key(|child| self.heap[*child].weight);
             match lightest {
-                Some(child) if self.heap[child].weight < self.heap[place].weight => {
-                    self.swap(place, child);
-                    place = child;
+                Some(child) if self.heap[child].weight < self.heap[position].weight => {
+                    self.swap(position, child);
+                    position = child;
                 }
                 _ => return,
             }
@@ -116,14 +116,14 @@ impl<T> Heaviest<T> {
     }
 
     /// Moves a value that is too light for its position up.
-    fn rise(&mut self, mut place: usize) {
-        while place > 0 {
-            let parent = (place - 1) / 2;
-            if self.heap[parent].weight <= self.heap[place].weight {
+    fn rise(&mut self, mut position: usize) {
+        while position > 0 {
+            let parent = (position - 1) / 2;
+            if self.heap[parent].weight <= self.heap[position].weight {
                 return;
             }
-            self.swap(place, parent);
-            place = parent;
+            self.swap(position, parent);
+            position = parent;
         }
     }
 }

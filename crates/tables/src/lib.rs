@@ -344,8 +344,8 @@ impl<T> Slab<T> {
 
     /// Returns the value under this number, if it has one.
     pub fn get_mut(&mut self, at: u32) -> Option<&mut T> {
-        let (page, place) = split(at);
-        match self.pages.get_mut(page)?.entries.get_mut(place)? {
+        let (page, index) = split(at);
+        match self.pages.get_mut(page)?.entries.get_mut(index)? {
             Entry::Taken(value) => Some(value),
             Entry::Free(_) => None,
         }

@@ -183,14 +183,14 @@ fn every_request_of_the_client_port_needs_what_the_page_says() {
         let (methods, path) = request.rsplit_once(' ').unwrap();
         let send_request = |token: Option<&str>| outcome(&server, methods, path, token);
         let status = send_request(None);
-        let (open, status_wanted) = match without.as_str() {
+        let (open, expected_status) = match without.as_str() {
             "anyone" => (true, None),
             "opens, and must send one first" => (false, Some(101)),
             "refused" => (false, None),
             other => panic!("{request}: {other:?}"),
         };
-        match status_wanted {
-            Some(wanted) => assert_eq!(status, wanted, "{request} without a token"),
+        match expected_status {
+            Some(expected) => assert_eq!(status, expected, "{request} without a token"),
             None => assert_eq!(is_refused(status), !open, "{request} without a token: {status}"),
         }
         let wrong = send_request(Some("eyJhbGciOiJub25lIn0.e30."));

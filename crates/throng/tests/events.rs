@@ -116,7 +116,7 @@ fn a_topic_is_occupied_and_vacated_when_it_stays_so() {
         serve(&app.url(), &[("THRONG_WEBHOOK_OCCUPANCY_MILLISECONDS", &milliseconds)], None);
     // Over all shards, and by whatever transport.
     let members: Vec<_> = (0..12).map(|_| server.listen("/sse?topic=room:1")).collect();
-    // Too short: a slow machine needs several tries.
+    // Too short: a slow machine needs several attempts.
     let short = (0..20).map(|n| format!("room:short{n}")).find(|topic| {
         let end = Instant::now() + OCCUPANCY;
         drop(server.listen(&format!("/sse?topic={topic}")));
@@ -131,7 +131,7 @@ fn a_topic_is_occupied_and_vacated_when_it_stays_so() {
     server.until_members("room:1", 1);
     let _member = until_notified(&app, &server);
     assert_eq!(occupancy_of(&app, "room:1"), ["occupied"], "one is there");
-    // A page that is loaded anew: a slow machine needs several tries.
+    // A page that is loaded anew: a slow machine needs several attempts.
     let mut page = one;
     let is_unnoticed = (0..20).any(|_| {
         let before = occupancy_of(&app, "room:1");
@@ -161,8 +161,8 @@ fn a_topic_is_occupied_and_vacated_when_it_stays_so() {
 /// An application that is away, in error, slow and back again misses nothing and gets all in order.
 #[test]
 fn events_come_at_least_once_and_in_order() {
-    let tries = Arc::new(AtomicUsize::new(0));
-    let seen = tries.clone();
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let seen = attempts.clone();
     let app = Application::start(move |_| match seen.fetch_add(1, Ordering::Relaxed) % 5 {
         1 => Act::Raw("HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n".into()),
         2 => Act::Raw(String::new()),
@@ -345,7 +345,7 @@ fn a_server_that_stops_reports_who_was_there() {
     assert!(topics.len().is_multiple_of(2), "what was occupied is vacated: {topics:?}");
 }
 
-/// Settings are read again: what is wanted, and which topics are followed.
+/// Settings are read again: which events are requested, and of which topics.
 #[test]
 fn events_change_with_the_configuration() {
     let app = Application::replying(|_| json!({}));

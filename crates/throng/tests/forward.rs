@@ -1,4 +1,4 @@
-//! What clients publish goes to a back end, and what it answers comes back: batches, tries, refusals, MQTT's
+//! What clients publish goes to a back end, and what it answers comes back: batches, retries, refusals, MQTT's
 //! confirmations, and rules that change while the server runs.
 
 use std::process::Command;

@@ -15,10 +15,10 @@ fn get(address: std::net::SocketAddr, target: &str) -> String {
 }
 
 /// Header names with what their values must have.
-type Wanted = &'static [(&'static str, &'static str)];
+type ExpectedHeaders = &'static [(&'static str, &'static str)];
 
-fn check(what: &str, head: &str, wanted: Wanted) {
-    for (name, part) in wanted {
+fn check(what: &str, head: &str, expected: ExpectedHeaders) {
+    for (name, part) in expected {
         let values: Vec<&str> = head
             .lines()
             .filter_map(|line| line.split_once(": "))
@@ -30,9 +30,10 @@ fn check(what: &str, head: &str, wanted: Wanted) {
     }
 }
 
-const JSON: Wanted = &[("x-content-type-options", "nosniff"), ("cache-control", "no-store")];
+const JSON: ExpectedHeaders =
+    &[("x-content-type-options", "nosniff"), ("cache-control", "no-store")];
 
-const PAGE: Wanted = &[
+const PAGE: ExpectedHeaders = &[
     ("x-content-type-options", "nosniff"),
     ("content-security-policy", "frame-ancestors 'none'"),
     ("content-security-policy", "base-uri 'none'"),
@@ -41,14 +42,14 @@ const PAGE: Wanted = &[
     ("cache-control", "no-cache"),
 ];
 
-const STREAM: Wanted = &[
+const STREAM: ExpectedHeaders = &[
     ("x-content-type-options", "nosniff"),
     ("x-accel-buffering", "no"),
     ("cache-control", "no-store, no-transform"),
 ];
 
 /// What a browser shows of the admin port, as an answer by itself.
-const SHOWN: Wanted = &[
+const SHOWN: ExpectedHeaders = &[
     ("x-content-type-options", "nosniff"),
     ("content-security-policy", "frame-ancestors 'none'"),
     ("referrer-policy", "no-referrer"),

@@ -160,9 +160,9 @@ fn a_key_has_rates_of_its_own_or_those_of_all() {
     // A second's worth, what is free in two seconds, and what has come back meanwhile.
     let most = 1 + 2 + begun.elapsed().as_secs() as usize + 1;
     assert!((1..=most).contains(&done), "{done} of {most}");
-    let (_, over) = replies.iter().find(|(status, _)| *status == 429).unwrap();
-    assert_eq!(over["error"]["code"], "rate_limited");
-    let text = over.to_string();
+    let (_, rejected) = replies.iter().find(|(status, _)| *status == 429).unwrap();
+    assert_eq!(rejected["error"]["code"], "rate_limited");
+    let text = rejected.to_string();
     assert!(text.contains("usual") && text.contains("commands_per_second_per_key_max"), "{text}");
     let head = format!(
         "GET /api/stats HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {usual}\r\n\r\n"
@@ -192,9 +192,12 @@ fn a_key_has_rates_of_its_own_or_those_of_all() {
     let replies: Vec<_> = (0..20)
         .map(|_| call(&server, "POST", "/api/publish", &large, Some(publish.clone())))
         .collect();
-    let (done, over): (Vec<_>, Vec<_>) = replies.iter().partition(|(status, _)| *status == 200);
+    let (done, rejected): (Vec<_>, Vec<_>) = replies.iter().partition(|(status, _)| *status == 200);
     assert!((1..=15).contains(&done.len()), "{}", done.len());
-    assert!(over.iter().all(|(_, it)| it.to_string().contains("bytes a second")), "{over:?}");
+    assert!(
+        rejected.iter().all(|(_, it)| it.to_string().contains("bytes a second")),
+        "{rejected:?}"
+    );
 
     // The one without a limit is served all the time.
     for unit in ["commands", "publishes", "bytes"] {

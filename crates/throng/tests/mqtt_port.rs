@@ -424,8 +424,8 @@ fn the_start_text_says_where_and_what_to_try() {
     start_text(command(&["--mqtt", "127.0.0.1:0"]), |text| {
         let at = text.split("  mqtt          mqtt://127.0.0.1:").nth(1).unwrap();
         let port: u16 = at.lines().next().unwrap().parse().unwrap();
-        let tries = format!("  mosquitto_sub -h 127.0.0.1 -p {port} -t news\n");
-        assert!(port > 0 && text.contains(&tries) && text.contains("mosquitto_pub"), "{text}");
+        let example = format!("  mosquitto_sub -h 127.0.0.1 -p {port} -t news\n");
+        assert!(port > 0 && text.contains(&example) && text.contains("mosquitto_pub"), "{text}");
         drop(open(SocketAddr::from(([127, 0, 0, 1], port)), b"", "alice"));
     });
     // Without it there is no word of it.

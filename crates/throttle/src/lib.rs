@@ -40,9 +40,9 @@ impl Throttle {
     /// `None` to suppress it; else how many events were suppressed since the last line, if any were.
     pub fn pass(&self, now_us: u64, events: u64) -> Option<Option<u64>> {
         let began_us = self.began_us.load(Ordering::Relaxed);
-        let is_over = now_us.saturating_sub(began_us) >= self.every_us;
+        let is_elapsed = now_us.saturating_sub(began_us) >= self.every_us;
         let order = Ordering::Relaxed;
-        if is_over && self.began_us.compare_exchange(began_us, now_us, order, order).is_ok() {
+        if is_elapsed && self.began_us.compare_exchange(began_us, now_us, order, order).is_ok() {
             self.passed.store(0, order);
         }
         // It stays below the bound, so that it never wraps around.

@@ -18,7 +18,7 @@ use crate::{Algorithm, Jwks, Key, Revocations};
 const TOKEN_BYTES_MAX: usize = 16 << 10;
 
 /// Keys that are tried on one token, at most.
-const TRIES_MAX: usize = 8;
+const TRIED_KEYS_MAX: usize = 8;
 
 /// The requirements for tokens.
 #[derive(Clone, Debug, Default)]
@@ -181,12 +181,12 @@ impl Authority {
         now_s: u64,
     ) -> Result<Option<Option<Arc<str>>>, TokenError> {
         let signed = token.get(..token.len() - signature.len() - 1).unwrap_or_default();
-        let mut tries = 0;
+        let mut tried_keys = 0;
         let mut is_by = |key: &Key| {
-            if tries == TRIES_MAX || !key.fits(algorithm, id) {
+            if tried_keys == TRIED_KEYS_MAX || !key.fits(algorithm, id) {
                 return None;
             }
-            tries += 1;
+            tried_keys += 1;
             let verified = jsonwebtoken::crypto::verify(
                 signature,
                 signed.as_bytes(),
@@ -200,7 +200,7 @@ impl Authority {
         }
         match self.jwks.find(&mut is_by) {
             Some(bound_to) => Ok(Some(bound_to)),
-            None => Err(self.unsigned(algorithm, (id, payload), tries, now_s)),
+            None => Err(self.unsigned(algorithm, (id, payload), tried_keys, now_s)),
         }
     }
 
@@ -209,7 +209,7 @@ impl Authority {
         &self,
         algorithm: Algorithm,
         (id, payload): (Option<&str>, &str),
-        tries: usize,
+        tried_keys: usize,
         now_s: u64,
     ) -> TokenError {
         let fits = self.settings.keys.iter().any(|key| key.algorithms().contains(&algorithm));
@@ -228,7 +228,7 @@ impl Authority {
                 Missing::Unknown => {}
             }
         }
-        match (tries, fits || published) {
+        match (tried_keys, fits || published) {
             (0, false) => TokenError::Algorithm,
             (0, true) => TokenError::UnknownKey,
             _ => TokenError::Signature,

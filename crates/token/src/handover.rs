@@ -98,7 +98,7 @@ struct FetchRecord {
     /// Since when a token waits for a key that is not known, in seconds since 1970. The other process begins a
     /// fetch under way again.
     #[n(1)]
-    wanted_s: Option<u64>,
+    requested_s: Option<u64>,
 }
 
 /// Kinds of keys. They never change.
@@ -114,11 +114,11 @@ impl Part for JwksPart {
     }
 
     fn export(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
-        let JwksState { sets, ended_s, wanted_s } = (self.jwks)().export();
+        let JwksState { sets, ended_s, requested_s } = (self.jwks)().export();
         for (url, json) in sets {
             each(&[&[SET], url.as_bytes()].concat(), &json);
         }
-        each(&[FETCH], &encode(&FetchRecord { ended_s, wanted_s }));
+        each(&[FETCH], &encode(&FetchRecord { ended_s, requested_s }));
     }
 
     fn import(&self, key: &[u8], value: Option<&[u8]>) -> Result<(), PartError> {
@@ -130,9 +130,9 @@ impl Part for JwksPart {
                 taken.map_err(|error| PartError::new(JWKS, format!("{url}: {error}")))?;
             }
             ([FETCH], Some(value)) => {
-                let FetchRecord { ended_s, wanted_s } =
+                let FetchRecord { ended_s, requested_s } =
                     decode(value).map_err(|error| PartError::new(JWKS, error))?;
-                jwks.import(ended_s, wanted_s);
+                jwks.import(ended_s, requested_s);
             }
             // Keys that were fetched stay. A newer version may know more.
             _ => {}

@@ -14,7 +14,7 @@ pub const FETCH_SECONDS_MIN: u64 = 5;
 const RETRY_SECONDS: u64 = 30;
 
 /// A fetch that the caller has not begun after so many seconds counts as failed.
-const WANTED_SECONDS_MAX: u64 = 10;
+const REQUESTED_SECONDS_MAX: u64 = 10;
 
 /// The published keys of all issuers.
 pub struct Jwks {
@@ -51,7 +51,7 @@ struct FetchState {
     /// When that fetch began, in seconds since 1970.
     began_s: u64,
     /// Since when a token waits for a key that is not known, in seconds since 1970.
-    wanted_s: Option<u64>,
+    requested_s: Option<u64>,
 }
 
 /// The state that passes to another process.
@@ -61,7 +61,7 @@ pub(crate) struct JwksState {
     /// When the last fetch ended, in seconds since 1970.
     pub ended_s: u64,
     /// Since when a token waits for keys, in seconds since 1970. The keys of a fetch under way count.
-    pub wanted_s: Option<u64>,
+    pub requested_s: Option<u64>,
 }
 
 impl fmt::Debug for Jwks {
@@ -123,7 +123,7 @@ impl Jwks {
     }
 
     /// Sets the callback for a token that waits for keys: [`Jwks::begin`] is then due. The callback must not block.
-    pub fn on_wanted(&self, wake: impl Fn() + Send + Sync + 'static) {
+    pub fn set_wake(&self, wake: impl Fn() + Send + Sync + 'static) {
         *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(wake));
     }
 
@@ -132,7 +132,7 @@ impl Jwks {
     pub fn begin(&self, now_s: u64) -> Vec<String> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let missing = state.missing.contains(&true);
-        let wait_s = match (state.wanted_s, missing) {
+        let wait_s = match (state.requested_s, missing) {
             (Some(_), _) => FETCH_SECONDS_MIN,
             (None, true) => RETRY_SECONDS.min(self.refresh_s),
             (None, false) => self.refresh_s,
@@ -140,7 +140,7 @@ impl Jwks {
         if state.fetching || self.is_empty() || now_s.abs_diff(state.ended_s) < wait_s {
             return Vec::new();
         }
-        (state.fetching, state.began_s, state.wanted_s) = (true, now_s, None);
+        (state.fetching, state.began_s, state.requested_s) = (true, now_s, None);
         state.missing.fill(true);
         self.sources.iter().map(|source| source.url.clone()).collect()
     }
@@ -179,14 +179,14 @@ impl Jwks {
     pub(crate) fn export(&self) -> JwksState {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         let sets = state.read.iter().map(|(url, json)| (url.clone(), json.clone())).collect();
-        let wanted_s = state.wanted_s.or_else(|| state.fetching.then_some(state.began_s));
-        JwksState { sets, ended_s: state.ended_s, wanted_s }
+        let requested_s = state.requested_s.or_else(|| state.fetching.then_some(state.began_s));
+        JwksState { sets, ended_s: state.ended_s, requested_s }
     }
 
     /// Takes over when the last fetch ended, and since when a token waits for keys, in seconds since 1970.
-    pub(crate) fn import(&self, ended_s: u64, wanted_s: Option<u64>) {
+    pub(crate) fn import(&self, ended_s: u64, requested_s: Option<u64>) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        (state.ended_s, state.wanted_s) = (ended_s, wanted_s);
+        (state.ended_s, state.requested_s) = (ended_s, requested_s);
     }
 
     /// True when this issuer publishes its keys at an address of its own.
@@ -230,12 +230,12 @@ impl Jwks {
             return Missing::Unknown;
         }
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let begins = |since_s: u64| now_s.abs_diff(since_s) < WANTED_SECONDS_MAX;
-        if state.fetching || state.wanted_s.is_some_and(begins) {
+        let begins = |since_s: u64| now_s.abs_diff(since_s) < REQUESTED_SECONDS_MAX;
+        if state.fetching || state.requested_s.is_some_and(begins) {
             return Missing::Coming;
         }
-        if state.wanted_s.is_none() && now_s.abs_diff(state.ended_s) >= FETCH_SECONDS_MIN {
-            state.wanted_s = Some(now_s);
+        if state.requested_s.is_none() && now_s.abs_diff(state.ended_s) >= FETCH_SECONDS_MIN {
+            state.requested_s = Some(now_s);
             drop(state);
             if let Some(wake) = &*self.wake.lock().unwrap_or_else(PoisonError::into_inner) {
                 wake();
@@ -245,8 +245,8 @@ impl Jwks {
         let mut sources = self.sources.iter().zip(&state.missing);
         let is_missing =
             sources.any(|(source, missing)| *missing && self.may_speak_for(source, issuer));
-        // With `wanted_s`, the caller has not begun a fetch.
-        match is_missing || state.wanted_s.is_some() {
+        // With `requested_s`, the caller has not begun a fetch.
+        match is_missing || state.requested_s.is_some() {
             true => Missing::Unavailable,
             false => Missing::Unknown,
         }

@@ -365,7 +365,7 @@ fn published_keys_are_fetched_when_they_are_needed_and_not_more_often() {
     let woken = Arc::new(std::sync::atomic::AtomicU64::new(0));
     let jwks = Arc::new(Jwks::new(std::slice::from_ref(&url), &[], 300));
     let counts = woken.clone();
-    jwks.on_wanted(move || {
+    jwks.set_wake(move || {
         counts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     });
     let authority =

@@ -128,9 +128,9 @@ fn outcome(reader: &Reader<'_>, command: &str, rest: &str, out: &mut Vec<u8>) ->
             Ok(Request::Open(Open { encoding, principal, topics, resume, tags, stranger: false }))
         }
         (true, "SUB") => {
-            let wanted =
+            let subscribe =
                 Subscribe { topic: name, since: behind.parse().ok(), ..Default::default() };
-            Ok(Request::Subscribe(id, wanted, decide(Action::Subscribe)?))
+            Ok(Request::Subscribe(id, subscribe, decide(Action::Subscribe)?))
         }
         (true, "UNSUB") => Ok(Request::Unsubscribe(id, name)),
         (true, "PUB") => {

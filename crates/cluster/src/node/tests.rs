@@ -29,7 +29,7 @@ fn has_peer(node: &Node, id: u32) -> bool {
 }
 
 #[test]
-fn a_new_node_takes_the_place_of_the_one_that_is_gone_the_longest() {
+fn a_new_node_replaces_the_one_that_is_gone_the_longest() {
     let mut node = node();
     receive_hello(&mut node, 3, true, 0);
     receive_hello(&mut node, 2, true, SECOND_US);

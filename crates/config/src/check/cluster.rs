@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_in_place_of_a_password() {
+    fn credentials_replace_a_password() {
         let of = |keys: &str| error(&format!("[cluster]\n{keys}\n"));
         assert_eq!(of("credentials = \"a\""), "");
         for other in

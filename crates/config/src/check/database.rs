@@ -32,9 +32,9 @@ fn database(url: &str, password_file: &str) -> Result<(), String> {
     else {
         return Err("a database is postgres://user@host:5432/database".into());
     };
-    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (without_query, query) = rest.split_once('?').unwrap_or((rest, ""));
     // The last @ ends the user.
-    let user = place.rsplit_once('@').map_or("", |(user, _)| user);
+    let user = without_query.rsplit_once('@').map_or("", |(user, _)| user);
     let has_password = query.split('&').any(|pair| pair.starts_with("password"));
     match user.contains(':') || has_password {
         false => Ok(()),

@@ -68,7 +68,7 @@ pub(crate) async fn begin(
     if let Some(Extension(ConnectInfo(On(peer, ..)))) = on {
         peer.set_stream();
     }
-    let reader = Reader { progress: upgrader.progress(), last_sent: None, is_over: false };
+    let reader = Reader { progress: upgrader.progress(), last_sent: None, is_finished: false };
     let headers = [
         (header::CONTENT_TYPE, "application/x-ndjson"),
         (header::CACHE_CONTROL, "no-store, no-transform"),
@@ -83,12 +83,12 @@ struct Reader {
     progress: watch::Receiver<UpgradeProgress>,
     /// The content of the last line.
     last_sent: Option<UpgradeProgress>,
-    is_over: bool,
+    is_finished: bool,
 }
 
 impl Reader {
     async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
-        if self.is_over {
+        if self.is_finished {
             return None;
         }
         if let Some(last_sent) = &self.last_sent {
@@ -101,7 +101,7 @@ impl Reader {
         let now = self.progress.borrow().clone();
         self.last_sent = Some(now.clone());
         let state = UpgradeState::from(now);
-        self.is_over = state.result.is_some() || self.progress.has_changed().is_err();
+        self.is_finished = state.result.is_some() || self.progress.has_changed().is_err();
         let mut line = serde_json::to_vec(&state).unwrap_or_default();
         line.push(b'\n');
         Some((Ok(line.into()), self))

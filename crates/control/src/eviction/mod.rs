@@ -30,7 +30,7 @@ pub(crate) struct DrainPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Speed {
     /// All of them, evenly over this time.
-    Over(Duration),
+    Within(Duration),
     /// This many a second.
     PerSecond(u64),
 }
@@ -139,7 +139,7 @@ impl Speed {
     /// The pace for this many connections.
     pub fn pace(self, connections: u64) -> Pace {
         match self {
-            Speed::Over(time) => Pace::over(connections, us(time)),
+            Speed::Within(time) => Pace::with_duration(connections, us(time)),
             Speed::PerSecond(per_second) => Pace::at_rate(connections, per_second),
         }
     }

@@ -27,31 +27,35 @@ pub(crate) struct Pace {
     /// Connections to close.
     pub connections: u64,
     /// The time over which they are closed, in microseconds.
-    pub over_us: u64,
+    pub duration_us: u64,
     /// The limit on connections closed in a second.
     pub per_second_max: u64,
 }
 
 impl Pace {
     /// Empties a node of this many connections over this time.
-    pub fn over(connections: u64, over_us: u64) -> Self {
-        let even = scaled(connections, SECOND_US, over_us);
-        Pace { connections, over_us, per_second_max: (even * CATCH_UP_FACTOR).max(PER_SECOND_MIN) }
+    pub fn with_duration(connections: u64, duration_us: u64) -> Self {
+        let even = scaled(connections, SECOND_US, duration_us);
+        Pace {
+            connections,
+            duration_us,
+            per_second_max: (even * CATCH_UP_FACTOR).max(PER_SECOND_MIN),
+        }
     }
 
     /// Closes this many connections at this rate.
     pub fn at_rate(connections: u64, per_second: u64) -> Self {
         let per_second_max = per_second.max(1);
-        let over_us = scaled(connections, SECOND_US, per_second_max);
-        Pace { connections, over_us, per_second_max }
+        let duration_us = scaled(connections, SECOND_US, per_second_max);
+        Pace { connections, duration_us, per_second_max }
     }
 
     /// Closes this many of a node's connections at this rate, or at [`SHARE_PER_MINUTE_PERCENT`] if that is slower.
     pub fn of_share(connections: u64, open: u64, per_second: u64) -> Self {
         let per_minute = (open * SHARE_PER_MINUTE_PERCENT / 100).max(1);
         let pace = Pace::at_rate(connections, per_second);
-        let over_us = pace.over_us.max(scaled(connections, 60 * SECOND_US, per_minute));
-        Pace { over_us, ..pace }
+        let duration_us = pace.duration_us.max(scaled(connections, 60 * SECOND_US, per_minute));
+        Pace { duration_us, ..pace }
     }
 
     /// Returns how many to close now to empty a node: `open` are there, and `closed` were closed since the beginning.
@@ -69,10 +73,10 @@ impl Pace {
 
     /// Returns how many of the connections are due to be closed by this time.
     fn due_at(self, elapsed_us: u64) -> u64 {
-        if elapsed_us >= self.over_us {
+        if elapsed_us >= self.duration_us {
             return self.connections;
         }
-        scaled(self.connections, elapsed_us, self.over_us)
+        scaled(self.connections, elapsed_us, self.duration_us)
     }
 
     /// Returns how many may be closed now. Connections that were due before and were not closed do not raise the
@@ -128,7 +132,7 @@ mod tests {
             let due = pace.to_empty(tick(elapsed_us), open, closed);
             assert!(due <= open);
             // The node rejects them after the time.
-            let back = if elapsed_us < pace.over_us { due * back_percent / 100 } else { 0 };
+            let back = if elapsed_us < pace.duration_us { due * back_percent / 100 } else { 0 };
             (open, closed) = (open - due + back, closed + due);
             ticks.push((due, open));
         }
@@ -141,7 +145,7 @@ mod tests {
             connections in 1_u64..2_000_000,
             seconds in 1_u64..2_000,
         ) {
-            let pace = Pace::over(connections, seconds * SECOND_US);
+            let pace = Pace::with_duration(connections, seconds * SECOND_US);
             let ticks = emptied(pace, 0);
             prop_assert_eq!(ticks.last().unwrap().1, 0);
             prop_assert!(ticks.len() as u64 <= seconds * 10);
@@ -161,7 +165,7 @@ mod tests {
             seconds in 1_u64..300,
             back_percent in 0_u64..=100,
         ) {
-            let pace = Pace::over(connections, seconds * SECOND_US);
+            let pace = Pace::with_duration(connections, seconds * SECOND_US);
             let ticks = emptied(pace, back_percent);
             prop_assert_eq!(ticks.last().unwrap().1, 0);
             let mut closed = 0;
@@ -177,7 +181,7 @@ mod tests {
         fn a_rate_is_not_exceeded(connections in 1_u64..100_000, per_second in 1_u64..10_000) {
             let pace = Pace::at_rate(connections, per_second);
             let (mut closed, mut last_second) = (0, 0);
-            for at in 1..=pace.over_us.div_ceil(TICK_US).min(5_000) {
+            for at in 1..=pace.duration_us.div_ceil(TICK_US).min(5_000) {
                 closed += pace.to_close(tick(at * TICK_US), closed);
                 prop_assert!(closed <= scaled(per_second, at, 10).min(connections));
                 if at % 10 == 0 {
@@ -185,7 +189,7 @@ mod tests {
                     last_second = closed;
                 }
             }
-            prop_assert!(closed == connections || pace.over_us > 5_000 * TICK_US);
+            prop_assert!(closed == connections || pace.duration_us > 5_000 * TICK_US);
         }
 
         #[test]
@@ -209,9 +213,9 @@ mod tests {
             seconds in 1_u64..300,
             come in 1_u64..100_000,
         ) {
-            let pace = Pace::over(connections, seconds * SECOND_US);
+            let pace = Pace::with_duration(connections, seconds * SECOND_US);
             let most = scaled(pace.per_second_max, TICK_US, SECOND_US);
-            prop_assert!(pace.to_empty(tick(pace.over_us), come, 0) <= most);
+            prop_assert!(pace.to_empty(tick(pace.duration_us), come, 0) <= most);
         }
 
         #[test]
@@ -232,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_drain_by_time_is_even_and_has_some_haste() {
-        let pace = Pace::over(30_000, 300 * SECOND_US);
+        let pace = Pace::with_duration(30_000, 300 * SECOND_US);
         assert_eq!(pace.per_second_max, 200);
         assert_eq!(pace.to_empty(tick(SECOND_US), 29_910, 90), 10);
         // No connection was closed for a while.

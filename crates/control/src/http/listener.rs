@@ -34,7 +34,7 @@ const ACCEPTS: u64 = 16;
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 
 /// The response to a connection above the limit.
-const NO_PLACE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n\
+const OVERLOADED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n\
     Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nRetry-After: 1\r\n\
     Content-Length: 133\r\nConnection: close\r\n\r\n\
     {\"error\":{\"code\":\"overloaded\",\"message\":\"all connections of the admin port are busy \
@@ -131,7 +131,7 @@ impl Listener for Bounded {
                 }
             };
             let Some(permit) = permit else {
-                Socket::reject(&stream, tls.is_some(), NO_PLACE);
+                Socket::reject(&stream, tls.is_some(), OVERLOADED);
                 continue;
             };
             self.accepted += 1;
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn replies_without_a_server_are_whole() {
-        for reply in [NO_PLACE, HEAD_TOO_LARGE] {
+        for reply in [OVERLOADED, HEAD_TOO_LARGE] {
             let text = std::str::from_utf8(reply).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{text}");
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_silent_connection_gives_its_place_to_a_new_one() {
+    async fn a_silent_connection_is_evicted_for_a_new_one() {
         let (mut bounded, address) = bounded(timeouts(60_000, 60_000)).await;
         let _silent = TcpStream::connect(address).await.unwrap();
         let (mut first, _) = bounded.accept().await;
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_without_a_place_is_served() {
+    async fn a_connection_over_the_limit_gets_a_response() {
         let (mut bounded, address) = bounded(timeouts(60_000, 60_000)).await;
         let mut busy = Vec::new();
         for _ in 0..33 {
@@ -376,7 +376,7 @@ mod tests {
         tokio::spawn(async move { bounded.accept().await });
         let mut reply = Vec::new();
         soon(other.read_to_end(&mut reply)).await.unwrap();
-        assert_eq!(reply, NO_PLACE);
+        assert_eq!(reply, OVERLOADED);
     }
 
     #[tokio::test]

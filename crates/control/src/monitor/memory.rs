@@ -26,12 +26,12 @@ pub(crate) async fn watch(node: Arc<Node>) {
         };
         let was = node.shared.memory_full.load(Ordering::Relaxed);
         let mut resident = process::memory().resident;
-        if let Some(give_back) = node.give_back.filter(|_| is_over(resident, limit, was)) {
+        if let Some(give_back) = node.give_back.filter(|_| is_exceeded(resident, limit, was)) {
             // The system takes a while to take back much, so this runs on a thread of its own.
             let _ = tokio::task::spawn_blocking(give_back).await;
             resident = process::memory().resident;
         }
-        let full = is_over(resident, limit, was);
+        let full = is_exceeded(resident, limit, was);
         if full != was {
             node.shared.memory_full.store(full, Ordering::Relaxed);
             let limit = limit.unwrap_or(0);
@@ -53,7 +53,7 @@ pub(crate) async fn watch(node: Arc<Node>) {
     }
 }
 
-fn is_over(resident: u64, limit: Option<u64>, was: bool) -> bool {
+fn is_exceeded(resident: u64, limit: Option<u64>, was: bool) -> bool {
     let bound =
         limit.map(|limit| if was { limit / 100 * (100 - HYSTERESIS_PERCENT) } else { limit });
     bound.is_some_and(|bound| resident > bound)
@@ -65,10 +65,10 @@ mod tests {
 
     #[test]
     fn it_takes_a_margin_to_be_welcome_again() {
-        assert!(!is_over(1000, Some(1000), false));
-        assert!(is_over(1001, Some(1000), false));
-        assert!(is_over(990, Some(1000), true));
-        assert!(!is_over(980, Some(1000), true));
-        assert!(!is_over(u64::MAX, None, true));
+        assert!(!is_exceeded(1000, Some(1000), false));
+        assert!(is_exceeded(1001, Some(1000), false));
+        assert!(is_exceeded(990, Some(1000), true));
+        assert!(!is_exceeded(980, Some(1000), true));
+        assert!(!is_exceeded(u64::MAX, None, true));
     }
 }

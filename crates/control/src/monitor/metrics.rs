@@ -626,7 +626,7 @@ fn cluster(encoder: &mut DescriptorEncoder, link: &link::Link) -> fmt::Result {
         ("published", "Messages of this node for others", counts.published),
         ("delivered", "Messages of other nodes that were delivered here", counts.delivered),
         ("duplicates", "Messages that came a second time and were dropped", counts.duplicates),
-        ("unwanted", "Messages of topics without members here", counts.unwanted),
+        ("unwanted", "Messages of topics without members here", counts.without_interest),
         ("replayed", "Messages that other nodes requested once more", counts.replayed),
         ("requests", "Requests for messages that this node missed", counts.requests),
         ("gaps", "Times that messages of other nodes were lost for good", counts.gaps),

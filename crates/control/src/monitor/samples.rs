@@ -282,21 +282,21 @@ impl SampleRing {
 
     /// Inserts a sample of this time, or replaces the one that is there. `None` removes that.
     pub fn replace(&mut self, at: u64, sample: Option<Sample>) {
-        let place = self.0.binary_search_by_key(&at, |sample| sample.at);
-        match (place, sample) {
-            (Ok(place), Some(sample)) => self.0[place] = sample,
-            (Ok(place), None) => _ = self.0.remove(place),
+        let index = self.0.binary_search_by_key(&at, |sample| sample.at);
+        match (index, sample) {
+            (Ok(index), Some(sample)) => self.0[index] = sample,
+            (Ok(index), None) => _ = self.0.remove(index),
             // It is older than all, and the ring is at capacity.
             (Err(0), Some(_)) if self.0.len() == SAMPLES_MAX => {}
-            (Err(place), Some(sample)) => {
-                let place = match self.0.len() == SAMPLES_MAX {
+            (Err(index), Some(sample)) => {
+                let index = match self.0.len() == SAMPLES_MAX {
                     true => {
                         self.0.pop_front();
-                        place - 1
+                        index - 1
                     }
-                    false => place,
+                    false => index,
                 };
-                self.0.insert(place, sample);
+                self.0.insert(index, sample);
             }
             (Err(_), None) => {}
         }

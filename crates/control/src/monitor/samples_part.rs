@@ -92,8 +92,8 @@ impl From<&Sample> for SampleRecord {
 
 impl SampleRecord {
     fn sample(self, at: u64) -> Sample {
-        let number = |place: usize| self.numbers.get(place).copied().unwrap_or_default();
-        let figure = |place: usize| Figure(self.figures.get(place).copied().unwrap_or_default());
+        let number = |index: usize| self.numbers.get(index).copied().unwrap_or_default();
+        let figure = |index: usize| Figure(self.figures.get(index).copied().unwrap_or_default());
         let mut closed_by = ClosedBy::default();
         for (name, rate) in &self.closed_by {
             let reason = CloseReason::ALL.iter().find(|reason| reason.name() == name);
@@ -180,8 +180,8 @@ mod tests {
         let (old, new) = (Samples::default(), Samples::default());
         let sample = |at: u64| {
             let record = SampleRecord {
-                numbers: (0..14).map(|place| at + place).collect(),
-                figures: (0..10_u16).map(|place| f32::from(place) + 0.5).collect(),
+                numbers: (0..14).map(|index| at + index).collect(),
+                figures: (0..10_u16).map(|index| f32::from(index) + 0.5).collect(),
                 latency_ms: at.is_multiple_of(2).then_some((1.5, 2.5, 3.5)),
                 transports: vec![("ws".into(), 3), ("mqtt".into(), 4), ("later".into(), 5)],
                 closed_by: vec![("client".into(), 2.0), ("later".into(), 1.0)],

@@ -49,8 +49,8 @@ async fn options_go_to_the_broker() {
 #[tokio::test]
 async fn only_what_is_not_outdated_is_published() {
     let bench = bench(Mood::Willing);
-    let after = async |place: Value| {
-        publish(&bench, json!({"topic": "log:a", "data": 1, "if_offset": place})).await
+    let after = async |position: Value| {
+        publish(&bench, json!({"topic": "log:a", "data": 1, "if_offset": position})).await
     };
     assert_eq!(after(json!(0)).await.status, 200);
     assert_eq!(after(json!("0badcafe:1")).await.json()["offset"], 2);

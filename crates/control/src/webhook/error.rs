@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_stands_at_its_place_and_says_why() {
+    fn every_kind_is_at_its_index_and_has_a_reason() {
         for (at, kind) in ErrorKind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, at);
             assert_eq!(kind.response(), WebhookResponse::Silent(kind.reason()));

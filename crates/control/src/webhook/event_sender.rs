@@ -76,7 +76,7 @@ impl EventSender {
             let (due, now, batch) = {
                 let _turn = dispatcher.counts.gate.turn().await;
                 // Earlier events are collected below.
-                let is_over = dispatcher.events.is_closed();
+                let is_closed = dispatcher.events.is_closed();
                 let mut queue = dispatcher.event_queue.lock();
                 if !queue.begun && settings.has_events() {
                     queue.begin();
@@ -89,7 +89,7 @@ impl EventSender {
                     }
                     _ => None,
                 };
-                if end.is_none() && is_over {
+                if end.is_none() && is_closed {
                     end = Some(now + END);
                 }
                 (due, now, batch)

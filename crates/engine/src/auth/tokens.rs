@@ -16,7 +16,7 @@ use crate::core::command::Revocation;
 use crate::core::reply_target::ReplyTarget;
 use crate::core::responses::{refuse, reply};
 use crate::engine::Engine;
-use crate::limits::quota::over_message;
+use crate::limits::quota::limit_message;
 use crate::mqtt::author;
 
 impl Engine {
@@ -105,10 +105,10 @@ impl Engine {
         }
         let (users, quota) = (&verified.users, &mut self.rates.quota);
         let capacity_reached = self.core.capacity_reached(users, [].iter());
-        let over =
+        let rejection =
             capacity_reached.or_else(|| quota.open(&self.core, slot, users, topics + users.len()));
-        if let Some(limited) = over {
-            return Err(CodedError::new(limited.code(), over_message(limited)));
+        if let Some(limited) = rejection {
+            return Err(CodedError::new(limited.code(), limit_message(limited)));
         }
         if let Some(cold) = self.core.table.cold_mut(slot) {
             cold.stranger_since_s = None;

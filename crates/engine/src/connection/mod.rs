@@ -378,9 +378,9 @@ mod tests {
             let silence = |seconds| connection.silence_s(last_received_s + seconds);
             assert_eq!(silence(SILENCE_SECONDS_MAX), SILENCE_SECONDS_MAX);
             // The seconds wrap only after longer than any shard is held up.
-            let mut over = SILENCE_SECONDS_MAX + 1..=u32::from(u16::MAX);
-            assert!(over.clone().count() > 3_600);
-            assert!(over.all(|seconds| silence(seconds) > SILENCE_SECONDS_MAX));
+            let mut longer = SILENCE_SECONDS_MAX + 1..=u32::from(u16::MAX);
+            assert!(longer.clone().count() > 3_600);
+            assert!(longer.all(|seconds| silence(seconds) > SILENCE_SECONDS_MAX));
         }
     }
 }

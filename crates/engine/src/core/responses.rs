@@ -29,7 +29,7 @@ pub(crate) fn acknowledged_json(topic: &Name, position: Position) -> String {
     format!("{named},\"acknowledged\":\"{position}\"}}")
 }
 
-/// Appends an answer, if one is wanted.
+/// Appends a reply, if the client requested one.
 pub(crate) fn reply(
     protocol: ProtocolRef,
     message: &ClientMessage,

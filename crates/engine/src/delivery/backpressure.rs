@@ -10,7 +10,7 @@ use crate::delivery::outbox::Capacity;
 
 /// Messages on their way are counted by the hash of their topic, in so many counters. Two topics that share a counter
 /// slow each other's publishers for the time of a fan-out.
-pub const PLACES: usize = 1024;
+pub const COUNTERS: usize = 1024;
 
 /// Each message on its way counts so many bytes besides its payload: few large ones slow publishers as much as many
 /// small ones.
@@ -33,7 +33,7 @@ pub const SHORTAGE_US: u64 = 10_000_000;
 /// Messages on their way to the members of topics in one shard, and whether the members keep pace. The broker and the
 /// shard write it, publishers read it.
 pub struct Waiting {
-    /// Bytes, by the hash of the topic modulo `PLACES`.
+    /// Bytes, by the hash of the topic modulo `COUNTERS`.
     bytes: Box<[AtomicU64]>,
     /// True when `short` is not empty.
     any_short: AtomicBool,
@@ -44,7 +44,7 @@ pub struct Waiting {
 impl Default for Waiting {
     fn default() -> Self {
         Waiting {
-            bytes: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
+            bytes: (0..COUNTERS).map(|_| AtomicU64::new(0)).collect(),
             any_short: AtomicBool::new(false),
             short: Mutex::default(),
         }
@@ -57,10 +57,10 @@ impl Waiting {
         self.any_short.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes on their way to the topics with this hash modulo `PLACES`.
-    pub(crate) fn place(&self, hash: u64) -> &AtomicU64 {
+    /// Returns the bytes on their way to the topics with this hash modulo `COUNTERS`.
+    pub(crate) fn counter(&self, hash: u64) -> &AtomicU64 {
         #[expect(clippy::cast_possible_truncation, reason = "only the low bits of a hash count")]
-        &self.bytes[hash as usize % PLACES]
+        &self.bytes[hash as usize % COUNTERS]
     }
 
     /// Returns the least capacity of the topic's members.
@@ -94,11 +94,11 @@ impl Waiting {
 
     /// Counts a message that is on its way to its members.
     pub fn enter(&self, message: &Message) {
-        self.place(message.topic_hash).fetch_add(Self::bytes(message), Ordering::Relaxed);
+        self.counter(message.topic_hash).fetch_add(Self::bytes(message), Ordering::Relaxed);
     }
 
     /// Called when a message has reached all of its members.
     pub fn leave(&self, message: &Message) {
-        self.place(message.topic_hash).fetch_sub(Self::bytes(message), Ordering::Relaxed);
+        self.counter(message.topic_hash).fetch_sub(Self::bytes(message), Ordering::Relaxed);
     }
 }

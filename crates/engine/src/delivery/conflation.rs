@@ -157,7 +157,7 @@ impl Conflation {
     fn take_if(
         &mut self,
         slot: u32,
-        wanted: impl Fn(&Envelope) -> bool,
+        predicate: impl Fn(&Envelope) -> bool,
         metrics: &Metrics,
     ) -> Vec<Arc<Envelope>> {
         let Some(pending) = self.0.get_mut(&slot) else {
@@ -165,7 +165,7 @@ impl Conflation {
         };
         let taken: Vec<Arc<Envelope>> = pending
             .messages
-            .extract_if(.., |_, message| wanted(message))
+            .extract_if(.., |_, message| predicate(message))
             .map(|(_, message)| message)
             .collect();
         taken.iter().for_each(|message| pending.has_left(message));

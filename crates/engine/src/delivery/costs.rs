@@ -114,8 +114,8 @@ impl Costs {
 
     fn add(&mut self, now_us: u64, message: &Envelope, cost: Cost) {
         let number = number(now_us);
-        let place = usize::try_from(number % SPANS as u64).unwrap_or_default();
-        let span = &mut self.spans[place];
+        let index = usize::try_from(number % SPANS as u64).unwrap_or_default();
+        let span = &mut self.spans[index];
         if span.number != number {
             span.clear();
             span.number = number;

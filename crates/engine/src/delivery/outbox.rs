@@ -194,13 +194,13 @@ impl Outbox {
     pub fn capacity(&self, settings: &Settings, now_us: u64) -> Capacity {
         // One reply may exceed the limits, since the client's next request comes after it; so may a page of a
         // catch-up, since the next is made when this has left.
-        if self.is_one() || !self.is_over(settings, 1, 2) {
+        if self.is_one() || !self.exceeds_limits(settings, 1, 2) {
             return Capacity::Enough;
         }
-        match (self.is_over(settings, 1, 1), self.keeps_pace_of(settings, now_us)) {
+        match (self.exceeds_limits(settings, 1, 1), self.keeps_pace_of(settings, now_us)) {
             (false, true) => Capacity::Half,
             (false, false) => Capacity::Enough,
-            (true, true) if !self.is_over(settings, BURST, 1) => Capacity::Full,
+            (true, true) if !self.exceeds_limits(settings, BURST, 1) => Capacity::Full,
             (true, _) => Capacity::None,
         }
     }
@@ -211,7 +211,7 @@ impl Outbox {
     }
 
     /// True when it has more than this part of its limits.
-    fn is_over(&self, settings: &Settings, times: usize, part: usize) -> bool {
+    fn exceeds_limits(&self, settings: &Settings, times: usize, part: usize) -> bool {
         let max = |max: usize| max.saturating_mul(times) / part;
         self.bytes > max(settings.outbox_bytes_max)
             || self.messages > max(settings.outbox_messages_max)

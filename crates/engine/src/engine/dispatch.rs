@@ -70,11 +70,11 @@ impl Engine {
             {
                 (cold.needs, cold.continued) = (0, false);
             }
-            match self.over_limit(slot, &request, read.consumed, open) {
+            match self.charge_request(slot, &request, read.consumed, open) {
                 None => self.dispatch(slot, protocol, request, from, out),
                 Some(limited) => {
                     let refused = Refused { protocol, request, limited };
-                    self.refuse_over(slot, refused, bytes, from, out);
+                    self.reject_limited(slot, refused, bytes, from, out);
                     return (if open { read.consumed } else { bytes.len() }, read.again);
                 }
             }

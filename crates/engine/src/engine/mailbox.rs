@@ -115,8 +115,8 @@ fn biggest<'a, I: Iterator<Item = (&'a Name, u32)>>(
     if top.len() < limit {
         let single =
             topics().filter(|(name, members)| *members == 1 && TopicKind::of(name).is_ordinary());
-        let places = limit - top.len();
-        top.extend(single.take(places).map(|(name, members)| (Reverse(members), name)));
+        let remaining = limit - top.len();
+        top.extend(single.take(remaining).map(|(name, members)| (Reverse(members), name)));
     }
     top.into_sorted_vec().into_iter().map(|(Reverse(members), name)| (name, members)).collect()
 }

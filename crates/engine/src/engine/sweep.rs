@@ -88,8 +88,8 @@ struct Seconds {
 impl Seconds {
     /// True when one of them is at this position of the slot's interval. Each slot has its own second of the
     /// interval, so that the work is spread evenly.
-    fn hit(self, slot: u32, interval: u64, place: u64) -> bool {
-        let at = (self.now + u64::from(slot) + interval - place) % interval;
+    fn hit(self, slot: u32, interval: u64, position: u64) -> bool {
+        let at = (self.now + u64::from(slot) + interval - position) % interval;
         at < self.span
     }
 }
@@ -153,7 +153,7 @@ impl Drain {
         self.next = self.next.max(to);
     }
 
-    fn is_over(&self, core: &Core) -> bool {
+    fn is_finished(&self, core: &Core) -> bool {
         core.table.count() == 0 || self.deadline_us <= core.now_us
     }
 }
@@ -164,7 +164,7 @@ enum Due {
     Heartbeat,
     /// Bytes were sent since the last pass: proxies on the way know that the connection is alive.
     NoHeartbeat,
-    PollOver,
+    PollTimeout,
     /// A long-poll session is checked.
     Session,
     RequestTimeout,
@@ -233,8 +233,8 @@ impl Engine {
     }
 
     /// True when a drain has come to its end.
-    pub fn is_over(&self) -> bool {
-        self.drain.as_ref().is_some_and(|drain| drain.is_over(&self.core))
+    pub fn is_finished(&self) -> bool {
+        self.drain.as_ref().is_some_and(|drain| drain.is_finished(&self.core))
     }
 }
 
@@ -284,9 +284,9 @@ fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
         match (due, by_hook && core.delivery(connection) == Delivery::Woken) {
             (due, false) => return Due::Token(due),
             // The next poll is a new request to the application anyway.
-            (TokenDue::Expired, true) => return Due::PollOver,
+            (TokenDue::Expired, true) => return Due::PollTimeout,
             (TokenDue::Refresh(expires_s), true) if u64::from(expires_s) <= core.unix_s() => {
-                return Due::PollOver;
+                return Due::PollTimeout;
             }
             (TokenDue::Refresh(_) | TokenDue::Warn(_), true) => {}
         }
@@ -335,7 +335,7 @@ fn idle_due(core: &Core, silence_s: u32) -> Due {
 fn reply_due(core: &Core, cold: Option<&ColdState>, silence_s: u32) -> Due {
     match cold.and_then(|cold| cold.poll.as_ref()) {
         // The second in which it began is not counted.
-        Some(poll) if poll.deadline_s < core.now_s() => Due::PollOver,
+        Some(poll) if poll.deadline_s < core.now_s() => Due::PollTimeout,
         Some(_) => Due::Nothing,
         // Responses of the application have a time limit of their own.
         None if cold.is_some_and(|cold| cold.hooks_pending > 0) => Due::Nothing,
@@ -453,7 +453,7 @@ fn stripe(engine: &mut Engine, number: u64) {
                     engine.groups[usize::from(connection.encoding.0)].push(slot);
                 }
             }
-            Due::PollOver => {
+            Due::PollTimeout => {
                 engine.poll_again(slot, true);
                 engine.resume_inputs();
             }
@@ -480,14 +480,14 @@ mod tests {
             for slot in 0..40 {
                 // Passes after pauses of all lengths: as many hits as without a pause, except for hits that fall
                 // together in one pass.
-                let (mut now, mut hits, mut wanted) = (100u64, 0, 0);
+                let (mut now, mut hits, mut expected) = (100u64, 0, 0);
                 for span in [1u64, 1, 1, 3, 1, 2, 1, 1, 7, 1, 1, 1] {
                     now += span;
                     hits += u64::from(Seconds { now, span }.hit(slot, interval, 0));
                     let each = |now| u64::from(Seconds { now, span: 1 }.hit(slot, interval, 0));
-                    wanted += (now - span + 1..=now).map(each).max().unwrap_or(0);
+                    expected += (now - span + 1..=now).map(each).max().unwrap_or(0);
                 }
-                assert_eq!(hits, wanted, "interval {interval}, slot {slot}");
+                assert_eq!(hits, expected, "interval {interval}, slot {slot}");
             }
         }
     }

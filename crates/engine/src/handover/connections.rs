@@ -261,10 +261,10 @@ impl Engine {
     pub(crate) fn export_vitals(&self) -> Vec<u8> {
         let table = &self.core.table;
         let mut vitals = vec![0; VITALS_BYTES * table.end() as usize];
-        for (slot, place) in (0..table.end()).zip(vitals.chunks_exact_mut(VITALS_BYTES)) {
+        for (slot, bytes) in (0..table.end()).zip(vitals.chunks_exact_mut(VITALS_BYTES)) {
             if let Some(connection) = table.get(slot) {
-                place[..2].copy_from_slice(&connection.last_received_s.to_le_bytes());
-                place[2] = u8::from(connection.is(Flag::WroteRecently));
+                bytes[..2].copy_from_slice(&connection.last_received_s.to_le_bytes());
+                bytes[2] = u8::from(connection.is(Flag::WroteRecently));
             }
         }
         vitals
@@ -290,9 +290,8 @@ impl Engine {
                 false => waiting.remove(&slot).unwrap_or_default(),
             };
             let Restart { reads_poll, reads, came, already_delivered } = restart;
-            for (places, is_mqtt) in [(came.unwrap_or_default(), false), (already_delivered, true)]
-            {
-                let messages = self.find_owed(slot, &places);
+            for (keys, is_mqtt) in [(came.unwrap_or_default(), false), (already_delivered, true)] {
+                let messages = self.find_owed(slot, &keys);
                 match (self.core.mqtt.details_mut(slot), is_mqtt) {
                     (Some(details), true) => details.already_delivered = messages,
                     (None, true) => {}
@@ -309,13 +308,13 @@ impl Engine {
     }
 
     /// Returns the messages with these keys among those that lists owe to a connection.
-    fn find_owed(&self, slot: u32, places: &[MessageKey]) -> Vec<Arc<Envelope>> {
-        if places.is_empty() {
+    fn find_owed(&self, slot: u32, keys: &[MessageKey]) -> Vec<Arc<Envelope>> {
+        if keys.is_empty() {
             return Vec::new();
         }
         let mut found: Vec<Arc<Envelope>> = Vec::new();
         for message in self.core.hub.owed(slot, None) {
-            let is_meant = places.iter().any(|place| place.is_of(message));
+            let is_meant = keys.iter().any(|key| key.is_of(message));
             if is_meant && !found.iter().any(|known| Arc::ptr_eq(known, message)) {
                 found.push(message.clone());
             }

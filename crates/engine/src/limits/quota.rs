@@ -161,11 +161,11 @@ impl Quota {
                 &once[..]
             }
         };
-        let over = accounts.iter().find_map(|bound| {
-            let unit = bound.account.over(cost, bound.limits(core), now_us)?;
+        let rejection = accounts.iter().find_map(|bound| {
+            let unit = bound.account.rejecting_unit(cost, bound.limits(core), now_us)?;
             Some(Limited::rate(bound.is_user, unit))
         });
-        let Some(limited) = over else {
+        let Some(limited) = rejection else {
             accounts.iter().for_each(|bound| {
                 bound.account.spend(cost, bound.limits(core), now_us);
             });
@@ -207,16 +207,16 @@ impl Quota {
             if is_large { self.busy(core, slot, &cost)? } else { self.busy.get_mut(&slot)? };
         busy.used_us = core.now_us;
         busy.spend(core, &cost);
-        self.over_bytes(core, slot)
+        self.bytes_exceeded(core, slot)
     }
 
     /// Returns the limit that keeps an open connection from sending more bytes, if any.
-    pub fn over_bytes(&self, core: &Core, slot: u32) -> Option<Limited> {
+    pub fn bytes_exceeded(&self, core: &Core, slot: u32) -> Option<Limited> {
         let busy = self.busy.get(&slot)?;
         busy.accounts.iter().find_map(|bound| {
             let limited = bound.limits(core).of(Unit::Bytes) > 0;
-            let over = limited && bound.account.is_over(Unit::Bytes, core.now_us);
-            over.then(|| Limited::rate(bound.is_user, Unit::Bytes))
+            let is_exceeded = limited && bound.account.is_exceeded(Unit::Bytes, core.now_us);
+            is_exceeded.then(|| Limited::rate(bound.is_user, Unit::Bytes))
         })
     }
 
@@ -388,9 +388,10 @@ fn accounts(core: &Core, users: &[Name], address: Option<IpAddr>, cost: &Cost) -
     let of_address = |address| of_network(core, core.settings.network(address), cost);
     let address = address.and_then(of_address);
     // A request that its address rejects creates no accounts for the users that it names.
-    let is_over =
-        |bound: &Bound| bound.account.over(cost, bound.limits(core), core.now_us).is_some();
-    let users = match address.as_ref().is_some_and(is_over) {
+    let is_exceeded = |bound: &Bound| {
+        bound.account.rejecting_unit(cost, bound.limits(core), core.now_us).is_some()
+    };
+    let users = match address.as_ref().is_some_and(is_exceeded) {
         true => &[],
         false => &users[..users.len().min(USERS_MAX)],
     };
@@ -498,7 +499,7 @@ fn mqtt_cost(incoming: &Incoming, bytes: usize) -> (Cost, Charged<'_>) {
 }
 
 /// The message of an error about a limit.
-pub(crate) fn over_message(limited: Limited) -> String {
+pub(crate) fn limit_message(limited: Limited) -> String {
     let key = limited.name();
     let what = if limited == Limited::UserConnections {
         "the user has as many connections as it may".to_string()

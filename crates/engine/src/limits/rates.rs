@@ -95,13 +95,13 @@ impl Rate {
         }
     }
 
-    fn is_over(self, now_us: u64) -> bool {
+    fn is_exceeded(self, now_us: u64) -> bool {
         self.0 > (now_us + 1_000_000) * 1_000
     }
 
     /// Returns true while a connection that was above the rate is not far enough below it to go on.
     fn must_wait(self, now_us: u64) -> bool {
-        self.is_over(now_us.saturating_sub(SLACK_US))
+        self.is_exceeded(now_us.saturating_sub(SLACK_US))
     }
 
     fn is_idle(self, now_us: u64) -> bool {
@@ -131,7 +131,7 @@ impl Rates {
         topic: &str,
     ) -> Option<&'static str> {
         let now_us = core.now_us;
-        if self.recent.get(&slot).is_some_and(|recent| recent.published.is_over(now_us)) {
+        if self.recent.get(&slot).is_some_and(|recent| recent.published.is_exceeded(now_us)) {
             core.metrics.limited[Limited::Publishes as usize].add(1);
             return Some(
                 "too many messages in a second (limits.publishes_per_second_max): send fewer, or try again in a moment",
@@ -157,7 +157,7 @@ impl Rates {
         if behind {
             let waits = self.wait(core, slot, Limited::Behind);
             self.recent_of(core, slot).behind = waits.then_some((hash, now_us + BEHIND_US_MAX));
-        } else if recent.published.is_over(now_us) {
+        } else if recent.published.is_exceeded(now_us) {
             self.wait(core, slot, Limited::Publishes);
         }
     }
@@ -165,11 +165,12 @@ impl Rates {
     /// Returns the limit that rejects a join of a connection whose requests can't wait, if any.
     pub(crate) fn join_refusal(&mut self, core: &mut Core, slot: u32) -> Option<&'static str> {
         let now_us = core.now_us;
-        let over = self.recent.get(&slot).is_some_and(|recent| recent.joined.is_over(now_us));
-        if over {
+        let is_exceeded =
+            self.recent.get(&slot).is_some_and(|recent| recent.joined.is_exceeded(now_us));
+        if is_exceeded {
             core.metrics.limited[Limited::Joins as usize].add(1);
         }
-        over.then_some(
+        is_exceeded.then_some(
             "too many joins in a second (limits.joins_per_second_max): try again in a moment",
         )
     }
@@ -183,7 +184,7 @@ impl Rates {
         let per_second = core.settings.joins_per_second_max;
         let recent = self.recent_of(core, slot);
         recent.joined.take(per_second, now_us);
-        if recent.joined.is_over(now_us) {
+        if recent.joined.is_exceeded(now_us) {
             self.wait(core, slot, Limited::Joins);
         }
     }
@@ -196,7 +197,7 @@ impl Rates {
         }
         let recent = self.recent_of(core, slot);
         recent.refused.take(REFUSALS_PER_SECOND, now_us);
-        if recent.refused.is_over(now_us) {
+        if recent.refused.is_exceeded(now_us) {
             self.wait(core, slot, why);
         }
     }
@@ -237,12 +238,12 @@ impl Rates {
     /// Returns whether a connection must still wait.
     fn must_wait(&mut self, core: &mut Core, slot: u32) -> bool {
         let now_us = core.now_us;
-        let over = self.quota.over_bytes(core, slot).is_some();
+        let is_exceeded = self.quota.bytes_exceeded(core, slot).is_some();
         let Some(recent) = self.recent.get(&slot) else {
-            return over;
+            return is_exceeded;
         };
         let rates = [recent.published, recent.joined, recent.refused];
-        let over = over || rates.iter().any(|rate| rate.must_wait(now_us));
+        let is_exceeded = is_exceeded || rates.iter().any(|rate| rate.must_wait(now_us));
         let behind = recent.behind.is_some_and(|(hash, until_us)| {
             now_us < until_us && core.pressure(hash) > Pressure::None
         });
@@ -254,7 +255,7 @@ impl Rates {
             recent.behind = recent.behind.filter(|_| behind);
             recent.keys = recent.keys.filter(|_| keys);
         }
-        over || behind || keys
+        is_exceeded || behind || keys
     }
 
     /// Returns the connections that wait, when a check is due. The engine checks each of them.
@@ -347,7 +348,7 @@ impl Core {
     pub(crate) fn pressure(&self, hash: u64) -> Pressure {
         let max = self.settings.outbox_bytes_max as u64;
         let of = |waiting: &Waiting| {
-            let bytes = waiting.place(hash).load(Ordering::Relaxed);
+            let bytes = waiting.counter(hash).load(Ordering::Relaxed);
             match waiting.capacity(hash) {
                 Capacity::Enough if bytes <= max / WAY_PART => Pressure::None,
                 Capacity::Enough | Capacity::Half if bytes <= max => Pressure::Wait,
@@ -369,7 +370,7 @@ mod tests {
         let (mut rate, mut passed) = (Rate::default(), 0);
         for ms in 5_000..7_000 {
             for _ in 0..10 {
-                if !rate.is_over(ms * 1_000) {
+                if !rate.is_exceeded(ms * 1_000) {
                     rate.take(100, ms * 1_000);
                     passed += 1;
                 }

@@ -12,7 +12,7 @@ use crate::core::Core;
 use crate::core::metrics::Limited;
 use crate::core::responses::refuse;
 use crate::engine::Engine;
-use crate::limits::quota::{BAD_COMMAND, Charged, message_cost, over_message, request_cost};
+use crate::limits::quota::{BAD_COMMAND, Charged, limit_message, message_cost, request_cost};
 
 /// A request that a limit rejects.
 pub(crate) struct Refused {
@@ -24,7 +24,7 @@ pub(crate) struct Refused {
 impl Engine {
     /// Charges a request, of which so many bytes were read, to its users and its connection. Returns the limit that
     /// rejects the request, if any; then nothing is charged.
-    pub(crate) fn over_limit(
+    pub(crate) fn charge_request(
         &mut self,
         slot: u32,
         request: &Request,
@@ -37,11 +37,11 @@ impl Engine {
             Charged::Connection if !open => Charged::Request(&[]),
             charged @ (Charged::Connection | Charged::Request(_)) => charged,
         };
-        let over = self.rates.quota.charge(&mut self.core, slot, &charged, &cost);
+        let rejection = self.rates.quota.charge(&mut self.core, slot, &charged, &cost);
         // A request that has its reply would cost no less if it was rejected, and a health check never is rejected.
-        let over = over.filter(|_| !matches!(request, Request::Replied { .. }));
+        let rejection = rejection.filter(|_| !matches!(request, Request::Replied { .. }));
         let no_topics = Vec::new();
-        over.or_else(|| {
+        rejection.or_else(|| {
             let (users, topics) = if let Request::Open(open) = request {
                 (&open.principal.users, &open.topics)
             } else if let Request::Poll(poll) = request {
@@ -62,7 +62,7 @@ impl Engine {
     }
 
     /// Rejects a request above a limit. A request by HTTP ends its connection.
-    pub(crate) fn refuse_over(
+    pub(crate) fn reject_limited(
         &mut self,
         slot: u32,
         refused: Refused,
@@ -71,13 +71,13 @@ impl Engine {
         out: &mut Vec<u8>,
     ) {
         let Refused { protocol, request, limited } = refused;
-        let message = over_message(limited);
+        let message = limit_message(limited);
         if let Request::Mqtt(incoming) = &request {
-            self.mqtt_over(slot, incoming, out);
+            self.mqtt_reject_limited(slot, incoming, out);
             return self.slow_stubborn(slot, limited, out);
         }
         let Some(id) = id(request) else {
-            let rejection = over_rejection(limited);
+            let rejection = limit_rejection(limited);
             out.truncate(from);
             if !self.core.speaks_first(slot) {
                 return self.say_goodbye(slot, CloseReason::RateLimited);
@@ -93,7 +93,7 @@ impl Engine {
     }
 
     /// Charges a message of a Phoenix client. Returns true if a limit rejected it.
-    pub(crate) fn phoenix_over(
+    pub(crate) fn charge_phoenix(
         &mut self,
         slot: u32,
         protocol: ProtocolRef,
@@ -101,11 +101,11 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> bool {
         let cost = message_cost(message);
-        let over = self.rates.quota.charge(&mut self.core, slot, &Charged::Connection, &cost);
-        let Some(limited) = over else {
+        let rejection = self.rates.quota.charge(&mut self.core, slot, &Charged::Connection, &cost);
+        let Some(limited) = rejection else {
             return false;
         };
-        let error = CodedError::new(ErrorCode::RateLimited, over_message(limited));
+        let error = CodedError::new(ErrorCode::RateLimited, limit_message(limited));
         refuse(protocol, message, &error.phoenix_reason(), out);
         self.slow_stubborn(slot, limited, out);
         true
@@ -126,9 +126,9 @@ impl Engine {
 
     /// Charges a connection for input that was a command without a request.
     pub(crate) fn charge_command(&mut self, slot: u32, out: &mut Vec<u8>) {
-        let over =
+        let rejection =
             self.rates.quota.charge(&mut self.core, slot, &Charged::Connection, &BAD_COMMAND);
-        if let Some(limited) = over {
+        if let Some(limited) = rejection {
             self.slow_stubborn(slot, limited, out);
         }
     }
@@ -146,8 +146,8 @@ impl Engine {
 }
 
 /// The rejection of an HTTP request above this limit.
-pub(crate) fn over_rejection(limited: Limited) -> Rejection {
-    let (code, message) = (limited.code(), over_message(limited));
+pub(crate) fn limit_rejection(limited: Limited) -> Rejection {
+    let (code, message) = (limited.code(), limit_message(limited));
     if code == ErrorCode::TooManyTopics {
         return Rejection::with_status(429, code, message);
     }

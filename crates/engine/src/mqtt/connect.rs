@@ -353,15 +353,15 @@ impl Core {
         own: &MqttSettings,
         session_present: bool,
     ) -> Accepted<'c> {
-        let Connect { encoding, keep_alive_s, seconds: wanted, .. } = connect;
-        let seconds = self.shared.mqtt_sessions.seconds(*wanted);
+        let Connect { encoding, keep_alive_s, seconds: requested, .. } = connect;
+        let seconds = self.shared.mqtt_sessions.seconds(*requested);
         let max = own.keep_alive_seconds_max;
         let is_overridden = Mqtt::of(*encoding).is_some_and(Mqtt::reports_limits)
             && max > 0
             && (*keep_alive_s == 0 || *keep_alive_s > max);
         Accepted {
             session_present,
-            seconds: (seconds != *wanted).then_some(seconds),
+            seconds: (seconds != *requested).then_some(seconds),
             receive_max: own.receive_max,
             packet_bytes_max: own.packet_bytes_max,
             topic_alias_max: own.topic_alias_max,

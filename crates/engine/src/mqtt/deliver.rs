@@ -261,7 +261,7 @@ impl Core {
                 stamp.id = id;
             }
             if let Some((alias, false)) = alias {
-                details.given.insert(message.publication.topic.clone(), alias);
+                details.outgoing_aliases.insert(message.publication.topic.clone(), alias);
             }
         }
         self.metrics.delivered.add(1);
@@ -466,10 +466,10 @@ impl Core {
 impl Details {
     /// Returns the alias of a topic for the client, and whether the client knows it already.
     fn alias(&self, topic: &Name) -> Option<(u16, bool)> {
-        if let Some(alias) = self.given.get(topic) {
+        if let Some(alias) = self.outgoing_aliases.get(topic) {
             return Some((*alias, true));
         }
-        let next = u16::try_from(self.given.len() + 1).ok()?;
+        let next = u16::try_from(self.outgoing_aliases.len() + 1).ok()?;
         (next <= self.limits.topic_alias_max.min(ALIASES_MAX)).then_some((next, false))
     }
 }

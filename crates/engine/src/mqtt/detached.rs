@@ -99,8 +99,8 @@ impl Engine {
         if ack.qos != Qos::ExactlyOnce {
             return;
         }
-        let place = (slot, serial);
-        let Some(left) = self.core.mqtt.leaving.all.get_mut(&place) else {
+        let connection = (slot, serial);
+        let Some(left) = self.core.mqtt.leaving.all.get_mut(&connection) else {
             let is_here = self.core.table.get(slot).is_some_and(|it| it.serial == serial);
             let details = self.core.mqtt.details_mut(slot).filter(|_| is_here);
             return details.into_iter().for_each(|it| _ = it.written(ack.id, is_written));
@@ -110,7 +110,8 @@ impl Engine {
             session.flow.release(ack.id);
         }
         if left.writing.is_empty()
-            && let Some(Left { by, key, ended, .. }) = self.core.mqtt.leaving.all.remove(&place)
+            && let Some(Left { by, key, ended, .. }) =
+                self.core.mqtt.leaving.all.remove(&connection)
         {
             self.core.mqtt_release(&key, by, ended);
         }

@@ -74,7 +74,12 @@ impl Engine {
     }
 
     /// Rejects a packet above a rate.
-    pub(crate) fn mqtt_over(&mut self, slot: u32, incoming: &Incoming, out: &mut Vec<u8>) {
+    pub(crate) fn mqtt_reject_limited(
+        &mut self,
+        slot: u32,
+        incoming: &Incoming,
+        out: &mut Vec<u8>,
+    ) {
         self.core.mqtt_received(slot);
         let reason = ReasonCode::QuotaExceeded;
         let limits = self.core.mqtt_limits(slot);

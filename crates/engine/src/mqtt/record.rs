@@ -47,7 +47,7 @@ struct DetailsRecord {
     #[n(4)]
     aliases: Vec<(u16, Text<Name>)>,
     #[n(5)]
-    given: Vec<(Text<Name>, u16)>,
+    outgoing_aliases: Vec<(Text<Name>, u16)>,
     #[n(6)]
     waiting: Vec<WaitingRecord>,
     #[n(7)]
@@ -211,7 +211,7 @@ impl Details {
             limits,
             method,
             aliases,
-            given,
+            outgoing_aliases,
             waiting,
             shared,
             work,
@@ -235,15 +235,16 @@ impl Details {
         let mut aliases: Vec<_> =
             aliases.iter().map(|(it, name)| (*it, Text(name.clone()))).collect();
         aliases.sort_unstable_by_key(|(alias, _)| *alias);
-        let mut given: Vec<_> = given.iter().map(|(name, it)| (Text(name.clone()), *it)).collect();
-        given.sort_unstable_by_key(|(_, alias)| *alias);
+        let mut outgoing_aliases: Vec<_> =
+            outgoing_aliases.iter().map(|(name, it)| (Text(name.clone()), *it)).collect();
+        outgoing_aliases.sort_unstable_by_key(|(_, alias)| *alias);
         DetailsRecord {
             session: SessionRecord::new(session, will.as_ref(), None),
             progress: ProgressRecord::new(session),
             limits: (receive_max, packet_bytes_max, topic_alias_max, problem_information),
             method: method.as_deref().map(String::from),
             aliases,
-            given,
+            outgoing_aliases,
             waiting: waiting.iter().map(WaitingRecord::new).collect(),
             again: again.iter().copied().collect(),
             behind: behind.as_ref().map(|it| (it.from, it.after, it.deferred_offset)),
@@ -289,7 +290,11 @@ impl DetailsRecord {
             },
             method: self.method.map(Into::into),
             aliases: self.aliases.into_iter().map(|(alias, topic)| (alias, topic.0)).collect(),
-            given: self.given.into_iter().map(|(topic, alias)| (topic.0, alias)).collect(),
+            outgoing_aliases: self
+                .outgoing_aliases
+                .into_iter()
+                .map(|(topic, alias)| (topic.0, alias))
+                .collect(),
             waiting: self.waiting.into_iter().map(|waiting| waiting.import(&hash)).collect(),
             shared,
             work: Work {

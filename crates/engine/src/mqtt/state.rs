@@ -119,7 +119,7 @@ pub(crate) struct Details {
     /// Topics by the aliases that the client gave them.
     pub aliases: HashMap<u16, Name>,
     /// The aliases that the server gave to topics.
-    pub given: HashMap<Name, u16>,
+    pub outgoing_aliases: HashMap<Name, u16>,
     /// Messages that wait until the client has confirmed others. They are older than live ones.
     pub waiting: VecDeque<Waiting>,
     /// Unconfirmed messages for which groups chose the client, by packet identifier: another member gets them if the
@@ -493,7 +493,7 @@ impl Details {
             limits,
             method,
             aliases,
-            given,
+            outgoing_aliases,
             waiting,
             shared,
             work,
@@ -531,7 +531,7 @@ impl Details {
             && *limits == ClientLimits::default()
             && method.is_none()
             && aliases.is_empty()
-            && given.is_empty()
+            && outgoing_aliases.is_empty()
             && waiting.is_empty()
             && shared.is_empty()
             && work.is_idle()
@@ -571,14 +571,14 @@ impl Details {
     /// Notes that a QoS 2 message is on disk, or can't be, if it was on its way there. Returns true if the stored
     /// progress may wrongly have it.
     pub fn written(&mut self, id: u16, is_written: bool) -> bool {
-        let place = self.writing.iter().position(|it| *it == id);
-        if let Some(at) = place {
+        let position = self.writing.iter().position(|it| *it == id);
+        if let Some(at) = position {
             self.writing.swap_remove(at);
         }
         if !is_written {
             self.session.flow.release(id);
         }
-        place.is_some() && !is_written
+        position.is_some() && !is_written
     }
 
     /// Begins to store the progress. Returns the deferred packets, which leave when it is stored.

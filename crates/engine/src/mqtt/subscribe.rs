@@ -338,7 +338,7 @@ impl Engine {
 
     /// Ends a subscription of the client, to a filter as the client wrote it.
     fn mqtt_leave(&mut self, slot: u32, text: &str) -> ReasonCode {
-        let Ok(wanted) = model::filter::Filter::parse(text) else {
+        let Ok(parsed) = model::filter::Filter::parse(text) else {
             return ReasonCode::TopicFilterInvalid;
         };
         let core = &mut self.core;
@@ -346,10 +346,10 @@ impl Engine {
             return ReasonCode::NoSubscriptionExisted;
         };
         let subscriptions = &details.session.subscriptions;
-        let place = subscriptions
+        let position = subscriptions
             .iter()
-            .position(|it| it.filter == wanted.filter && it.group.as_deref() == wanted.group);
-        let Some(at) = place else {
+            .position(|it| it.filter == parsed.filter && it.group.as_deref() == parsed.group);
+        let Some(at) = position else {
             core.mqtt.trim(slot);
             return ReasonCode::NoSubscriptionExisted;
         };
@@ -439,15 +439,15 @@ impl Engine {
             self.mqtt_enter_filter(slot, &want, (permit, false), id)
         });
         let Some(details) = self.core.mqtt.details_mut(slot) else { return };
-        let Some(place) = details.pending_subscribes.iter().position(|it| it.number == number)
+        let Some(position) = details.pending_subscribes.iter().position(|it| it.number == number)
         else {
             return;
         };
-        if let Some(result) = details.pending_subscribes[place].results.get_mut(at) {
+        if let Some(result) = details.pending_subscribes[position].results.get_mut(at) {
             *result = Some(granted);
         }
-        if details.pending_subscribes[place].results.iter().all(Option::is_some) {
-            let pending = details.pending_subscribes.remove(place);
+        if details.pending_subscribes[position].results.iter().all(Option::is_some) {
+            let pending = details.pending_subscribes.remove(position);
             self.mqtt_subscribed(slot, pending, out);
         }
     }

@@ -103,9 +103,9 @@ impl Joins {
                 self.by_slot.insert(slot, JoinSet::One { of, topic });
             }
             Some(JoinSet::Many(many)) => many.push((topic, of)),
-            Some(place) => {
-                if let JoinSet::One { of: first, topic: before } = *place {
-                    *place = JoinSet::Many(Box::new(vec![(before, first), (topic, of)]));
+            Some(joins) => {
+                if let JoinSet::One { of: first, topic: before } = *joins {
+                    *joins = JoinSet::Many(Box::new(vec![(before, first), (topic, of)]));
                 }
             }
         }
@@ -152,11 +152,11 @@ impl Joins {
             }
         }
         match self.by_slot.get_mut(slot) {
-            Some(place @ JoinSet::Many(_)) => {
-                let JoinSet::Many(many) = place else { return };
+            Some(joins @ JoinSet::Many(_)) => {
+                let JoinSet::Many(many) = joins else { return };
                 many.retain(|(of, _)| *of != topic);
                 if let [(topic, of)] = many[..] {
-                    *place = JoinSet::One { of, topic };
+                    *joins = JoinSet::One { of, topic };
                 }
             }
             _ => {

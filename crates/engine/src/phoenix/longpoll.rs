@@ -26,7 +26,7 @@ use crate::core::output::Output;
 use crate::core::{Core, Effect};
 use crate::delivery::outbox::{Chunk, Outbox, Piece};
 use crate::engine::Engine;
-use crate::limits::reject::over_rejection;
+use crate::limits::reject::limit_rejection;
 
 /// How long a session may last without a poll, beyond two waits, in seconds.
 const GRACE_SECONDS: u32 = 10;
@@ -187,14 +187,14 @@ impl Engine {
         let slot = self.open(Listener::Client, Arrival::Direct(None));
         let Engine { core, rates, .. } = self;
         let entered = principal.users.len() + topics.len();
-        let over = rates.quota.open(core, slot, &principal.users, entered);
+        let rejection = rates.quota.open(core, slot, &principal.users, entered);
         if let Some(cold) = self.core.table.cold_or_new(slot) {
             cold.session = Some(Box::new(Session { address: of, peer, ..Session::default() }));
         }
         self.core.take_up(slot, encoding, Phase::Open);
-        if let Some(limited) = over {
+        if let Some(limited) = rejection {
             self.end(slot, CloseReason::RateLimited);
-            return Err(over_rejection(limited));
+            return Err(limit_rejection(limited));
         }
         let policy = self.core.settings.clone();
         let entry = |topic: Name| {
@@ -377,9 +377,9 @@ impl Engine {
         }
     }
 
-    /// Gives a waiting poll the session's bytes, if it has any or the poll's time is over.
-    pub(crate) fn session_wake(&mut self, slot: u32, over: bool) {
-        self.core.session_wake(slot, over);
+    /// Gives a waiting poll the session's bytes, if it has any or the poll has timed out.
+    pub(crate) fn session_wake(&mut self, slot: u32, is_timed_out: bool) {
+        self.core.session_wake(slot, is_timed_out);
         self.perform_effects();
     }
 
@@ -468,8 +468,8 @@ impl Core {
         self.session_wake(slot, false);
     }
 
-    /// Gives a waiting poll the session's bytes, if it has any or the poll's time is over.
-    pub(crate) fn session_wake(&mut self, slot: u32, over: bool) {
+    /// Gives a waiting poll the session's bytes, if it has any or the poll has timed out.
+    pub(crate) fn session_wake(&mut self, slot: u32, is_timed_out: bool) {
         let Some(connection) = self.table.get_mut(slot) else {
             return;
         };
@@ -478,7 +478,7 @@ impl Core {
             return;
         };
         let empty = session.outbox.is_empty();
-        if session.waiter.is_none() || (empty && !over && !closing) {
+        if session.waiter.is_none() || (empty && !is_timed_out && !closing) {
             return;
         }
         let Some(waiter) = session.waiter.take() else {

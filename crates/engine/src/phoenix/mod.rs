@@ -19,7 +19,7 @@ use crate::core::metrics::Limited;
 use crate::core::reply_target::ReplyTarget;
 use crate::core::responses::{NO_USER, NOTHING, acknowledged_json, refuse, reply, say};
 use crate::engine::Engine;
-use crate::limits::quota::over_message;
+use crate::limits::quota::limit_message;
 use crate::recovery::ReplyTo;
 use crate::webhook::WebhookResponse;
 use crate::webhook::pending_hook::PendingHook;
@@ -35,7 +35,7 @@ impl Engine {
         mut message: ClientMessage,
         out: &mut Vec<u8>,
     ) {
-        if self.phoenix_over(slot, protocol, &message, out) {
+        if self.charge_phoenix(slot, protocol, &message, out) {
             return;
         }
         let kind = message.kind();
@@ -68,16 +68,17 @@ impl Engine {
         if !join.is_filter {
             return Ok(None);
         }
-        let wanted = wildcards::wanted(topic).map_err(|error| error.message.into_owned())?;
+        let name =
+            wildcards::subscription_name(topic).map_err(|error| error.message.into_owned())?;
         let settings = &self.core.settings.session;
-        wildcards::check_allowed(&wanted, settings).map_err(|error| error.message.into_owned())?;
+        wildcards::check_allowed(&name, settings).map_err(|error| error.message.into_owned())?;
         let since = join.since.as_ref().map_err(String::clone)?;
-        wildcards::check_since(&wanted, since.as_ref())
+        wildcards::check_since(&name, since.as_ref())
             .map_err(|error| error.message.into_owned())?;
-        if of_filter(&wanted).is_some() && join.has_tags_or_meta() {
+        if of_filter(&name).is_some() && join.has_tags_or_meta() {
             return Err("a filter with a wildcard has no tags and no meta".into());
         }
-        Ok(Some(wanted))
+        Ok(Some(name))
     }
 
     fn phoenix_join(
@@ -169,7 +170,7 @@ impl Engine {
         if !is_in
             && let Some(limited) = rates.quota.topics_reached(core, slot).or_else(capacity_reached)
         {
-            return Err(over_message(limited));
+            return Err(limit_message(limited));
         }
         match self.too_large(payload_bytes) {
             Some(why) => Err(why),
@@ -393,8 +394,8 @@ impl Engine {
         let acknowledged = Acknowledgement { user: None, topic: Some(message.topic.clone()), id };
         let core = &mut self.core;
         match core.acknowledge(Some(slot), &core.principal(slot), acknowledged) {
-            Ok((topic, place)) => {
-                let response = acknowledged_json(&topic, place);
+            Ok((topic, position)) => {
+                let response = acknowledged_json(&topic, position);
                 reply(protocol, message, Status::Ok, Content::Json(&response), out);
             }
             Err(error) => refuse(protocol, message, &error.to_string(), out),

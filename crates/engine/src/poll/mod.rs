@@ -131,9 +131,9 @@ impl Engine {
         self.core.broker.recent(&topics, since)
     }
 
-    /// Scans again: messages may have come for a poll, or its time is over.
-    pub(crate) fn poll_again(&mut self, slot: u32, over: bool) {
-        self.scan_poll(slot, None, over, None);
+    /// Scans again: messages may have come for a poll, or it has timed out.
+    pub(crate) fn poll_again(&mut self, slot: u32, is_timed_out: bool) {
+        self.scan_poll(slot, None, is_timed_out, None);
     }
 
     fn scan_poll(
@@ -236,8 +236,8 @@ impl Engine {
     fn poll_gone_unrequested(&self, slot: u32, piece: &Piece) -> Option<RecoveryGap> {
         let history = self.poll_of(slot)?.history.as_ref()?;
         let (plain, acknowledged) = history.cursors.split_at(history.plain);
-        let mut places = acknowledged.iter().zip(history.plain..);
-        let is_gone = places.any(|(it, at)| has_gap_notice(piece.gone_at(at), false, it.after));
+        let mut cursors = acknowledged.iter().zip(history.plain..);
+        let is_gone = cursors.any(|(it, at)| has_gap_notice(piece.gone_at(at), false, it.after));
         let anew = plain.iter().any(|it| !it.whole && self.is_compact(&it.topic));
         (is_gone && history.is_quiet && !anew).then_some(RecoveryGap::TooOld)
     }

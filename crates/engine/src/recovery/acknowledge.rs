@@ -296,16 +296,16 @@ impl Recovery {
         if offset <= cursor.after {
             return Next::Pass;
         }
-        let place = acks.flight.binary_search_by_key(&offset, |delivered| delivered.offset);
-        let again = match place {
+        let position = acks.flight.binary_search_by_key(&offset, |delivered| delivered.offset);
+        let again = match position {
             Ok(at) => acks.flight[at].again,
             Err(at) if at == acks.flight.len() && at >= acks.window() => return Next::Wait,
             Err(_) => false,
         };
         cursor.after = offset;
         // The window has no capacity for a message that the client says it has and that is before others.
-        let is_full = place.is_err() && acks.flight.len() >= acks.window();
-        if (place.is_ok() && !again) || is_full {
+        let is_full = position.is_err() && acks.flight.len() >= acks.window();
+        if (position.is_ok() && !again) || is_full {
             return Next::Pass;
         }
         let own = core.table.get(slot).map(|connection| core.id(slot, connection.serial));
@@ -322,7 +322,7 @@ impl Recovery {
             return Next::Wait;
         };
         let delivered = Delivery { offset, delivered_s: now_s, again: false };
-        match place {
+        match position {
             Ok(at) => acks.flight[at] = delivered,
             Err(at) => acks.flight.insert(at, delivered),
         }

@@ -10,7 +10,7 @@ use crate::core::Core;
 
 impl CatchupTable {
     /// Returns up to where a connection has all messages of its topics with history, once it has received what was sent
-    /// so far, and `given`.
+    /// so far, and `delivered`.
     pub(super) fn position(&self, core: &Core, slot: u32, delivered: &Delivered<'_>) -> Frontier {
         // In one topic, messages of a catch-up come before those that wait in the hub.
         let mut behind =

@@ -187,7 +187,7 @@ impl Recovery {
             catchups.replies.extract_if(.., ours).collect()
         };
         for mut reply in replies {
-            self.find_place(slot, &mut reply, &begun);
+            self.set_reply_position(slot, &mut reply, &begun);
             let requested = reply.requested;
             let its = |it: &mut (u32, Name, u64)| requested && reply.numbers.contains(&it.0);
             for (_, topic, _) in gone.extract_if(.., its) {
@@ -241,17 +241,17 @@ impl Recovery {
     }
 
     /// Sets the positions of these catch-ups in a reply.
-    fn find_place(&self, slot: u32, reply: &mut PendingReply, begun: &[u32]) {
+    fn set_reply_position(&self, slot: u32, reply: &mut PendingReply, begun: &[u32]) {
         if !std::mem::take(&mut reply.whole) {
             return;
         }
         let is_begun = |number: &u32| begun.contains(number);
         let list = self.catchups.by_slot.get(&slot).map(|catchups| catchups.list.iter());
         let ours = |it: &&Catchup| reply.numbers.contains(&it.number) && is_begun(&it.number);
-        let places = list.into_iter().flatten().filter(ours).map(|catchup| catchup.cursor.after);
-        if let Some(place) = places.min() {
+        let offsets = list.into_iter().flatten().filter(ours).map(|catchup| catchup.cursor.after);
+        if let Some(offset) = offsets.min() {
             let others = !reply.numbers.iter().all(is_begun);
-            reply.since.offset = if others { reply.since.offset.min(place) } else { place };
+            reply.since.offset = if others { reply.since.offset.min(offset) } else { offset };
         }
     }
 
@@ -446,8 +446,8 @@ impl CatchupTable {
                 self.plain_catchups(slot).filter(|catchup| numbers.contains(&catchup.number));
             pulled.find(|catchup| catchup.cursor.hash == hash).map(|catchup| catchup.cursor.after)
         };
-        let places = self.plain_topics(core, slot).map(|(hash, _)| in_piece(hash));
-        places.map(|after| after.unwrap_or(ALL)).max().unwrap_or(ALL)
+        let offsets = self.plain_topics(core, slot).map(|(hash, _)| in_piece(hash));
+        offsets.map(|after| after.unwrap_or(ALL)).max().unwrap_or(ALL)
     }
 
     pub(crate) fn pulls_any(&self, slot: u32, numbers: &[u32]) -> bool {

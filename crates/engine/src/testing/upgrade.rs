@@ -169,7 +169,7 @@ pub(crate) struct Upgrade {
     shared: Arc<Shared>,
     broker: Arc<Passive>,
     /// The record that each engine has been given, by slot.
-    given: Vec<HashMap<u32, Vec<u8>>>,
+    passed: Vec<HashMap<u32, Vec<u8>>>,
     parts: [Sent; 2],
 }
 
@@ -201,7 +201,7 @@ impl Upgrade {
             services,
             shared,
             broker,
-            given: vec![HashMap::new(); drivers.len()],
+            passed: vec![HashMap::new(); drivers.len()],
             parts: [Sent::new(), Sent::new()],
         }
     }
@@ -225,13 +225,13 @@ impl Upgrade {
     fn pass(&mut self, from: &Engine, at: usize, slot: u32) {
         let record = from.export(slot).unwrap();
         assert_eq!(from.export(slot).as_ref(), Some(&record), "an export changes something");
-        let given = self.given[at].get(&slot);
-        if given == Some(&record) {
+        let passed = self.passed[at].get(&slot);
+        if passed == Some(&record) {
             return;
         }
-        assert_eq!(self.engines[at].forget_imported(slot), given.is_some());
+        assert_eq!(self.engines[at].forget_imported(slot), passed.is_some());
         assert_eq!(self.engines[at].import(&record), Ok(slot));
-        self.given[at].insert(slot, record);
+        self.passed[at].insert(slot, record);
     }
 
     fn pass_parts(&mut self, before: &Services) {
@@ -307,9 +307,9 @@ impl Upgrade {
         (core.now_us, core.settings) = (from.now_us(), from.settings().clone());
         let slots: BTreeSet<u32> = from.slots().collect();
         let gone: Vec<u32> =
-            self.given[at].keys().copied().filter(|slot| !slots.contains(slot)).collect();
+            self.passed[at].keys().copied().filter(|slot| !slots.contains(slot)).collect();
         for slot in gone {
-            self.given[at].remove(&slot);
+            self.passed[at].remove(&slot);
             assert!(self.engines[at].forget_imported(slot));
         }
         // The interest set has the copied topics, and needs the rest.

@@ -9,7 +9,7 @@ use crate::connection::Subscribing;
 use crate::core::metrics::Limited;
 use crate::core::responses::{NOT_SUBSCRIBED, named};
 use crate::engine::Engine;
-use crate::limits::quota::over_message;
+use crate::limits::quota::limit_message;
 use crate::recovery::ReplyTo;
 use crate::webhook::pending_hook::PendingHook;
 use crate::webhook::request::{HookRequest, busy, send_requests};
@@ -64,7 +64,7 @@ impl Engine {
         if !is_in
             && let Some(limited) = rates.quota.topics_reached(core, slot).or_else(capacity_reached)
         {
-            let full = over_message(limited);
+            let full = limit_message(limited);
             let full = ReplyError::new(limited.code(), &full);
             return protocol.reply(&id, Err(full), &mut core.codecs, out);
         }

@@ -167,12 +167,13 @@ impl Traces {
     /// Returns the traces with too many events in a second that is over, and how many were left out.
     pub fn take_left_out(&mut self, now_us: u64) -> Vec<Admitted> {
         let second = now_us / 1_000_000;
-        let over = self.list.iter_mut().flatten();
-        let over = over.filter(|trace| trace.left_out > 0 && trace.second != second);
-        over.map(|trace| {
-            let left_out = std::mem::take(&mut trace.left_out);
-            Admitted { sink: trace.sink.clone(), left_out }
-        })
-        .collect()
+        let traces = self.list.iter_mut().flatten();
+        let traces = traces.filter(|trace| trace.left_out > 0 && trace.second != second);
+        traces
+            .map(|trace| {
+                let left_out = std::mem::take(&mut trace.left_out);
+                Admitted { sink: trace.sink.clone(), left_out }
+            })
+            .collect()
     }
 }

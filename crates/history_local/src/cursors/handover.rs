@@ -103,7 +103,7 @@ impl Cursors {
     /// Imports a cursor of another process. Limits apply only in [`Cursors::settle`].
     pub fn put(&mut self, Whose { user, topic }: &Whose, record: CursorRecord) {
         let CursorRecord { acknowledged, given_up, used } = record;
-        let at = self.place(user, topic);
+        let at = self.find_or_add(user, topic);
         let entry = &mut self.entries[at];
         entry.is_known = acknowledged.is_some();
         entry.acknowledged = acknowledged.unwrap_or(0);
@@ -120,7 +120,7 @@ impl Cursors {
         Whose { user, topic }: &Whose,
         record: DeliveryCountsRecord,
     ) {
-        let at = self.place(user, topic);
+        let at = self.find_or_add(user, topic);
         self.delivery_counts.put(at, record);
     }
 
@@ -163,7 +163,7 @@ impl Cursors {
         }
     }
 
-    fn place(&mut self, user: &str, topic: &str) -> u32 {
+    fn find_or_add(&mut self, user: &str, topic: &str) -> u32 {
         let hash = self.hash(user, topic);
         match self.find(hash, user, topic) {
             Some(at) => at,

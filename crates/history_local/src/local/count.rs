@@ -35,7 +35,7 @@ const REQUEST_BYTES_MAX: usize = if cfg!(test) { 3 << 20 } else { 64 << 20 };
 const REQUESTS_MAX: usize = 65_536;
 
 /// A topic whose newest messages are requested, and of which memory has fewer.
-pub(super) struct Wanted {
+pub(super) struct RequestedTopic {
     pub hash: u64,
     pub topic: Name,
     pub messages: usize,
@@ -59,7 +59,7 @@ impl Counting {
 /// A counting request.
 pub(super) struct Count {
     /// The topics to count, the next of them last.
-    wanted: Vec<Wanted>,
+    requested: Vec<RequestedTopic>,
     topic: Option<Topic>,
     /// The offsets before the newest messages of topics, by hash.
     found: Vec<(u64, u64)>,
@@ -86,7 +86,7 @@ struct PendingCount<T, F> {
 }
 
 trait CountWaiter: Send {
-    fn is_wanted(&self) -> bool;
+    fn is_awaited(&self) -> bool;
     /// Completes the request with the offsets.
     fn found(self: Box<Self>, history: &Local, reader: &Reader, found: &[(u64, u64)]);
     fn fail(self: Box<Self>, error: HistoryError);
@@ -96,8 +96,8 @@ impl<T, F> CountWaiter for PendingCount<T, F>
 where
     F: FnOnce(&Local, &Reader, &[(u64, u64)]) -> Result<T, HistoryError> + Send,
 {
-    fn is_wanted(&self) -> bool {
-        self.completion.is_wanted()
+    fn is_awaited(&self) -> bool {
+        self.completion.is_awaited()
     }
 
     fn found(self: Box<Self>, history: &Local, reader: &Reader, found: &[(u64, u64)]) {
@@ -116,14 +116,14 @@ impl Count {
     /// Makes a request that counts the newest messages of topics; `reply` makes the reply from the offsets before
     /// them, by hash.
     pub fn new<T: 'static>(
-        mut wanted: Vec<Wanted>,
+        mut requested: Vec<RequestedTopic>,
         completion: Completion<T>,
         reply: impl FnOnce(&Local, &Reader, &[(u64, u64)]) -> Result<T, HistoryError> + Send + 'static,
     ) -> Self {
-        wanted.reverse();
+        requested.reverse();
         let waiter = Box::new(PendingCount { completion, reply });
         let (topic, found, bytes_left) = (None, Vec::new(), REQUEST_BYTES_MAX);
-        Count { wanted, topic, found, bytes_left, span: tracing::Span::current(), waiter }
+        Count { requested, topic, found, bytes_left, span: tracing::Span::current(), waiter }
     }
 
     /// Counts one step. Returns true when it is finished.
@@ -147,12 +147,12 @@ impl Count {
                 break;
             }
         }
-        Ok(self.topic.is_none() && self.wanted.is_empty())
+        Ok(self.topic.is_none() && self.requested.is_empty())
     }
 
     fn next_topic(&mut self, history: &Local) -> Option<Topic> {
-        let share = self.bytes_left / self.wanted.len().max(1);
-        let Wanted { hash, topic, messages } = self.wanted.pop()?;
+        let share = self.bytes_left / self.requested.len().max(1);
+        let RequestedTopic { hash, topic, messages } = self.requested.pop()?;
         // Later messages may be on disk, but are not delivered yet.
         let before = history.state().delivered.saturating_add(1);
         Some(Topic { hash, topic, before, messages, bytes: share })
@@ -191,8 +191,8 @@ impl Topic {
         self.messages = self.messages.saturating_sub(counted.messages);
         self.bytes = self.bytes.saturating_sub(counted.bytes);
         self.before = counted.through;
-        let is_over = self.messages == 0 || (counted.more && self.bytes == 0);
-        match is_over {
+        let is_complete = self.messages == 0 || (counted.more && self.bytes == 0);
+        match is_complete {
             true => Some(self.before.saturating_sub(1)),
             // The topic has fewer messages.
             false => (!counted.more).then_some(0),
@@ -231,7 +231,7 @@ impl Local {
     /// Performs a step of the request whose turn it is.
     fn count_step(&self, reader: &Reader) {
         let next = || self.counting().waiting.pop_front();
-        if let Some(mut count) = std::iter::from_fn(next).find(|count| count.waiter.is_wanted()) {
+        if let Some(mut count) = std::iter::from_fn(next).find(|count| count.waiter.is_awaited()) {
             let span = count.span.clone();
             let _entered = span.enter();
             let step = catch_unwind(AssertUnwindSafe(|| count.step(self, reader)));

@@ -29,11 +29,11 @@ impl Local {
     ) -> Result<HistoryReply<Matching>, HistoryError> {
         // Delivered messages are on disk.
         let top = self.state().delivered;
-        let mut wanted = FilterTrie::default();
-        filters.iter().for_each(|filter| _ = wanted.insert(filter, ()));
+        let mut requested = FilterTrie::default();
+        filters.iter().for_each(|filter| _ = requested.insert(filter, ()));
         let (prefixes, found) = (prefixes(filters), Matching { topics: Vec::new(), top });
         let mut search =
-            Search { wanted, prefixes, behind: None, after, found, hash: Box::new(hash) };
+            Search { requested, prefixes, behind: None, after, found, hash: Box::new(hash) };
         if self.0.store.is_none() {
             let mut from = Some(0);
             while let Some(at) = from {
@@ -49,7 +49,7 @@ impl Local {
 
 /// A search for topics.
 struct Search {
-    wanted: FilterTrie<()>,
+    requested: FilterTrie<()>,
     /// The prefixes of names on disk that are still to be scanned; the next ones last.
     prefixes: Vec<Name>,
     /// The name after which the current prefix continues.
@@ -61,11 +61,11 @@ struct Search {
 
 impl Search {
     fn scan(&mut self, name: &str, last: u64) {
-        let mut is_wanted = false;
+        let mut is_match = false;
         if last > self.after {
-            self.wanted.matching(name, &mut |()| is_wanted = true);
+            self.requested.matching(name, &mut |()| is_match = true);
         }
-        if is_wanted {
+        if is_match {
             let (hash, topic) = ((self.hash)(name), name.into());
             let cursor = TopicCursor { hash, topic, after: self.after, whole: false };
             self.found.topics.push((cursor, last));
@@ -93,7 +93,7 @@ impl Search {
 
     /// Scans some topics on disk, as long as the caller waits for the reply.
     fn step(mut self, history: Local, reader: &Reader, completion: Completion<Matching>) {
-        if !completion.is_wanted() {
+        if !completion.is_awaited() {
             return;
         }
         let scanned = catch_unwind(AssertUnwindSafe(|| self.scan_some(reader)));

@@ -315,7 +315,7 @@ impl History for Local {
     ) -> Result<HistoryReply<Start>, HistoryError> {
         match self.resolve(topics, request, &[]) {
             Ok(start) => Ok(HistoryReply::Now(start)),
-            Err(wanted) => self.resolve_later(topics, request, wanted, completion),
+            Err(requested) => self.resolve_later(topics, request, requested, completion),
         }
     }
 

@@ -7,7 +7,7 @@ use broker::HistoryLog;
 use model::{Envelope, Message, Name};
 use store::{ReadLimits, Reader, StoredMessages};
 
-use super::count::{Count, Wanted, panicked};
+use super::count::{Count, RequestedTopic, panicked};
 use super::{Local, retention, unix_ms};
 use crate::error::{queue_error, store_error};
 use history::{Completion, HistoryError, HistoryReply, Page, PageFrom, PageQuery};
@@ -48,11 +48,11 @@ impl Local {
             }));
         };
         if let (PageFrom::Newest(messages), None, false) = (query.from, from, backwards) {
-            let wanted = vec![Wanted { hash, topic: topic.clone(), messages }];
+            let requested = vec![RequestedTopic { hash, topic: topic.clone(), messages }];
             let read = move |history: &Local, reader: &Reader, found: &[(u64, u64)]| {
                 history.read_page(reader, &query, found.first().map(|(_, after)| *after))
             };
-            self.count_later(Count::new(wanted, completion, read))?;
+            self.count_later(Count::new(requested, completion, read))?;
             return Ok(HistoryReply::Later);
         }
         let history = self.clone();
@@ -60,7 +60,7 @@ impl Local {
         // Log lines belong to the request.
         let span = tracing::Span::current();
         let job = move |reader: &Reader| {
-            if !completion.is_wanted() {
+            if !completion.is_awaited() {
                 return;
             }
             // The caller waits for the reply, even after a panic.

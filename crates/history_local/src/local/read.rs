@@ -59,7 +59,7 @@ impl Local {
         let history = self.clone();
         self.0.counts.disk_reads.fetch_add(1, Ordering::Relaxed);
         let job = move |reader: &Reader| {
-            if !completion.is_wanted() {
+            if !completion.is_awaited() {
                 return;
             }
             // The caller waits for the reply, even after a panic.

@@ -6,7 +6,7 @@ use model::{Name, RecoveryGap, ResumeRequest, Since};
 use std::sync::atomic::Ordering;
 use store::Reader;
 
-use super::count::{Count, Wanted};
+use super::count::{Count, RequestedTopic};
 use super::{Local, State, unix_ms};
 
 impl Local {
@@ -17,11 +17,11 @@ impl Local {
         topics: &[(u64, &str)],
         request: &ResumeRequest,
         found: &[(u64, u64)],
-    ) -> Result<Start, Vec<Wanted>> {
+    ) -> Result<Start, Vec<RequestedTopic>> {
         let state = self.state();
         let top = state.delivered;
         let mut start = Start { topics: Vec::new(), gaps: Vec::new(), top: self.id(top) };
-        let mut wanted = Vec::new();
+        let mut requested = Vec::new();
         for (hash, name) in topics {
             let compact = self.rule(name).is_some_and(|rule| rule.compact);
             let newcomer = if compact { 0 } else { top };
@@ -35,7 +35,11 @@ impl Local {
                     let known = found.iter().find(|(of, _)| of == hash).map(|(_, after)| *after);
                     let known = known.or_else(|| self.before_newest(&state, *hash, name, messages));
                     if known.is_none() {
-                        wanted.push(Wanted { hash: *hash, topic: Name::from(*name), messages });
+                        requested.push(RequestedTopic {
+                            hash: *hash,
+                            topic: Name::from(*name),
+                            messages,
+                        });
                     }
                     (known.unwrap_or(top).min(top), None)
                 }
@@ -63,8 +67,8 @@ impl Local {
             start.gaps.push(gap);
         }
         drop(state);
-        if !wanted.is_empty() {
-            return Err(wanted);
+        if !requested.is_empty() {
+            return Err(requested);
         }
         if request.has_token() {
             let has_gap = start.gaps.iter().any(Option::is_some);
@@ -95,7 +99,7 @@ impl Local {
         &self,
         topics: &[(u64, &str)],
         request: &ResumeRequest,
-        wanted: Vec<Wanted>,
+        requested: Vec<RequestedTopic>,
         completion: Completion<Start>,
     ) -> Result<HistoryReply<Start>, HistoryError> {
         let request = request.clone();
@@ -104,10 +108,10 @@ impl Local {
         let found = move |history: &Local, _: &Reader, found: &[(u64, u64)]| {
             let topics: Vec<(u64, &str)> =
                 topics.iter().map(|(hash, name)| (*hash, name.as_str())).collect();
-            // The offset of each wanted topic is found now.
+            // The offset of each requested topic is found now.
             history.resolve(&topics, &request, found).map_err(|_| HistoryError::Busy)
         };
-        self.count_later(Count::new(wanted, completion, found))?;
+        self.count_later(Count::new(requested, completion, found))?;
         Ok(HistoryReply::Later)
     }
 }

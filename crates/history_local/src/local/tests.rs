@@ -331,10 +331,10 @@ impl Dir {
     fn damage(&self, text: &[u8]) {
         let file = self.0.join(store::FILE);
         let mut bytes = std::fs::read(&file).unwrap();
-        let places: Vec<usize> =
+        let occurrences: Vec<usize> =
             (0..bytes.len()).filter(|at| bytes[*at..].starts_with(text)).collect();
-        assert!(!places.is_empty());
-        places.iter().for_each(|at| bytes[*at] ^= 1);
+        assert!(!occurrences.is_empty());
+        occurrences.iter().for_each(|at| bytes[*at] ^= 1);
         std::fs::write(&file, &bytes).unwrap();
     }
 }

@@ -380,10 +380,10 @@ proptest! {
             .zip(&afters)
             .map(|(topic, after)| TopicCursor { hash: hash(topic), topic, after: *after })
             .collect();
-        let is_wanted = |(offset, topic): &&(u64, String)| {
+        let is_expected = |(offset, topic): &&(u64, String)| {
             cursors.iter().any(|cursor| cursor.topic == topic && *offset > cursor.after)
         };
-        let want: Vec<u64> = live.iter().filter(is_wanted).map(|(offset, _)| *offset).collect();
+        let want: Vec<u64> = live.iter().filter(is_expected).map(|(offset, _)| *offset).collect();
         let mut got = Vec::new();
         loop {
             let found = windows.collect(&cursors, messages_max, bytes_max, 2_000);
@@ -406,7 +406,7 @@ proptest! {
         backwards in any::<bool>(),
     ) {
         let (windows, live) = filled(&topics);
-        let is_wanted = |(offset, topic): &&(u64, String)| {
+        let is_expected = |(offset, topic): &&(u64, String)| {
             let is_in = |from| if backwards { *offset < from } else { *offset > from };
             topic == "t" && from.is_none_or(is_in)
         };
@@ -420,7 +420,7 @@ proptest! {
             let newest: Vec<u64> = all.iter().copied().filter(|offset| *offset > before).collect();
             prop_assert_eq!(&newest[..], &here[here.len() - limit..]);
         }
-        let mut want: Vec<u64> = live.iter().filter(is_wanted).map(|(offset, _)| *offset).collect();
+        let mut want: Vec<u64> = live.iter().filter(is_expected).map(|(offset, _)| *offset).collect();
         if backwards {
             want.reverse();
         }

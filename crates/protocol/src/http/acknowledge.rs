@@ -28,7 +28,7 @@ impl Route<'_> {
     /// user in the query counts in any case: a proxy that guards users reads only the query, so the body must not
     /// name another.
     pub(super) fn acknowledge(&self) -> Result<Request, Interrupt> {
-        self.acknowledge_wanted()?;
+        self.check_acknowledge_head()?;
         let query = self.query_body()?;
         let guarded = query.user.clone();
         let body = match self.request.body {
@@ -57,7 +57,7 @@ impl Route<'_> {
     }
 
     /// Checks that the head of the request is valid for an acknowledgement.
-    pub(super) fn acknowledge_wanted(&self) -> Result<(), Rejection> {
+    pub(super) fn check_acknowledge_head(&self) -> Result<(), Rejection> {
         self.page()?;
         media::expect(self.request.header("content-type"), "application/json")
             .map_err(|message| Rejection::new(ErrorCode::BadMediaType, message))

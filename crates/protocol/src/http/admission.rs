@@ -68,7 +68,7 @@ impl Route<'_> {
     }
 
     /// The topics that the application gives the connection.
-    pub(crate) fn given_topics(&self) -> &[Name] {
+    pub(crate) fn admission_topics(&self) -> &[Name] {
         let decision = self.decisions.connect.as_ref();
         let admission = decision.and_then(|decision| decision.result.as_ref().ok()?.as_ref());
         admission.map_or(&[], |admission| &admission.topics)

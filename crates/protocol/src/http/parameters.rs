@@ -159,16 +159,16 @@ impl Route<'_> {
     pub(crate) fn listener(&self) -> Result<Listener, Interrupt> {
         let mut query = self.query()?;
         let principal = self.principal(std::mem::take(&mut query.users))?;
-        let given = self.given_topics();
+        let admitted = self.admission_topics();
         let mut names = std::mem::take(&mut query.topics);
-        let known: Vec<Name> = names.extract_if(.., |it| given.contains(it)).collect();
+        let known: Vec<Name> = names.extract_if(.., |it| admitted.contains(it)).collect();
         // A token can have more users than the request names.
-        self.check_topics(principal.users.len() + names.len() + given.len())?;
+        self.check_topics(principal.users.len() + names.len() + admitted.len())?;
         let tokens = self.topic_tokens(&query.topic_tokens)?;
         let past = |topic: &Name| query.resume.reads_history(topic);
         let mut topics = self.entries(&principal, &tokens, names, past)?;
         let named = topics.len() + known.len();
-        let others: Vec<Name> = given.iter().filter(|it| !known.contains(it)).cloned().collect();
+        let others: Vec<Name> = admitted.iter().filter(|it| !known.contains(it)).cloned().collect();
         topics.extend(known.into_iter().chain(others).map(|topic| self.by_word(topic)));
         Ok(Listener { principal, topics, named, query, stranger: false })
     }
@@ -259,7 +259,7 @@ impl Route<'_> {
             return Err(Rejection::new(ErrorCode::BadFilter, message));
         }
         for topic in &mut query.topics {
-            *topic = wildcards::wanted(topic).map_err(Rejection::from)?;
+            *topic = wildcards::subscription_name(topic).map_err(Rejection::from)?;
             wildcards::check_allowed(topic, self.settings).map_err(Rejection::from)?;
             wildcards::check_since(topic, query.resume.of(topic)).map_err(Rejection::from)?;
         }

@@ -99,7 +99,7 @@ pub enum Parsed<'a> {
         /// Head and body together, in bytes.
         bytes: usize,
         /// The peer waits for `100 Continue` before it sends the body.
-        continue_wanted: bool,
+        expects_continue: bool,
     },
     /// One request, and how many bytes it took.
     Whole(HttpRequest<'a>, usize),
@@ -132,9 +132,9 @@ pub fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Parsed<'a>, Rejecti
     let mut request = request(method, target, minor, headers)?;
     let body_bytes = body_bytes(&request, limits)?;
     let Some(body) = bytes[head_bytes..].get(..body_bytes) else {
-        let continue_wanted = request.minor == 1
+        let expects_continue = request.minor == 1
             && request.header("expect").is_some_and(|v| v.eq_ignore_ascii_case("100-continue"));
-        return Ok(Parsed::Head { request, bytes: head_bytes + body_bytes, continue_wanted });
+        return Ok(Parsed::Head { request, bytes: head_bytes + body_bytes, expects_continue });
     };
     request.body = body;
     Ok(Parsed::Whole(request, head_bytes + body_bytes))
@@ -305,8 +305,8 @@ mod tests {
 
     fn status(bytes: &[u8]) -> u16 {
         match parse(bytes, &LIMITS) {
-            Ok(Parsed::Partial | Parsed::Head { continue_wanted: false, .. }) => 0,
-            Ok(Parsed::Head { continue_wanted: true, .. }) => 100,
+            Ok(Parsed::Partial | Parsed::Head { expects_continue: false, .. }) => 0,
+            Ok(Parsed::Head { expects_continue: true, .. }) => 100,
             Ok(Parsed::Whole(..)) => 200,
             Err(rejection) => rejection.status,
         }

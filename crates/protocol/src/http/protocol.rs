@@ -99,7 +99,7 @@ impl Protocol for Http {
         let decisions = reader.decisions;
         let (consumed, request) = match parse(bytes, &settings.http) {
             Ok(Parsed::Partial) => return Read::MORE,
-            Ok(Parsed::Head { mut request, bytes, continue_wanted }) => {
+            Ok(Parsed::Head { mut request, bytes, expects_continue }) => {
                 // The server doesn't read the body of a rejected request: the connection ends with the reply.
                 request.keep_alive = false;
                 reader.peer.client = client(settings, &request, &reader.peer);
@@ -110,7 +110,7 @@ impl Protocol for Http {
                 match before_body(reader.protocols, &route, out) {
                     true => (0, Request::Rejected),
                     false => {
-                        let interim = if continue_wanted { CONTINUE } else { &[] };
+                        let interim = if expects_continue { CONTINUE } else { &[] };
                         (0, Request::Continue { bytes, interim })
                     }
                 }
@@ -216,9 +216,9 @@ fn before_body(protocols: &Protocols, route: &Route<'_>, out: &mut Vec<u8>) -> b
     let of_protocol = protocols.names().find_map(|protocol| protocol.before_body(route, out));
     let outcome = match (of_protocol, route.request.path, route.request.method) {
         (Some(outcome), ..) => outcome.map_err(Interrupt::from),
-        (None, "/publish", Method::Post) => route.publish_wanted().map(|_| false),
+        (None, "/publish", Method::Post) => route.parse_publish_head().map(|_| false),
         (None, ACK, Method::Post) => {
-            route.acknowledge_wanted().map(|()| false).map_err(Interrupt::from)
+            route.check_acknowledge_head().map(|()| false).map_err(Interrupt::from)
         }
         // The server ignores the body here: the request is valid with or without one.
         (None, _, Method::Get | Method::Head | Method::Options) => Ok(false),

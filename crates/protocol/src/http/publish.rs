@@ -12,7 +12,7 @@ use model::{Attributes, Data, ErrorCode, Name, Publication};
 
 impl Route<'_> {
     /// Reads from the head where and how a request publishes.
-    pub(super) fn publish_wanted(&self) -> Result<(Name, Query, Consent), Interrupt> {
+    pub(super) fn parse_publish_head(&self) -> Result<(Name, Query, Consent), Interrupt> {
         self.page()?;
         if self.media() == Media::Multipart {
             let message = "a message is one body, and this one is of several parts: send text, or JSON \
@@ -44,7 +44,7 @@ impl Route<'_> {
     }
 
     pub(super) fn publish(&self) -> Result<Request, Interrupt> {
-        let (topic, query, consent) = self.publish_wanted()?;
+        let (topic, query, consent) = self.parse_publish_head()?;
         let body = self.request.body;
         if body.len() > self.settings.message_bytes_max {
             let message = crate::data::too_large(self.settings.message_bytes_max);

@@ -87,9 +87,9 @@ fn join_since(since: &RawValue) -> Result<Option<Since>, String> {
 }
 
 fn join_tags(tags: &RawValue) -> Result<Vec<Name>, String> {
-    let given: Vec<String> = serde_json::from_str(tags.get())
+    let names: Vec<String> = serde_json::from_str(tags.get())
         .map_err(|_| "tags must be an array of strings".to_string())?;
-    tags::list(given)
+    tags::list(names)
 }
 
 /// Parses a client's new token, from the payload `{"access_token":"…"}` or `{"token":"…"}` of its event

@@ -75,7 +75,7 @@ impl Route<'_> {
             }
             other @ (Interrupt::Rejection(_) | Interrupt::Pending(_)) => other,
         })?;
-        self.check_topics(principal.users.len() + self.given_topics().len())?;
+        self.check_topics(principal.users.len() + self.admission_topics().len())?;
         Ok(principal)
     }
 
@@ -94,7 +94,8 @@ impl Route<'_> {
         let encoding = serializer.encoding(false);
         // The client joins its topics later, each with its own resume token.
         let resume = ResumeRequest::default();
-        let topics = self.given_topics().iter().cloned().map(|topic| self.by_word(topic)).collect();
+        let topics =
+            self.admission_topics().iter().cloned().map(|topic| self.by_word(topic)).collect();
         let tags = Vec::new();
         Ok(Request::Open(Open { encoding, principal, topics, resume, tags, stranger: false }))
     }
@@ -122,14 +123,14 @@ impl Route<'_> {
             },
             (_, None) => {
                 let principal = self.phoenix_principal(users)?;
-                Op::Open { encoding, principal, topics: self.given_topics().to_vec() }
+                Op::Open { encoding, principal, topics: self.admission_topics().to_vec() }
             }
         };
         Ok(Request::Longpoll(Longpoll { op, respond }))
     }
 
     /// Returns true if the server should read the body of a POST: only for a session of this process.
-    fn longpoll_wanted(&self) -> Result<bool, Rejection> {
+    fn has_longpoll_session(&self) -> Result<bool, Rejection> {
         let Parameters { serializer, token, .. } = self.parameters()?;
         let session = token.and_then(|token| self.settings.longpoll_key.verify(&token));
         Ok(serializer.is_some() && session.is_some())
@@ -137,7 +138,7 @@ impl Route<'_> {
 
     /// Replies to a POST before its body comes, and returns true, if its session is not of this process.
     pub(super) fn reply_longpoll(&self, out: &mut Vec<u8>) -> Result<bool, Rejection> {
-        if self.longpoll_wanted()? {
+        if self.has_longpoll_session()? {
             return Ok(false);
         }
         let known = self.parameters().is_ok_and(|found| found.serializer.is_some());

@@ -465,7 +465,7 @@ fn errors_name_what_is_invalid() {
 
 #[test]
 fn the_limits_are_reached_and_not_passed() {
-    let (fits, over) = ("x".repeat(255), "x".repeat(256));
+    let (fits, too_long) = ("x".repeat(255), "x".repeat(256));
     for serializer in [V1, V2] {
         for (form, content) in [("json", Content::Json("{}")), ("bytes", Content::Binary(b"!"))] {
             let mut out = Vec::new();
@@ -483,14 +483,14 @@ fn the_limits_are_reached_and_not_passed() {
                 assert_eq!(error, PhoenixError::CantEncode { field, bytes: 256, bytes_max: 255 });
             };
             let mut reply = |to| serializer.reply(to, Status::Ok, content, &mut out);
-            ours("join_ref", reply(Address { join_ref: Some(&over), ..to }));
-            ours("ref", reply(Address { ref_: Some(&over), ..to }));
-            ours("topic", reply(Address { topic: &over, ..to }));
-            ours("event", serializer.push("1", "t", &over, content, &mut out));
-            ours("topic", serializer.broadcast(&over, "e", None, content, None, &mut out));
-            ours("event", serializer.broadcast("t", &over, None, content, None, &mut out));
-            ours("join_ref", serializer.close(&over, "t", &mut out));
-            ours("topic", serializer.error("1", &over, "r", &mut out));
+            ours("join_ref", reply(Address { join_ref: Some(&too_long), ..to }));
+            ours("ref", reply(Address { ref_: Some(&too_long), ..to }));
+            ours("topic", reply(Address { topic: &too_long, ..to }));
+            ours("event", serializer.push("1", "t", &too_long, content, &mut out));
+            ours("topic", serializer.broadcast(&too_long, "e", None, content, None, &mut out));
+            ours("event", serializer.broadcast("t", &too_long, None, content, None, &mut out));
+            ours("join_ref", serializer.close(&too_long, "t", &mut out));
+            ours("topic", serializer.error("1", &too_long, "r", &mut out));
             assert_eq!(out, before, "nothing is appended with an error");
         }
         let message = |field: usize, text: &str| {
@@ -503,7 +503,7 @@ fn the_limits_are_reached_and_not_passed() {
         };
         for (at, field) in ["join_ref", "ref", "topic", "event"].into_iter().enumerate() {
             serializer.parse_text(&message(at, &fits)).unwrap();
-            let error = serializer.parse_text(&message(at, &over)).unwrap_err();
+            let error = serializer.parse_text(&message(at, &too_long)).unwrap_err();
             assert_eq!(error, PhoenixError::TooLong { field, bytes: 256, bytes_max: 255 });
         }
     }

@@ -159,7 +159,7 @@ fn event(message: &Message, json: bool, id: &impl std::fmt::Display, out: &mut V
         return own_event(RECOVERY, out, |out| json::gap(message, out));
     }
     // Without an id here, a browser reconnects with the last one before.
-    if message.has_place() {
+    if message.has_position() {
         out.extend_from_slice(b"id: ");
         json::push_display(id, out);
         out.push(b'\n');
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn places_and_recoveries_are_blocks_of_their_own() {
+    fn positions_and_recoveries_are_blocks_of_their_own() {
         let mut out = Vec::new();
         let sse = Sse { json: false };
         sse.position(&token(), &mut out);
@@ -290,7 +290,7 @@ mod tests {
     proptest::proptest! {
         /// Only the id differs.
         #[test]
-        fn an_id_takes_the_place_of_the_messages_own(
+        fn an_id_replaces_the_messages_own(
             text in "[ -~\r\n]{0,40}", event in proptest::option::of("[a-z]{1,5}"),
         ) {
             let mut publication = Publication::new("t", Data::Text(text.into()));

@@ -274,7 +274,7 @@ fn topic_or_filter(body: &Body<'_>) -> Result<Name, CodedError> {
         return topic(body);
     };
     wildcards::check_kind(filter)?;
-    wildcards::wanted(text(&body.topic).unwrap_or(""))
+    wildcards::subscription_name(text(&body.topic).unwrap_or(""))
 }
 
 fn topic_token(body: &Body<'_>) -> TopicToken {

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_applies_from_any_place() {
+    fn a_mask_applies_from_any_offset() {
         let mask = [1, 2, 3, 4];
         let plain: Vec<u8> = (0..100).collect();
         let slow: Vec<u8> = plain.iter().enumerate().map(|(at, b)| b ^ mask[at % 4]).collect();

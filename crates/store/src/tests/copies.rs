@@ -283,9 +283,10 @@ fn a_damaged_store_is_neither_copied_nor_compacted() {
     store.close().unwrap();
     let mut bytes = fs::read(data.join(FILE)).unwrap();
     let text = b"message 30.";
-    let places: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(text)).collect();
-    assert!(!places.is_empty());
-    places.iter().for_each(|at| bytes[*at] ^= 1);
+    let occurrences: Vec<usize> =
+        (0..bytes.len()).filter(|at| bytes[*at..].starts_with(text)).collect();
+    assert!(!occurrences.is_empty());
+    occurrences.iter().for_each(|at| bytes[*at] ^= 1);
     fs::write(data.join(FILE), &bytes).unwrap();
     assert!(!back_up(&data, &to, EPOCH).unwrap().damages.is_empty());
     assert!(!compact(&data).unwrap().report.damages.is_empty());

@@ -244,12 +244,12 @@ fn salvage_of_the_first_format_names_and_skips_an_unreadable_message() {
     db.close().unwrap();
     // redb's own checks accept the row.
     let error = Store::open(options(&dir.0)).err().unwrap().to_string();
-    let place = "messages of plain after offset 99 up to 100";
-    assert!(error.contains(place), "{error}");
+    let location = "messages of plain after offset 99 up to 100";
+    assert!(error.contains(location), "{error}");
     assert!(!dir.0.join("throng.redb.new").exists(), "a half copy is left");
     let (new, report, _) = salvaged(&dir);
     assert_eq!((report.damages.len(), report.messages), (1, 500));
-    assert!(report.damages[0].to_string().contains(place), "{report:?}");
+    assert!(report.damages[0].to_string().contains(location), "{report:?}");
     let (store, reader, found) = Store::open(options(&new.0)).unwrap();
     assert_eq!(found, OpenInfo { epoch: 0xab, last_offset: 505, clean: true });
     assert_eq!((reader.floor("plain"), reader.floor("compact")), (Ok(100), Ok(0)));

@@ -66,8 +66,8 @@ fn a_read_names_topic_and_offset_of_a_damaged_message_and_never_returns_it() {
         let dir = stored();
         change(&dir, "b", 31);
         let report = check(&dir.0).unwrap();
-        let places = report.damages.iter().map(|at| (at.topic.as_deref(), at.after, at.through));
-        assert_eq!(places.collect::<Vec<_>>(), [(Some("b"), 28, 31)], "{report:?}");
+        let ranges = report.damages.iter().map(|at| (at.topic.as_deref(), at.after, at.through));
+        assert_eq!(ranges.collect::<Vec<_>>(), [(Some("b"), 28, 31)], "{report:?}");
         assert_eq!((report.topics, report.messages, report.clean), (3, 59, true));
         let (store, reader, _) = Store::open(options(&dir.0)).unwrap();
         // The read returns what precedes the damage, and then fails.
@@ -262,9 +262,9 @@ fn an_open_error_names_topic_and_offsets_of_the_damage() {
     let mut bytes = std::fs::read(&file).unwrap();
     let at = bytes.windows(7).rposition(|window| window == b"text 31").unwrap();
     // Every copy of the text changes.
-    for place in 0..=at {
-        if bytes[place..].starts_with(b"text 31") {
-            bytes[place] ^= 1;
+    for start in 0..=at {
+        if bytes[start..].starts_with(b"text 31") {
+            bytes[start] ^= 1;
         }
     }
     std::fs::write(&file, &bytes).unwrap();
@@ -301,9 +301,9 @@ fn a_lost_commit_is_reported_as_a_gap() {
     appended(&store, &publication("t", "the last one"), 21);
     let mut bytes = std::fs::read(dir.0.join(FILE)).unwrap();
     store.close().unwrap();
-    let places: Vec<usize> =
+    let occurrences: Vec<usize> =
         (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"the last one")).collect();
-    places.iter().for_each(|at| bytes[*at] ^= 1);
+    occurrences.iter().for_each(|at| bytes[*at] ^= 1);
     let copy = Dir::new();
     // The copy has the file that records the commit as acknowledged, like a directory that was not moved.
     std::fs::write(copy.0.join(FILE), &bytes).unwrap();

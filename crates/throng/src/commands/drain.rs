@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_process_has_ended_where_its_drain_can_be_over() {
+    fn a_silent_process_has_ended_where_its_drain_can_be_finished() {
         let may = |state: Value, silent| may_have_ended(&state, 10, Duration::from_secs(silent));
         let closing = |left| json!({ "stage": "closing", "connections": 5, "seconds_left": left });
         assert!(may(closing(2.0), 4) && !may(closing(200.0), 4), "it has far more to close");

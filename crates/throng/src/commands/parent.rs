@@ -17,10 +17,10 @@ use signal_hook::iterator::Signals;
 use crate::error::CommandError;
 
 /// Returns true if this process must stay after another one has taken over: as process 1 of a container, whose end is
-/// the container's, and if a supervisor needs it (`wanted`). `is_child` is true if this process has started the new
-/// one; a new process with another parent has that parent to wait for it.
-pub fn must_stay(is_child: bool, wanted: bool) -> bool {
-    is_child && (std::process::id() == 1 || (wanted && !is_waited_for()))
+/// the container's, and if a supervisor needs it (`is_required`). `is_child` is true if this process has started the
+/// new one; a new process with another parent has that parent to wait for it.
+pub fn must_stay(is_child: bool, is_required: bool) -> bool {
+    is_child && (std::process::id() == 1 || (is_required && !is_waited_for()))
 }
 
 /// Returns true if this process's parent is a `throng parent`, which waits for the new process as well.

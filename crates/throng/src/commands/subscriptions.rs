@@ -148,8 +148,8 @@ fn followers(args: &Followers) -> Result<(), CommandError> {
         let page = page.map_err(|error| CommandError::Runtime(error.to_string()))?;
         let mut text = String::new();
         for subscriber in page["subscribers"].as_array().into_iter().flatten() {
-            let is_wanted = !args.connected || subscriber["connected"] == true;
-            if let Some(user) = subscriber["user"].as_str().filter(|_| is_wanted) {
+            let is_selected = !args.connected || subscriber["connected"] == true;
+            if let Some(user) = subscriber["user"].as_str().filter(|_| is_selected) {
                 text.push_str(user);
                 text.push('\n');
             }
@@ -318,7 +318,7 @@ impl Chunk {
 
 /// Sends a chunk. Returns the number of rows and of new rows, or why the node rejected the chunk.
 fn send(admin: &mut Admin, chunk: &Chunk, progress: &mut Progress) -> Result<(u64, u64), String> {
-    let mut tries = 0;
+    let mut retries = 0;
     loop {
         let reply = admin.exchange("POST", IMPORT, "text/csv", &chunk.text);
         let (reason, is_temporary) = match reply {
@@ -337,12 +337,12 @@ fn send(admin: &mut Admin, chunk: &Chunk, progress: &mut Progress) -> Result<(u6
             },
             Err(error) => (error.to_string(), matches!(error, AdminError::Unreachable(_))),
         };
-        if !is_temporary || tries == RETRIES_MAX {
+        if !is_temporary || retries == RETRIES_MAX {
             return Err(format!("lines {} to {}: {reason}", chunk.first, chunk.last));
         }
-        let wait = (WAIT_MS << tries).min(WAIT_MS_MAX);
-        tries += 1;
-        progress.say(&format!("{reason}; trying again ({tries} of {RETRIES_MAX})"));
+        let wait = (WAIT_MS << retries).min(WAIT_MS_MAX);
+        retries += 1;
+        progress.say(&format!("{reason}; trying again ({retries} of {RETRIES_MAX})"));
         std::thread::sleep(Duration::from_millis(wait));
     }
 }

@@ -382,12 +382,12 @@ impl Runner<'_> {
         }
     }
 
-    fn websocket(&mut self, text: &str, over: &str) -> Result<(), String> {
+    fn websocket(&mut self, text: &str, target: &str) -> Result<(), String> {
         self.counts.run += 1;
         self.need_server();
         let port = self.server.as_ref().ok_or("no server")?.client;
         let socket = crate::support::connect(([127, 0, 0, 1], port).into());
-        let url = format!("ws://127.0.0.1:{port}{over}");
+        let url = format!("ws://127.0.0.1:{port}{target}");
         let (mut socket, _) =
             tungstenite::client(url, socket).map_err(|error| error.to_string())?;
         let mut output = crate::support::receive(&mut socket).to_string();

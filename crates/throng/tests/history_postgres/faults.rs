@@ -82,11 +82,11 @@ fn kills_of_postgresql_and_of_the_server_lose_and_repeat_nothing() {
     let mut seen = member(&witness, "topic=chat:1");
     let mut published = 0;
     for round in 0..rounds {
-        let is_over = AtomicBool::new(false);
+        let stop = AtomicBool::new(false);
         let end = std::thread::scope(|scope| {
             let publisher = scope.spawn(|| {
                 let mut next = published;
-                while !is_over.load(Ordering::Relaxed) {
+                while !stop.load(Ordering::Relaxed) {
                     // Until it is acknowledged, again with the same key.
                     match try_publish(&server, next) {
                         200 => next += 1,
@@ -102,7 +102,7 @@ fn kills_of_postgresql_and_of_the_server_lose_and_repeat_nothing() {
             database.postgres.run();
             until_connected(&server);
             std::thread::sleep(Duration::from_millis(random.below(100)));
-            is_over.store(true, Ordering::Relaxed);
+            stop.store(true, Ordering::Relaxed);
             publisher.join().unwrap()
         });
         published = end;

@@ -100,8 +100,8 @@ fn request(server: &Server, method: &str, path: &str, body: &str, key: &str) -> 
         server.admin,
         body.len()
     );
-    const TRIES: usize = 20;
-    for _ in 0..TRIES {
+    const ATTEMPTS_MAX: usize = 20;
+    for _ in 0..ATTEMPTS_MAX {
         let mut socket = connect(server.admin);
         let mut reply = Vec::new();
         let _ = socket.write_all(request.as_bytes());
@@ -114,7 +114,7 @@ fn request(server: &Server, method: &str, path: &str, body: &str, key: &str) -> 
             return (status.parse().unwrap(), reply);
         }
     }
-    panic!("{path}: {TRIES} times no answer");
+    panic!("{path}: {ATTEMPTS_MAX} times no answer");
 }
 
 /// Checks that all calls of an operator and a load balancer are answered several times.

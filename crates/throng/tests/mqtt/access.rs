@@ -17,8 +17,8 @@ fn granted(server: &Server, connect: Connect, user: &str, topics: &[&str]) -> Cl
     connect.user(user).password(&token).open(server.client)
 }
 
-fn code(client: &mut Client, wanted: &str) -> u8 {
-    client.subscribe_with(&[SubscribeParts { filter: wanted, ..filter("", 1) }], &[])[0]
+fn code(client: &mut Client, requested: &str) -> u8 {
+    client.subscribe_with(&[SubscribeParts { filter: requested, ..filter("", 1) }], &[])[0]
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn grants_may_name_the_client_and_its_user() {
         let no = if version == V3 { 0x80 } else { 0x87 };
         let own = |client: &str| Connect::new(version, client);
         let mut seven = granted(&server, own("7"), "alice", &patterns);
-        for (wanted, may) in [
+        for (requested, may) in [
             ("devices/7/temp", true),
             ("devices/7/#", true),
             ("devices/7/+/x", true),
@@ -45,7 +45,11 @@ fn grants_may_name_the_client_and_its_user() {
             ("alice/8", false),
             ("7/alice", false),
         ] {
-            assert_eq!(code(&mut seven, wanted), if may { 1 } else { no }, "{version:?} {wanted}");
+            assert_eq!(
+                code(&mut seven, requested),
+                if may { 1 } else { no },
+                "{version:?} {requested}"
+            );
         }
         let mut all = granted(&server, own("all"), "root", &["*"]);
         all.subscribe(&[filter("devices/#", 1), filter("users/#", 1)]);
@@ -74,10 +78,10 @@ fn a_client_widens_no_grant_by_what_it_calls_itself() {
         let no = if version == V3 { 0x80 } else { 0x87 };
         for name in ["*", "+", "#", "a/b", "", "{client}", "{sub}", "x*"] {
             let mut client = granted(&server, Connect::new(version, name), "alice", &patterns);
-            for wanted in
+            for requested in
                 ["devices/8/temp", "devices/+/temp", "devices/a/b/temp", "devices/x1/temp"]
             {
-                assert_eq!(code(&mut client, wanted), no, "{name:?} {wanted}");
+                assert_eq!(code(&mut client, requested), no, "{name:?} {requested}");
             }
             client.disconnect();
         }
@@ -193,11 +197,11 @@ fn the_application_decides_what_is_published() {
     assert_eq!([subscriber.message().payload, subscriber.message().payload], ["one", "two"]);
     for (server, user, topic) in [(&server, "bob", "asked:1"), (&hasty, "alice", "asked:silent")] {
         let mut client = Connect::new(V5, "refused").user(user).open(server.client);
-        for (qos, wanted) in [(1, "PUBACK"), (2, "PUBREC")] {
+        for (qos, expected) in [(1, "PUBACK"), (2, "PUBREC")] {
             client.send(&Publish { id: 3, ..Publish::new(topic, "no", qos) }.bytes(V5));
             match client.next() {
                 Event::Confirm(name, 3, code) => {
-                    assert!(name == wanted && PUBACK.contains(&code), "{name} {code:#x}");
+                    assert!(name == expected && PUBACK.contains(&code), "{name} {code:#x}");
                 }
                 other => panic!("{other:?}"),
             }

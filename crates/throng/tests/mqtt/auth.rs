@@ -100,7 +100,7 @@ fn who_proves_nothing_is_refused_and_closed() {
     let server = guarded(&[]);
     let token = grants("alice", &["a"], 600);
     let forged = format!("{token}x");
-    let over = signed(&json!({"sub": "alice", "exp": 1_000_000}));
+    let expired = signed(&json!({"sub": "alice", "exp": 1_000_000}));
     for version in BOTH {
         let connect = Connect::new(version, "phone");
         let (not_authorized, wrong) = if version == V3 { (5, 4) } else { (0x87, 0x86) };
@@ -109,7 +109,7 @@ fn who_proves_nothing_is_refused_and_closed() {
             (connect.clone().user("alice"), not_authorized),
             (connect.clone().user("alice").password("secret"), not_authorized),
             (connect.clone().user("alice").password(&forged), wrong),
-            (connect.clone().user("alice").password(&over), wrong),
+            (connect.clone().user("alice").password(&expired), wrong),
             (connect.clone().user("bob").password(&token), wrong),
             (connect.clone().user(&forged), wrong),
         ];
@@ -117,9 +117,9 @@ fn who_proves_nothing_is_refused_and_closed() {
             refused.push((connect.clone().authenticates(&forged), wrong));
             refused.push((connect.clone().user("bob").authenticates(&token), wrong));
         }
-        for (connect, wanted) in refused {
+        for (connect, expected) in refused {
             let (mut client, outcome) = connect.try_open(server.client);
-            assert_eq!((outcome.code, outcome.session_present), (wanted, false), "{connect:?}");
+            assert_eq!((outcome.code, outcome.session_present), (expected, false), "{connect:?}");
             assert_eq!(outcome.property(id::AUTHENTICATION_METHOD), None);
             client.expect_events(&[Event::Closed]);
         }
@@ -192,11 +192,11 @@ fn a_new_token_that_is_none_ends_the_connection() {
         (vec![method], 0x87),
         (vec![other, data], 0x8c),
     ];
-    for (properties, wanted) in cases {
+    for (properties, expected) in cases {
         let connect = Connect::new(V5, "phone").will("b", "gone", 1).authenticates(&token);
         let mut alice = connect.open(server.client);
         reauthenticate(&mut alice, &properties);
-        alice.is_ended_for(wanted);
+        alice.is_ended_for(expected);
         assert_eq!(witness.message().payload, "gone");
     }
 }

@@ -235,7 +235,7 @@ pub struct Client {
     next_id: u16,
 }
 
-/// A filter and how its messages are wanted.
+/// A filter with the options of its subscription.
 pub fn filter(filter: &'static str, qos: u8) -> SubscribeParts<'static> {
     SubscribeParts {
         filter,
@@ -429,9 +429,9 @@ impl Client {
     }
 
     /// These come in this order, whatever messages come between them.
-    pub fn expect_events(&mut self, wanted: &[Event]) {
-        for wanted in wanted {
-            assert_eq!(self.next_but_messages(), *wanted);
+    pub fn expect_events(&mut self, expected: &[Event]) {
+        for expected in expected {
+            assert_eq!(self.next_but_messages(), *expected);
         }
     }
 

@@ -101,10 +101,10 @@ fn the_tables_have_all_statements_of_both_standards() {
         let both: Vec<_> = tested.intersection(&untested).collect();
         assert!(both.is_empty(), "with a test and without: {both:?}");
         let named: BTreeSet<Statement> = tested.union(&untested).cloned().collect();
-        let wanted = all(last, has_none);
-        let missing: Vec<_> = wanted.difference(&named).collect();
+        let expected = all(last, has_none);
+        let missing: Vec<_> = expected.difference(&named).collect();
         assert!(missing.is_empty(), "not in the tables: {missing:?}");
-        let unknown: Vec<_> = named.difference(&wanted).collect();
+        let unknown: Vec<_> = named.difference(&expected).collect();
         assert!(unknown.is_empty(), "there is no such statement: {unknown:?}");
     }
 }

@@ -137,10 +137,11 @@ fn mqtt_3_1_2_8_a_will_is_published_when_the_connection_is_lost() {
         assert_eq!(two.message().payload, "silence");
         drop(silent);
         // ... and another one in its place.
-        let over = Connect::new(version, "one").will("will", "taken over", 1).open(server.client);
+        let taken_over =
+            Connect::new(version, "one").will("will", "taken over", 1).open(server.client);
         let next = Connect::new(version, "one").open(server.client);
         assert_eq!(two.message().payload, "taken over");
-        drop((over, next));
+        drop((taken_over, next));
     }
 }
 

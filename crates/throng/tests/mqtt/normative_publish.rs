@@ -333,17 +333,17 @@ fn mqtt5_3_4_2_to_3_7_2_confirmations_have_codes_of_their_own_and_fit() {
     let mut client = connect.open(server.client);
     let long = "x".repeat(255);
     let cases = [("a", [0x00, 0x10].as_slice()), ("test/nopublish", &[0x87]), (&long, &[0x90])];
-    for (topic, wanted) in cases {
+    for (topic, expected) in cases {
         for (qos, name) in [(1, "PUBACK"), (2, "PUBREC")] {
             client.send(&Publish { id: 9, ..Publish::new(topic, "x", qos) }.bytes(V5));
             match client.next() {
                 Event::Confirm(event, 9, code) if event == name => {
-                    assert!(wanted.contains(&code), "{name} {code:#x} for {topic}");
+                    assert!(expected.contains(&code), "{name} {code:#x} for {topic}");
                 }
                 other => panic!("{other:?} in place of {name}"),
             }
             assert!(client.raw.len() <= 24, "{:02x?}", client.raw);
-            if qos == 2 && wanted[0] == 0 {
+            if qos == 2 && expected[0] == 0 {
                 client.confirm(ConfirmType::Pubrel, 9);
                 client.expect_events(&[Event::Confirm("PUBCOMP", 9, 0)]);
             }

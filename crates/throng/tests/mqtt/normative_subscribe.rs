@@ -54,9 +54,9 @@ fn mqtt_3_8_4_a_subscription_has_the_lesser_qos() {
         let filters = [filter("q/0", 0), filter("q/1", 1), filter("q/2", 2)];
         client.subscribe(&filters);
         for published in 0..3 {
-            for (wanted, topic) in ["q/0", "q/1", "q/2"].iter().enumerate() {
+            for (requested, topic) in ["q/0", "q/1", "q/2"].iter().enumerate() {
                 client.publish(topic, "x", published);
-                assert_eq!(usize::from(client.message().qos), wanted.min(published.into()));
+                assert_eq!(usize::from(client.message().qos), requested.min(published.into()));
             }
         }
     }
@@ -158,9 +158,9 @@ fn mqtt_4_7_1_and_3_what_filters_match() {
     ];
     for version in BOTH {
         let mut publisher = Connect::new(version, "publisher").open(server.client);
-        for (wanted, topic, matches) in cases {
+        for (requested, topic, matches) in cases {
             let mut client = Connect::new(version, "matches").open(server.client);
-            let one = SubscribeParts { filter: wanted, ..filter("", 1) };
+            let one = SubscribeParts { filter: requested, ..filter("", 1) };
             client.subscribe(&[one]);
             if !topic.starts_with("$SYS") {
                 publisher.publish(topic, topic, 1);
@@ -169,7 +169,7 @@ fn mqtt_4_7_1_and_3_what_filters_match() {
             client.subscribe(&[filter("last", 1)]);
             publisher.publish("last", "last", 1);
             let first = client.message().payload;
-            assert_eq!(first, if matches { topic } else { "last" }, "{wanted} {topic}");
+            assert_eq!(first, if matches { topic } else { "last" }, "{requested} {topic}");
         }
     }
 }
@@ -236,8 +236,8 @@ fn mqtt5_3_9_2_and_3_11_2_replies_to_subscriptions_fit() {
     let mut client = connect.open(server.client);
     let long: &'static str = "x".repeat(255).leak();
     let filters = [filter("test/nosubscribe", 1), filter("@somebody", 1), filter(long, 1)];
-    for (one, wanted) in filters.into_iter().zip([0x80, 0x87, 0x8f]) {
-        assert_eq!(client.subscribe_with(&[one], &[]), [wanted]);
+    for (one, expected) in filters.into_iter().zip([0x80, 0x87, 0x8f]) {
+        assert_eq!(client.subscribe_with(&[one], &[]), [expected]);
         assert!(client.raw.len() <= 20, "{:02x?}", client.raw);
     }
     assert_eq!(client.unsubscribe(&["nothing"]), [0x11]);
@@ -274,13 +274,13 @@ fn mqtt5_3_14_2_1_and_3_the_servers_goodbye_fits_and_says_why() {
         (Publish::new("a", "x", 0).with(number(id::TOPIC_ALIAS, 0)).bytes(V5), 0x94),
         (huge, 0x95),
     ];
-    for (bytes, wanted) in cases {
+    for (bytes, expected) in cases {
         let mut client = connect.open(server.client);
         client.send(&bytes);
         match client.next() {
             // Nor does the server say for how long the session lasts: that is the client's word.
             Event::Disconnect(code, properties) => {
-                assert_eq!(code, wanted, "{bytes:02x?}");
+                assert_eq!(code, expected, "{bytes:02x?}");
                 let expiry = properties.iter().find(|(of, _)| *of == id::SESSION_EXPIRY_INTERVAL);
                 assert_eq!(expiry, None);
             }

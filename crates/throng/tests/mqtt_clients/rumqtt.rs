@@ -83,8 +83,8 @@ macro_rules! version {
                             _ => continue,
                         };
                         time = Duration::from_millis(100);
-                        let is_over = matches!(said, ClientEvent::Failed(_));
-                        if say.send(said).is_err() || is_over {
+                        let has_failed = matches!(said, ClientEvent::Failed(_));
+                        if say.send(said).is_err() || has_failed {
                             return;
                         }
                     }
@@ -119,10 +119,10 @@ macro_rules! version {
                     Client::try_open(server, name, &token(), false, None).unwrap()
                 }
 
-                fn until<T>(&mut self, mut wanted: impl FnMut(&ClientEvent) -> Option<T>) -> T {
+                fn until<T>(&mut self, mut find: impl FnMut(&ClientEvent) -> Option<T>) -> T {
                     loop {
                         let event = self.events.recv_timeout(TIMEOUT).expect("nothing came");
-                        if let Some(found) = wanted(&event) {
+                        if let Some(found) = find(&event) {
                             return found;
                         }
                         match event {
@@ -153,8 +153,8 @@ macro_rules! version {
                     }
                 }
 
-                pub fn expect_messages(&mut self, wanted: &[Message]) {
-                    for wanted in wanted {
+                pub fn expect_messages(&mut self, expected: &[Message]) {
+                    for expected in expected {
                         let got = if self.aside.is_empty() {
                             self.until(|event| match event {
                                 ClientEvent::Message(message) => Some(message.clone()),
@@ -163,7 +163,7 @@ macro_rules! version {
                         } else {
                             self.aside.remove(0)
                         };
-                        assert_eq!(got, *wanted);
+                        assert_eq!(got, *expected);
                     }
                 }
 
@@ -178,11 +178,11 @@ macro_rules! version {
                 pub fn goodbye(mut self) {
                     self.client.disconnect().unwrap();
                     // It ends by itself, with an error or because the server has closed.
-                    let is_over = |event| match event {
+                    let is_ended = |event| match event {
                         Err(RecvTimeoutError::Timeout) => panic!("the connection has not ended"),
                         event => event.is_err(),
                     };
-                    while !is_over(self.events.recv_timeout(TIMEOUT)) {}
+                    while !is_ended(self.events.recv_timeout(TIMEOUT)) {}
                     self.thread.take().unwrap().join().unwrap();
                 }
 

@@ -212,7 +212,7 @@ impl Subscriber {
         for publisher in publishers {
             for rest in 0..3 {
                 let topic = format!("{}/{rest}", publisher.name);
-                let wanted: Vec<u32> = (0..publisher.next).filter(|n| n % 3 == rest).collect();
+                let expected: Vec<u32> = (0..publisher.next).filter(|n| n % 3 == rest).collect();
                 let mut times = BTreeMap::new();
                 let mut once = self.payloads.get(&topic).cloned().unwrap_or_default();
                 // What comes again comes behind its first time.
@@ -224,7 +224,7 @@ impl Subscriber {
                     |it: &&u32| publisher.qos(**it) == 2 && self.qos == 2 && times[*it] > 1;
                 let twice: Vec<_> = once.iter().filter(is_twice).collect();
                 assert!(twice.is_empty(), "{} of {topic} came twice: {twice:?}", self.name);
-                let lost: Vec<_> = wanted.iter().filter(|it| !once.contains(it)).collect();
+                let lost: Vec<_> = expected.iter().filter(|it| !once.contains(it)).collect();
                 let name = self.name;
                 assert!(lost.is_empty(), "{name} has not heard {lost:?} of {topic}: {once:?}");
                 // Messages of one QoS keep their order (MQTT-4.6.0-5).
@@ -232,7 +232,7 @@ impl Subscriber {
                     let of = |all: &[u32]| -> Vec<u32> {
                         all.iter().copied().filter(|it| publisher.qos(*it) == qos).collect()
                     };
-                    assert_eq!(of(&once), of(&wanted), "{name}: {topic}: out of order");
+                    assert_eq!(of(&once), of(&expected), "{name}: {topic}: out of order");
                 }
             }
         }

@@ -157,7 +157,7 @@ fn their_memory_is_limited() {
 }
 
 #[test]
-fn one_user_does_not_take_the_place_of_others() {
+fn one_user_does_not_use_up_the_sessions_of_others() {
     const SECRET: &str = "a secret of more than 32 bytes for tests";
     let settings = [
         ("THRONG_AUTH_HMAC_KEY", SECRET),

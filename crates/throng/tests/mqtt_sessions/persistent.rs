@@ -60,9 +60,9 @@ fn what_was_published_last_is_retained_on_disk_as_well() {
     }
     // What is confirmed now is on disk, and so is all before it.
     speaker.publish_all(Publish::new("last", "", 1).retained());
-    let mut wanted: Vec<_> =
+    let mut expected: Vec<_> =
         topics.iter().skip(1).step_by(2).map(|it| (it.clone(), "new".to_string())).collect();
-    wanted.sort();
+    expected.sort();
     for is_killed in [false, true] {
         if is_killed {
             drop(server);
@@ -70,9 +70,9 @@ fn what_was_published_last_is_retained_on_disk_as_well() {
         }
         let mut late = Connect::new(V5, "late").open(server.client);
         late.subscribe(&[filter("state/#", 1)]);
-        let mut retained = late.messages(wanted.len());
+        let mut retained = late.messages(expected.len());
         retained.sort();
-        assert_eq!(retained, wanted);
+        assert_eq!(retained, expected);
         late.is_quiet();
     }
 }

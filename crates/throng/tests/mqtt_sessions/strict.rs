@@ -304,11 +304,12 @@ fn what_is_retained_of_its_own_comes_to_a_client_that_wants_it() {
 fn what_is_no_topic_of_mqtt_is_not_retained() {
     let folder = Folder::new();
     let mut server = folder.serve(&[]);
-    for (topic, retain, wanted) in [("a/+/b", true, 400), ("a/+/b", false, 200), ("a/b", true, 200)]
+    for (topic, retain, expected) in
+        [("a/+/b", true, 400), ("a/+/b", false, 200), ("a/b", true, 200)]
     {
         let body = json!({"topic": topic, "data": "x", "mqtt": {"retain": retain}});
         let (status, reply) = server.api("POST", "/api/publish", Some(body));
-        assert_eq!(status, wanted, "{reply}");
+        assert_eq!(status, expected, "{reply}");
         if status == 400 {
             let error = &reply["error"];
             let message = error["message"].as_str().unwrap();
@@ -381,8 +382,8 @@ fn confirmations_are_under_no_limit_and_a_refused_publish_leaves_no_trace() {
             other => panic!("{other:?} in place of PUBREC {id}"),
         }
     });
-    let wanted = [vec!["x"; taken], vec!["later"]].concat();
-    assert_eq!(payloads(&mut witness, taken + 1), wanted);
+    let expected = [vec!["x"; taken], vec!["later"]].concat();
+    assert_eq!(payloads(&mut witness, taken + 1), expected);
     witness.is_quiet();
 }
 

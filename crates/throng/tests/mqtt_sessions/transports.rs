@@ -103,11 +103,11 @@ fn what_the_application_publishes_mqtt_receives() {
         phone.subscribe(&[filter("news/+", 2), filter("@alice", 1), filter("*", 1)]);
         phone
     });
-    let mut each = |call: &str, body: Value, wanted: (&str, &str, u8)| {
+    let mut each = |call: &str, body: Value, expected: (&str, &str, u8)| {
         server.post(call, body);
         for phone in &mut phones {
             let got = phone.message();
-            assert_eq!((got.topic.as_str(), got.payload.as_str(), got.qos), wanted, "{call}");
+            assert_eq!((got.topic.as_str(), got.payload.as_str(), got.qos), expected, "{call}");
         }
     };
     let publish = "/api/publish";

@@ -50,12 +50,12 @@ fn kills_at_any_moment_lose_and_repeat_nothing_of_a_stored_history() {
     let (_scratch, flags) = with_history("outbox");
     let flags = flags.each_ref().map(|flag| &**flag);
     let mut server = postgres.draining_server(&flags, &[]);
-    let is_over = AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     let sent = std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let mut session = postgres.session();
             let mut sent = 0;
-            while !is_over.load(Ordering::Relaxed) && sent < 90_000 {
+            while !stop.load(Ordering::Relaxed) && sent < 90_000 {
                 sent += 1;
                 session.run(&format!("SELECT throng.publish('log:1', '{sent}')"));
                 std::thread::sleep(Duration::from_millis(2));
@@ -68,7 +68,7 @@ fn kills_at_any_moment_lose_and_repeat_nothing_of_a_stored_history() {
             server.child.wait().unwrap();
             server = postgres.draining_server(&flags, &[]);
         }
-        is_over.store(true, Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
         writer.join().unwrap()
     });
     let expected: Vec<Value> = (1..=sent).map(Value::from).collect();

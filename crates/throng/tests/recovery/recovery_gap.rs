@@ -97,7 +97,7 @@ fn what_waited_and_was_dropped_is_too_old() {
             for own in [false, true] {
                 let user = format!("al{style:?}{own}");
                 let topic = if own { format!("@{user}") } else { format!("ws:{style:?}") };
-                // A user's own topic comes along: only a poll or an event stream can name its place.
+                // A user's own topic comes along: only a poll or an event stream can name its position.
                 if own && !matches!(style, ResumeStyle::Sse | ResumeStyle::Poll) {
                     continue;
                 }
@@ -180,7 +180,7 @@ fn an_absent_user_learns_of_what_was_dropped() {
                 assert_eq!(page.take(&node, 3), numbers(5..8), "{at}");
                 assert!(!page.recoveries.iter().any(|it| it["recovered"] == json!(false)), "{at}");
             }
-            // The cursor is the place: once it is behind what was dropped, nothing is missed.
+            // The cursor is the position: once it is behind what was dropped, nothing is missed.
             let page = node.history(&format!("@{user}"), "").1;
             node.ack(json!({"user": user, "id": page["messages"][0]["id"]}));
             let mut page = Listener::away(style, &[], &query);

@@ -86,7 +86,7 @@ fn what_is_gone_is_not_missed_by_a_client_that_requests_what_is_there() {
 }
 
 #[test]
-fn an_reply_names_the_place_before_its_first_message() {
+fn a_reply_names_the_position_before_its_first_message() {
     for storage in BOTH {
         let mut node = Node::new(storage);
         let ids = node.count("small:1", 0..6);
@@ -98,14 +98,17 @@ fn an_reply_names_the_place_before_its_first_message() {
             let subscribe =
                 json!({"type": "subscribe", "id": 1, "topic": "small:1", "since": since});
             let reply = command(&mut socket, subscribe);
-            // The place is between the two messages: the flush of the store has an offset, too.
-            let place = reply["ok"]["since"].as_str().unwrap();
-            assert!(place >= ids[before].as_str() && place < ids[before + 1].as_str(), "{reply}");
+            // The position is between the two messages: the flush of the store has an offset, too.
+            let position = reply["ok"]["since"].as_str().unwrap();
+            assert!(
+                position >= ids[before].as_str() && position < ids[before + 1].as_str(),
+                "{reply}"
+            );
             for number in before + 1..6 {
                 assert_eq!(receive(&mut socket)["data"], number as u64, "{storage:?} {since}");
             }
-            // Who comes back with that place misses nothing.
-            let back = format!("since:small:1={place}");
+            // Who comes back with that position misses nothing.
+            let back = format!("since:small:1={position}");
             let mut stream = Listener::with(&node, ResumeStyle::Stream, &["small:1"], &back);
             assert_eq!(stream.recovered(&node).0, true);
             assert_eq!(stream.take(&node, 5 - before), numbers(before as u64 + 1..6));

@@ -265,10 +265,10 @@ fn a_damaged_store_is_not_copied_and_the_damage_is_named() {
     server.publish("b", "find me".into());
     assert_eq!(end(server), Some(0));
     let mut bytes = std::fs::read(folder.file()).unwrap();
-    let places: Vec<usize> =
+    let occurrences: Vec<usize> =
         (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"find me")).collect();
-    assert!(!places.is_empty());
-    places.iter().for_each(|at| bytes[*at] ^= 1);
+    assert!(!occurrences.is_empty());
+    occurrences.iter().for_each(|at| bytes[*at] ^= 1);
     std::fs::write(folder.file(), &bytes).unwrap();
     for args in [&["backup", "copy", "--from", "data"][..], &["compact", "data"]] {
         let (code, text) = run(&folder, args);
@@ -428,10 +428,10 @@ fn a_damaged_backup_is_not_restored() {
     let copy = backup_dir(&folder, "copy");
     let file = copy.join("throng.redb");
     let mut bytes = std::fs::read(&file).unwrap();
-    let places: Vec<usize> =
+    let occurrences: Vec<usize> =
         (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"find me")).collect();
-    assert!(!places.is_empty());
-    places.iter().for_each(|at| bytes[*at] ^= 1);
+    assert!(!occurrences.is_empty());
+    occurrences.iter().for_each(|at| bytes[*at] ^= 1);
     std::fs::write(&file, &bytes).unwrap();
     let before = std::fs::read(folder.file()).unwrap();
     let (code, text) = run(&folder, &["restore", copy.to_str().unwrap(), "data", "--replace"]);

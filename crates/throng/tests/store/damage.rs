@@ -36,9 +36,10 @@ fn throng_store(folder: &Folder, args: &[&str]) -> (Option<i32>, String) {
 }
 
 fn flip(bytes: &mut [u8], text: &[u8]) {
-    let places: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(text)).collect();
-    assert!(!places.is_empty());
-    places.iter().for_each(|at| bytes[*at] ^= 1);
+    let occurrences: Vec<usize> =
+        (0..bytes.len()).filter(|at| bytes[*at..].starts_with(text)).collect();
+    assert!(!occurrences.is_empty());
+    occurrences.iter().for_each(|at| bytes[*at] ^= 1);
 }
 
 /// Reads all pages of a topic. Returns its messages, and whether a page reported a gap. Returns `None`
@@ -119,18 +120,18 @@ fn damage_is_reported_by_topic_and_offsets_with_a_remedy() {
     flip(&mut bytes, bad.data.as_bytes());
     std::fs::write(folder.file(), &bytes).unwrap();
     let data = folder.data();
-    let place = format!("messages of b after offset {} up to {}", bad.offset - 4, bad.offset);
+    let location = format!("messages of b after offset {} up to {}", bad.offset - 4, bad.offset);
     // The command works on a copy and changes nothing.
     let (code, text) = throng_store(&folder, &["check", data.to_str().unwrap()]);
     assert_eq!(code, Some(3), "{text}");
-    assert!(text.contains(&place) && text.contains("throng store salvage"), "{text}");
+    assert!(text.contains(&location) && text.contains("throng store salvage"), "{text}");
     assert!(!text.contains("panicked"), "{text}");
     assert!(std::fs::read(folder.file()).unwrap() == bytes, "the file was changed");
     // This start checks the whole file.
     folder.configure(DURABLE);
     let (code, text) = folder.serve_rejected(&data);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains(&place) && text.contains("throng store check"), "{text}");
+    assert!(text.contains(&location) && text.contains("throng store check"), "{text}");
     // This start does not. Reads of damaged messages are rejected, and all else works.
     folder.configure(&format!("{DURABLE}{unverified}"));
     let server = folder.serve();

@@ -92,14 +92,14 @@ fn a_full_queue_rejects_publishes_and_loses_no_message() {
     let mut caller = Caller::new(server.admin).unwrap();
     for topic in ["d:a", "h:a"] {
         let stored = caller.history(topic, None, 1_000);
-        let places: HashMap<&str, &str> =
+        let ids: HashMap<&str, &str> =
             stored.iter().map(|message| (&*message.data, &*message.id)).collect();
-        assert_eq!(places.len(), stored.len(), "{topic}: a message is there twice");
+        assert_eq!(ids.len(), stored.len(), "{topic}: a message is there twice");
         let mine: Vec<_> = outcomes.iter().filter(|(of, _)| *of == topic).collect();
         let taken: usize = mine.iter().map(|(_, (taken, _))| taken.len()).sum();
         assert_eq!(stored.len(), taken, "{topic}: what was refused is not there");
         for (data, id) in mine.iter().flat_map(|(_, (taken, _))| taken) {
-            assert_eq!(places.get(&**data), Some(&&**id), "{topic}: {data}");
+            assert_eq!(ids.get(&**data), Some(&&**id), "{topic}: {data}");
         }
     }
 }

@@ -163,9 +163,9 @@ fn a_token_with_several_positions_is_valid_after_a_restart() {
     let through = publish("n:b", "b2");
     publish("n:a", "a3");
     let mark = model::resume::mark("n:a");
-    let place = format!("{has}/{}-{mark:08x}.{}", offset(&through), offset(&has));
+    let token = format!("{has}/{}-{mark:08x}.{}", offset(&through), offset(&has));
     let missed = |server: &Server| -> Vec<Value> {
-        let target = format!("/poll?topic=n:a&topic=n:b&since={place}&timeout=0");
+        let target = format!("/poll?topic=n:a&topic=n:b&since={token}&timeout=0");
         let (_, poll) = server.get(&target);
         assert_eq!(poll["recovered"], true, "{poll}");
         let messages = poll["messages"].as_array().unwrap().iter();

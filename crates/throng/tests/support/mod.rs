@@ -200,13 +200,13 @@ impl Mark {
 }
 
 /// The processes that run with such a mark.
-fn marked(is_wanted: impl Fn(&str) -> bool) -> Vec<u32> {
+fn marked(predicate: impl Fn(&str) -> bool) -> Vec<u32> {
     let is_marked = |pid: &u32| {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let variables =
             environment.split(|byte| *byte == 0).filter_map(|it| str::from_utf8(it).ok());
         let mut pairs = variables.filter_map(|it| it.split_once('='));
-        pairs.any(|(name, mark)| name == Mark::VARIABLE && is_wanted(mark))
+        pairs.any(|(name, mark)| name == Mark::VARIABLE && predicate(mark))
     };
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

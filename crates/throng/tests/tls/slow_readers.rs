@@ -51,8 +51,8 @@ fn what_waits_for_slow_readers_comes_whole_and_in_order() {
         let values = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
         let texts: Vec<String> =
             values.filter_map(|value| Some(value["data"].as_str()?.to_string())).collect();
-        let wanted = (0..MESSAGES).map(text).chain(["end".into()]);
-        assert!(texts.iter().cloned().eq(wanted), "{} messages", texts.len());
+        let expected = (0..MESSAGES).map(text).chain(["end".into()]);
+        assert!(texts.iter().cloned().eq(expected), "{} messages", texts.len());
     }
     while plain.object()["data"] != "end" {}
     server.until("nothing waits", |server| server.metric("throng_outbox_bytes") == 0.0);

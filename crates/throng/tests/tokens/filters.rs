@@ -65,8 +65,8 @@ fn a_filter_of_a_command_reaches_no_more_than_the_token_grants() {
         Client::open(&server, Transport::Ws, &format!("token={token}"), "").ok().unwrap();
     for (filter, _, may) in FILTERS {
         let subscribe = json!({"type": "subscribe", "topic": filter, "filter": "mqtt"});
-        let wanted = if may { json!({"topic": filter}) } else { json!("not_granted") };
-        assert_eq!(client.command(subscribe), wanted, "{filter}");
+        let expected = if may { json!({"topic": filter}) } else { json!("not_granted") };
+        assert_eq!(client.command(subscribe), expected, "{filter}");
     }
     receives_sensors(&server, &mut client);
 }
@@ -79,8 +79,8 @@ fn a_channel_that_is_a_filter_reaches_no_more_than_the_token_grants() {
         let mut client = opened.ok().unwrap();
         for (filter, _, may) in FILTERS {
             let reply = client.join(filter, json!({"filter": "mqtt"}));
-            let wanted = if may { "ok" } else { "error" };
-            assert_eq!(reply["status"], wanted, "{transport:?} {filter}: {reply}");
+            let expected = if may { "ok" } else { "error" };
+            assert_eq!(reply["status"], expected, "{transport:?} {filter}: {reply}");
         }
         receives_sensors(&server, &mut client);
     }

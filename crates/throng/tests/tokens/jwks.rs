@@ -81,9 +81,9 @@ impl Issuers {
                             }
                             IssuerReply::Text(text) => ("200 OK", text.into()),
                             IssuerReply::Error => ("500 Internal Server Error", String::new()),
-                            IssuerReply::Silence(is_over) => {
+                            IssuerReply::Silence(is_closed) => {
                                 stream.rest();
-                                is_over.store(true, Ordering::Relaxed);
+                                is_closed.store(true, Ordering::Relaxed);
                                 return;
                             }
                         };
@@ -304,15 +304,15 @@ fn an_issuer_that_is_down_is_not_the_tokens_fault() {
 fn an_issuer_that_never_replies_delays_no_client_for_ever() {
     // The server gives up the slow issuer after five seconds. A machine that is slower has another try.
     let has_replied = (0..5).any(|_| {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let flag = is_over.clone();
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let flag = is_closed.clone();
         let issuers = Issuers::new(move |path| match path.starts_with("/slow") {
             true => IssuerReply::Silence(flag.clone()),
             false => IssuerReply::Keys(vec![jwk(RSA.1, "1")]),
         });
         let server = issuers.serve(&["/slow/keys", "/quick/keys"], &[]);
         assert_eq!(poll(&server, &rsa("1")).0, 200);
-        if is_over.load(Ordering::Relaxed) {
+        if is_closed.load(Ordering::Relaxed) {
             return false;
         }
         assert_eq!(poll(&server, &ed("2")), refused(503, "keys_unavailable"));

@@ -8,7 +8,7 @@ use crate::tokens::support::*;
 use serde_json::json;
 
 /// A server in a folder of its own, with a configuration there.
-struct Place {
+struct Node {
     server: Server,
     folder: Scratch,
 }
@@ -20,7 +20,7 @@ const SECOND: &str = "the second key of all, which is long enough";
 const TAKEN: &str = "the configuration was read again";
 const REFUSED: &str = "the configuration stays as it was";
 
-impl Place {
+impl Node {
     fn new(name: &str, configuration: &str, files: &[(&str, &str)]) -> Self {
         let folder = Scratch::new(name);
         files.iter().for_each(|(name, text)| write_secret(&folder.path().join(name), text));
@@ -28,7 +28,7 @@ impl Place {
         let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
         let log = Stdio::from(File::create(folder.path().join("log")).unwrap());
-        Place { server: Server::run_in(folder.path(), command, &[], log), folder }
+        Node { server: Server::run_in(folder.path(), command, &[], log), folder }
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -64,21 +64,20 @@ fn by(key: &str) -> String {
 fn keys_in_files_are_rotated_by_a_reload() {
     let configuration =
         "[auth]\nhmac_key_file = \"key\"\npublic_key_files = [\"public.pem\"]\nrequired = true\n";
-    let place =
-        Place::new("tokens-rotate", configuration, &[("key", FIRST), ("public.pem", RSA.1)]);
+    let node = Node::new("tokens-rotate", configuration, &[("key", FIRST), ("public.pem", RSA.1)]);
     let (rsa, ed) = (
         signed("RS256", RSA.0, None, everything("al")),
         signed("EdDSA", ED.0, None, everything("al")),
     );
     let command =
-        || [by(FIRST), by(SECOND), rsa.clone(), ed.clone()].map(|token| place.poll(&token));
+        || [by(FIRST), by(SECOND), rsa.clone(), ed.clone()].map(|token| node.poll(&token));
     assert_eq!(command(), [200, 401, 200, 401]);
-    let mut open = Client::open(&place.server, Transport::Ws, &format!("token={}", by(FIRST)), "")
+    let mut open = Client::open(&node.server, Transport::Ws, &format!("token={}", by(FIRST)), "")
         .ok()
         .unwrap();
-    place.write("key", SECOND);
-    place.write("public.pem", ED.1);
-    place.reload(TAKEN);
+    node.write("key", SECOND);
+    node.write("public.pem", ED.1);
+    node.reload(TAKEN);
     assert_eq!(command(), [401, 200, 401, 200]);
     // Who is connected stays.
     assert_eq!(open.command(json!({"type": "ping"})), json!({}));
@@ -92,17 +91,17 @@ fn keys_in_files_are_rotated_by_a_reload() {
         ("key", "short"),
         ("key", ""),
     ] {
-        let before = std::fs::read_to_string(place.folder.path().join(name)).unwrap();
-        place.write(name, text);
+        let before = std::fs::read_to_string(node.folder.path().join(name)).unwrap();
+        node.write(name, text);
         // The change beside it counts neither.
-        place.write("throng.toml", &format!("{configuration}issuers = [\"https://a.example\"]\n"));
-        place.reload(REFUSED);
+        node.write("throng.toml", &format!("{configuration}issuers = [\"https://a.example\"]\n"));
+        node.reload(REFUSED);
         assert_eq!(command(), [401, 200, 401, 200], "{name} {text}");
-        place.write(name, &before);
-        place.write("throng.toml", configuration);
+        node.write(name, &before);
+        node.write("throng.toml", configuration);
     }
-    std::fs::remove_file(place.folder.path().join("public.pem")).unwrap();
-    place.reload(REFUSED);
+    std::fs::remove_file(node.folder.path().join("public.pem")).unwrap();
+    node.reload(REFUSED);
     assert_eq!(command(), [401, 200, 401, 200]);
 }
 
@@ -111,24 +110,24 @@ fn tokens_can_be_required_and_not_while_it_runs() {
     let base =
         format!("[client]\npublish_prefixes = [\"room:\"]\n[auth]\nhmac_key = \"{FIRST}\"\n");
     let open = format!("{base}anonymous_grants = [\"subscribe:*\"]\n");
-    let place = Place::new("tokens-required", &open, &[]);
-    let none = || get(&place.server, "/poll?topic=room:1&timeout=0").status;
+    let node = Node::new("tokens-required", &open, &[]);
+    let none = || get(&node.server, "/poll?topic=room:1&timeout=0").status;
     assert_eq!(none(), 200);
-    let mut early = Client::open(&place.server, Transport::Ws, "topic=room:1", "").ok().unwrap();
-    place.write("throng.toml", &format!("{base}required = true\n"));
-    place.reload(TAKEN);
+    let mut early = Client::open(&node.server, Transport::Ws, "topic=room:1", "").ok().unwrap();
+    node.write("throng.toml", &format!("{base}required = true\n"));
+    node.reload(TAKEN);
     assert_eq!(none(), 401);
-    assert_eq!(place.poll(&by(FIRST)), 200);
+    assert_eq!(node.poll(&by(FIRST)), 200);
     // Who has come before stays in what it has entered, and may do no more than others without a token.
-    place.server.publish("room:1", json!("still"));
+    node.server.publish("room:1", json!("still"));
     assert_eq!(early.until("message"), "still");
     assert_eq!(early.command(json!({"type": "subscribe", "topic": "room:2"})), "not_granted");
     assert!(early.command(json!({"type": "connect", "token": by(FIRST)})).is_object());
     assert_eq!(early.command(json!({"type": "subscribe", "topic": "room:2"}))["topic"], "room:2");
     // And without keys everybody is who they say, again.
-    place.write("throng.toml", "[client]\npublish_prefixes = [\"room:\"]\n");
-    place.reload(TAKEN);
+    node.write("throng.toml", "[client]\npublish_prefixes = [\"room:\"]\n");
+    node.reload(TAKEN);
     assert_eq!(none(), 200);
-    let anonymous = get(&place.server, "/poll?user=bo&timeout=0");
+    let anonymous = get(&node.server, "/poll?user=bo&timeout=0");
     assert_eq!(anonymous.status, 200);
 }

@@ -302,7 +302,7 @@ impl Member {
 #[derive(Default)]
 pub struct Publisher {
     count: AtomicUsize,
-    is_over: AtomicBool,
+    stop: AtomicBool,
 }
 
 impl Publisher {
@@ -313,7 +313,7 @@ impl Publisher {
     /// Returns how many numbers.
     pub fn run(&self, node: &Node, topics: &[&str]) -> usize {
         let mut api = Api::new(node.admin);
-        while !self.is_over.load(Ordering::Relaxed) {
+        while !self.stop.load(Ordering::Relaxed) {
             let number = self.count.load(Ordering::Relaxed);
             if number < Publisher::MESSAGES_MAX {
                 topics.iter().for_each(|topic| _ = api.publish(topic, &number.to_string()));
@@ -338,7 +338,7 @@ impl Publisher {
 
     /// Does this while it publishes. It ends afterwards, also when this fails.
     pub fn meanwhile(&self, act: impl FnOnce()) {
-        let _over = SetOnDrop(&self.is_over);
+        let _guard = SetOnDrop(&self.stop);
         self.until_more();
         act();
         self.until_more();

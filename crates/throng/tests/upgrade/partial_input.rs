@@ -8,8 +8,8 @@ use crate::support::{Stream, WebSocket, connect, receive};
 use crate::upgrade::member::{Kind, Member, websocket_at};
 use crate::upgrade::node::{Node, Storage};
 
-/// Where clients cut what they send: at each of these places one of them.
-const PLACES: [usize; 5] = [1, 5, 17, 40, 77];
+/// Where clients cut what they send, in bytes: one client at each.
+const CUTS: [usize; 5] = [1, 5, 17, 40, 77];
 
 /// A frame from a client. Its mask is no secret.
 fn frame(opcode: u8, is_last: bool, payload: &[u8]) -> Vec<u8> {
@@ -43,19 +43,19 @@ fn halves<T>(
         .into_iter()
         .enumerate()
         .map(|(at, (client, bytes))| {
-            let place = PLACES[at % PLACES.len()].min(bytes.len() - 1);
-            (client, bytes, place)
+            let cut = CUTS[at % CUTS.len()].min(bytes.len() - 1);
+            (client, bytes, cut)
         })
         .collect();
-    for (client, bytes, place) in &mut cases {
-        send(client, &bytes[..*place]);
+    for (client, bytes, cut) in &mut cases {
+        send(client, &bytes[..*cut]);
     }
     node.until_all_read();
     node.upgrade();
-    for (client, bytes, place) in &mut cases {
-        send(client, &bytes[*place..]);
+    for (client, bytes, cut) in &mut cases {
+        send(client, &bytes[*cut..]);
     }
-    cases.into_iter().map(|(client, _, place)| (client, place)).collect()
+    cases.into_iter().map(|(client, _, cut)| (client, cut)).collect()
 }
 
 #[test]
@@ -86,17 +86,17 @@ fn a_request_may_be_cut_anywhere() {
     );
     let mut listener = Member::open(&node, Kind::Ws, "say:a");
     let cases = requests.iter().flat_map(|(request, status)| {
-        PLACES.map(|_| ((Stream::new(node.connect()), *status), request.as_bytes().to_vec()))
+        CUTS.map(|_| ((Stream::new(node.connect()), *status), request.as_bytes().to_vec()))
     });
-    let posts = PLACES.map(|_| ((Stream::new(node.connect()), 200), post.as_bytes().to_vec()));
+    let posts = CUTS.map(|_| ((Stream::new(node.connect()), 200), post.as_bytes().to_vec()));
     let done = halves(&node, cases.chain(posts).collect(), |(stream, _), bytes| {
         stream.send_bytes(bytes);
     });
-    for ((mut stream, status), place) in done {
+    for ((mut stream, status), cut) in done {
         let head = stream.head();
-        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "cut at {place}: {head}");
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "cut at {cut}: {head}");
     }
-    for _ in PLACES {
+    for _ in CUTS {
         assert_eq!(listener.next(), body);
     }
 }
@@ -110,7 +110,7 @@ fn a_frame_may_be_cut_anywhere() {
         json!({"type": "publish", "id": at, "topic": "say:b", "data": data}).to_string()
     };
     let mut cases = Vec::new();
-    for at in 0..PLACES.len() {
+    for at in 0..CUTS.len() {
         let mut socket = open("/ws");
         assert_eq!(receive(&mut socket)["type"], "welcome");
         cases.push((socket, frame(1, true, command(at).as_bytes())));
@@ -121,14 +121,14 @@ fn a_frame_may_be_cut_anywhere() {
         assert!(reply["ok"]["id"].is_string(), "{reply}");
     }
     let mut cases = Vec::new();
-    for _ in PLACES {
+    for _ in CUTS {
         let join =
             json!(["1", "1", "say:c", "phx_join", {"some": "payload of a join, long enough"}]);
         let socket = open("/socket/websocket?vsn=2.0.0&user=x");
         cases.push((socket, frame(1, true, join.to_string().as_bytes())));
     }
-    for (mut socket, place) in halves(&node, cases, raw) {
-        assert_eq!(receive(&mut socket)[4]["status"], "ok", "cut at {place}");
+    for (mut socket, cut) in halves(&node, cases, raw) {
+        assert_eq!(receive(&mut socket)[4]["status"], "ok", "cut at {cut}");
     }
 }
 
@@ -179,19 +179,19 @@ fn a_packet_may_be_cut_anywhere() {
         let connect =
             Connect::new(version, "a-client-with-a-rather-long-identifier-that-takes-room");
         let connect = connect.user("somebody-with-a-name-of-some-length").bytes();
-        let cases = PLACES.map(|_| (Client::new(node.client, version), connect.clone()));
+        let cases = CUTS.map(|_| (Client::new(node.client, version), connect.clone()));
         // Each takes over the one before, so that only their own answers count.
         let done = halves(&node, cases.into_iter().take(1).collect(), |it, bytes| it.send(bytes));
         for (mut client, _) in done {
             assert_eq!(client.connack().code, 0);
         }
-        let cases = (0..PLACES.len()).map(|at| {
+        let cases = (0..CUTS.len()).map(|at| {
             let client = Connect::new(version, &format!("half-{at}")).open(node.client);
             let qos = at as u8 % 3;
             ((client, qos), Publish { id: 9, ..Publish::new("say:e", payload, qos) }.bytes(version))
         });
         let done = halves(&node, cases.collect(), |(client, _), bytes| client.send(bytes));
-        for ((mut client, qos), place) in done {
+        for ((mut client, qos), cut) in done {
             match qos {
                 0 => {}
                 1 => client.expect_events(&[Event::Confirm("PUBACK", 9, 0)]),
@@ -202,7 +202,7 @@ fn a_packet_may_be_cut_anywhere() {
                 }
             }
             client.ping();
-            assert_eq!(listener.message().payload, payload, "cut at {place}, QoS {qos}");
+            assert_eq!(listener.message().payload, payload, "cut at {cut}, QoS {qos}");
         }
     }
     listener.is_quiet();

@@ -25,8 +25,8 @@ impl<'a> Loop<'a> {
         self.count.load(Ordering::Relaxed)
     }
 
-    fn run(&self, is_over: &AtomicBool) {
-        while !is_over.load(Ordering::Relaxed) && self.count() < Publisher::MESSAGES_MAX {
+    fn run(&self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) && self.count() < Publisher::MESSAGES_MAX {
             (self.act)(self.count());
             self.count.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(Duration::from_millis(1));
@@ -62,11 +62,11 @@ fn publishers_and_new_clients_are_all_replied() {
             Loop::new(|_| Connect::new(V5, "").open(node.client).disconnect()),
         ];
         let loops: Vec<&Loop> = publishers.iter().chain(&clients).collect();
-        let is_over = &AtomicBool::new(false);
+        let stop = &AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let threads = loops.iter().map(|one| scope.spawn(move || one.run(is_over)));
+            let threads = loops.iter().map(|one| scope.spawn(move || one.run(stop)));
             let threads: Vec<_> = threads.collect();
-            let over = SetOnDrop(is_over);
+            let guard = SetOnDrop(stop);
             for round in 0..=3 {
                 let before: Vec<usize> = loops.iter().map(|one| one.count()).collect();
                 node.until("each loop goes on", |_| {
@@ -80,7 +80,7 @@ fn publishers_and_new_clients_are_all_replied() {
                     node.upgrade();
                 }
             }
-            drop(over);
+            drop(guard);
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
         for (topic, publisher) in topics.iter().zip(&publishers) {

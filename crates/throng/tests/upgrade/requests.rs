@@ -248,10 +248,10 @@ fn the_new_server_forwards_what_a_back_end_has_not_taken() {
 fn durable_publishes_are_served_once_they_are_on_disk() {
     let node = Node::new(Storage::Disk);
     let counts: [AtomicUsize; 4] = Default::default();
-    let is_over = AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     let publish = |at: usize| {
         let mut number = 0;
-        while !is_over.load(Ordering::Relaxed) && number < Publisher::MESSAGES_MAX {
+        while !stop.load(Ordering::Relaxed) && number < Publisher::MESSAGES_MAX {
             let body = json!({"topic": "d:a", "data": format!("{at}.{number}")});
             let (status, outcome) = request(node.admin, "POST", "/api/publish", Some(body), "");
             assert_eq!(status, 200, "{outcome}");
@@ -262,7 +262,7 @@ fn durable_publishes_are_served_once_they_are_on_disk() {
     let publish = &publish;
     std::thread::scope(|scope| {
         let publishers: Vec<_> = (0..4).map(|at| scope.spawn(move || publish(at))).collect();
-        let over = SetOnDrop(&is_over);
+        let guard = SetOnDrop(&stop);
         for _ in 0..3 {
             let expected = counts.each_ref().map(|count| count.load(Ordering::Relaxed) + 5);
             node.until("each has published some more", |_| {
@@ -273,7 +273,7 @@ fn durable_publishes_are_served_once_they_are_on_disk() {
             });
             node.upgrade();
         }
-        drop(over);
+        drop(guard);
         publishers.into_iter().for_each(|publisher| publisher.join().unwrap());
     });
     let stored = Api::new(node.admin).history("d:a");

@@ -62,7 +62,7 @@ impl DrainRequest {
             (_, Some(per_second)) => Speed::PerSecond(per_second_of(per_second)?),
             (seconds, None) => {
                 let seconds = bounded("seconds", seconds.unwrap_or(300), 1, SECONDS_MAX)?;
-                Speed::Over(Duration::from_secs(seconds))
+                Speed::Within(Duration::from_secs(seconds))
             }
         };
         let wait_seconds = self.wait_seconds.unwrap_or(10);

@@ -79,7 +79,7 @@ pub(crate) fn begin_rebalance(
     tracing::info!(
         connections,
         open,
-        seconds = pace.over_us / 1_000_000,
+        seconds = pace.duration_us / 1_000_000,
         "the node is rebalanced: it gives connections to others"
     );
     tokio::spawn(run_rebalance(node.clone(), began));
@@ -123,7 +123,7 @@ async fn run_drain(node: Arc<Node>, plan: DrainPlan) {
             }
             let (from, pace) = *job.closing.get_or_insert_with(|| (now, plan.speed.pace(open)));
             let tick = job.tick(from, now);
-            if tick.elapsed_us >= pace.over_us || open == 0 {
+            if tick.elapsed_us >= pace.duration_us || open == 0 {
                 // New connections are rejected from now on.
                 node.shared.drained.store(true, Ordering::SeqCst);
             }

@@ -85,7 +85,7 @@ impl DrainState {
             connections_at_start,
             closed: job.closed,
             seconds: seconds_of(job),
-            seconds_left: closing.map(|(from, pace)| left(from, pace.over_us)),
+            seconds_left: closing.map(|(from, pace)| left(from, pace.duration_us)),
         }
     }
 }
@@ -145,7 +145,7 @@ impl RebalanceState {
             to_close: closing.map_or(0, |(_, pace)| pace.connections),
             closed: job.map_or(0, |job| job.closed),
             seconds: job.map_or(0.0, seconds_of),
-            seconds_left: under_way.map(|(from, pace)| left(from, pace.over_us)),
+            seconds_left: under_way.map(|(from, pace)| left(from, pace.duration_us)),
         }
     }
 }
@@ -155,6 +155,6 @@ fn seconds_of(job: &Job) -> f64 {
     end.duration_since(job.began).as_secs_f64()
 }
 
-fn left(from: Instant, over_us: u64) -> f64 {
-    (over_us as f64 / 1e6 - from.elapsed().as_secs_f64()).max(0.0)
+fn left(from: Instant, duration_us: u64) -> f64 {
+    (duration_us as f64 / 1e6 - from.elapsed().as_secs_f64()).max(0.0)
 }

@@ -25,7 +25,7 @@ const SESSIONS: usize = 100;
 const SESSIONS_MAX: usize = 1_000;
 
 /// The most lookups of a session whose client connects or disconnects meanwhile.
-const TRIES: usize = 3;
+const ATTEMPTS_MAX: usize = 3;
 
 /// Selects sessions.
 #[derive(Deserialize, IntoParams)]
@@ -184,9 +184,9 @@ pub(crate) async fn list(
     }
     let more = all.len() > limit;
     let (mut sessions, mut next) = (Vec::with_capacity(all.len().min(limit)), None);
-    for (place, session) in all.into_iter().take(limit) {
+    for (key, session) in all.into_iter().take(limit) {
         sessions.push(session);
-        next = Some(place);
+        next = Some(key);
     }
     Ok(Json(MqttSessions { sessions, next: next.filter(|_| more) }))
 }
@@ -218,7 +218,7 @@ pub(crate) async fn one(
 ) -> Result<Json<MqttSessionDetails>, Rejection> {
     let client = path_name(client)?;
     let key = SessionKey { client: &client, owner: owner.as_deref() }.encode();
-    for _ in 0..TRIES {
+    for _ in 0..ATTEMPTS_MAX {
         match node.shared.mqtt_sessions.find(&key) {
             None => break,
             Some(Found::Away(info, subscriptions)) => {
@@ -250,7 +250,7 @@ pub(crate) async fn end(
 ) -> Result<Json<MqttEnded>, Rejection> {
     let client = path_name(client)?;
     let key = SessionKey { client: &client, owner: owner.as_deref() }.encode();
-    for _ in 0..TRIES {
+    for _ in 0..ATTEMPTS_MAX {
         let disconnected = match node.shared.mqtt_sessions.find(&key) {
             None => break,
             Some(Found::Away(..)) => {
@@ -335,10 +335,10 @@ fn connected(info: ConnectionInfo) -> Option<(String, MqttSession)> {
         in_flight,
         waiting,
     } = *mqtt?;
-    let place = SessionKey::parse(&key);
+    let session_key = SessionKey::parse(&key);
     let session = MqttSession {
-        client: place.client.into(),
-        owner: place.owner.map(Into::into),
+        client: session_key.client.into(),
+        owner: session_key.owner.map(Into::into),
         connected: true,
         since,
         expires_at: None,
@@ -356,7 +356,7 @@ fn connected(info: ConnectionInfo) -> Option<(String, MqttSession)> {
             outbox_bytes,
         }),
     };
-    Some((place.to_string(), session))
+    Some((session_key.to_string(), session))
 }
 
 fn expiry(seconds: u32) -> Option<u32> {
@@ -372,7 +372,7 @@ impl MqttSession {
             owner: owner.map(Into::into),
             connected: false,
             since: info.since_s,
-            expires_at: info.over_s,
+            expires_at: info.expires_s,
             expiry_seconds: expiry(info.seconds),
             subscriptions: info.subscriptions,
             in_flight: info.in_flight,

@@ -65,8 +65,9 @@ impl Caller {
         let Some(account) = charge.account(cost) else { return Ok(()) };
         let Charge { name, limits, now_us, .. } = charge;
         // Bytes are charged when they have arrived.
-        let wanted = if cost.of(Unit::Commands) > 0 { cost.with(Unit::Bytes, 1) } else { *cost };
-        let Some(unit) = account.over(&wanted, limits, now_us) else {
+        let minimum_cost =
+            if cost.of(Unit::Commands) > 0 { cost.with(Unit::Bytes, 1) } else { *cost };
+        let Some(unit) = account.rejecting_unit(&minimum_cost, limits, now_us) else {
             account.spend(cost, limits, now_us);
             return Ok(());
         };

@@ -80,7 +80,7 @@ impl State {
         self.of_address.get(&address).is_none_or(|open| *open < self.limits.per_address_max)
     }
 
-    fn has_place(&self, address: IpAddr) -> bool {
+    fn has_capacity(&self, address: IpAddr) -> bool {
         self.open.len() < self.limits.connections_max && self.has_share(address)
     }
 
@@ -171,7 +171,7 @@ impl Connections {
                 is_pressed = class.is_new();
                 self.evict(&mut state, number);
             }
-        } else if !state.has_place(address)
+        } else if !state.has_capacity(address)
             && let Some((class, since, number)) = state.next_of(now, |_| true)
         {
             if class.is_new() {
@@ -180,10 +180,10 @@ impl Connections {
             self.evict(&mut state, number);
         }
         let limits = state.limits;
-        let is_spare = !state.has_place(address);
+        let is_spare = !state.has_capacity(address);
         if is_spare && state.open.len() >= limits.connections_max.saturating_add(SPARE) {
             drop(state);
-            self.count(CloseReason::NoPlace);
+            self.count(CloseReason::NotAdmitted);
             return Err(AdmissionError::Never);
         }
         let peer = Arc::new(Peer::new(address, limits, is_spare));

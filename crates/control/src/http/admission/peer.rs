@@ -34,7 +34,7 @@ pub(crate) enum CloseReason {
     /// It was evicted for another.
     Evicted,
     /// It was not admitted.
-    NoPlace,
+    NotAdmitted,
 }
 
 impl CloseReason {
@@ -44,7 +44,7 @@ impl CloseReason {
         (CloseReason::Slow, "slow"),
         (CloseReason::HeadTooLarge, ErrorCode::HeadTooLarge.text()),
         (CloseReason::Evicted, "evicted"),
-        (CloseReason::NoPlace, "refused"),
+        (CloseReason::NotAdmitted, "refused"),
     ];
 }
 
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reason_stands_at_its_place() {
+    fn every_reason_is_at_its_index() {
         for (at, (reason, _)) in CloseReason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, at);
         }

@@ -132,11 +132,11 @@ impl ForwardSender {
     /// A request has failed, and is sent again at this time, with those messages that have time.
     fn failed(&self, error: &RequestError, retry_at: Instant) {
         let (rule, _) = self.queue.rule();
-        let is_over = error.is_final || self.end.borrow().is_some_and(|end| retry_at >= end);
+        let is_final = error.is_final || self.end.borrow().is_some_and(|end| retry_at >= end);
         let late = self.queue.under_way(|UnderWay { id, is_again, messages }| {
             self.log.warn(error, Some(&rule.url), messages.len() as u64);
             let has_no_time = |it: &&Pending| it.accepted_at + rule.retry < retry_at;
-            let late = match is_over {
+            let late = match is_final {
                 true => messages.len(),
                 false => messages.iter().take_while(has_no_time).count(),
             };

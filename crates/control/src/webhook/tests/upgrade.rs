@@ -35,9 +35,9 @@ fn numbered_request(number: u32, to_shard: &ToShard) -> WebhookRequest {
     let (slot, to_shard) = (number % 10, to_shard.clone());
     let hook = SharedHook::new(PendingHook::Connect(number));
     let base = hook_request_with(slot, Data::Json(number.to_string().into()));
-    let place = hook.clone();
+    let shared_hook = hook.clone();
     let reply = Box::new(move |response| {
-        let Some(hook) = place.take() else { return };
+        let Some(hook) = shared_hook.take() else { return };
         to_shard(0, Command::WebhookResponded { slot, serial: 3, hook, response });
     });
     WebhookRequest { hook, reply, ..base }

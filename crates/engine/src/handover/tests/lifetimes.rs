@@ -87,7 +87,7 @@ fn every_phase_of_every_protocol_goes_on_as_if_nothing_had_happened() {
     use Phase::*;
     for protocol in Scene::new(false).protocols().all() {
         let encoding = protocol.encoding().0;
-        let wanted: &[Phase] = match (protocol.name(), protocol.delivery()) {
+        let expected: &[Phase] = match (protocol.name(), protocol.delivery()) {
             ("http", _) => &[Request, Idle, Waiting, Closing, HalfClosed],
             (_, protocol::Delivery::Woken) => &[Waiting],
             // It has no socket that could be half closed.
@@ -99,7 +99,7 @@ fn every_phase_of_every_protocol_goes_on_as_if_nothing_had_happened() {
                 | protocol::Delivery::Subscribed,
             ) => &[Open, Closing, HalfClosed],
         };
-        for phase in wanted {
+        for phase in expected {
             let name = protocol.name();
             assert!(has(encoding, *phase), "no {name} as encoding {encoding} was in {phase:?}");
         }

@@ -194,7 +194,7 @@ struct Scene {
     app: Arc<App>,
     clients: [Option<ClientEnd>; CLIENTS],
     /// Engines and slots of the clients' connections.
-    places: [(usize, u32); CLIENTS],
+    connections: [(usize, u32); CLIENTS],
     received: [Vec<u8>; CLIENTS],
     now_us: u64,
     /// The phases of connections when engines were replaced, by encoding.
@@ -276,7 +276,7 @@ impl Scene {
             issuer,
             app,
             clients: [const { None }; CLIENTS],
-            places: [(0, 0); CLIENTS],
+            connections: [(0, 0); CLIENTS],
             received: [const { Vec::new() }; CLIENTS],
             now_us: 5_000_000,
             phases: BTreeSet::new(),
@@ -319,7 +319,7 @@ impl Scene {
         ours.send(bytes.as_bytes());
         self.clients[client] = Some(ours);
         let slot = self.drivers[at].connect_as(theirs, reserved);
-        self.places[client] = (at, slot);
+        self.connections[client] = (at, slot);
     }
 
     fn step(&mut self, step: &Step) {
@@ -400,7 +400,7 @@ impl Scene {
     }
 
     fn users(&mut self, client: usize, user: &str, login: bool) {
-        let (at, slot) = self.places[client];
+        let (at, slot) = self.connections[client];
         let core = &self.drivers[at].engine.core;
         let connection = core.id(slot, core.table.get(slot).unwrap().serial);
         let (user, reply) = (user.into(), Box::new(|done: Result<_, _>| assert!(done.is_ok())));

@@ -88,7 +88,7 @@ fn a_connection_that_ends_leaves_nothing_in_any_part() {
     let settings = Settings { topics_per_user_max: 9, per_address, ..settings() };
     let mut scene = Scene::with(false, settings, Arc::default());
     scene.step(&Open(0, 0, socket("/ws?user=u0&topic=plain", "")));
-    let slot = scene.places[0].1;
+    let slot = scene.connections[0].1;
     let engine = &mut scene.drivers[0].engine;
     engine.leave_topics(slot);
     // The usage of a connection outlives its topics.

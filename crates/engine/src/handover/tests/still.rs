@@ -10,7 +10,7 @@ impl Scene {
     fn under_way(&self) -> u64 {
         let waiting = |driver: &Driver| {
             let waiting = driver.engine.handle().waiting();
-            (0..1_024).map(|place| waiting.place(place).load(Ordering::Relaxed)).sum::<u64>()
+            (0..1_024).map(|index| waiting.counter(index).load(Ordering::Relaxed)).sum::<u64>()
         };
         self.drivers.iter().map(waiting).sum()
     }

@@ -202,15 +202,15 @@ fn nothing_is_read_for_a_client_that_has_left() {
         vec![text(3, r#"{"type":"unsubscribe","id":10,"topic":"big/1"}"#)],
         vec![Cut(3)],
     ];
-    let unwanted = leave.map(|leave| {
+    let abandoned = leave.map(|leave| {
         let mut scene = Scene::new(true);
         scene.late.iter().for_each(|late| late.pause(true));
         asks.iter().chain(&leave).for_each(|step| scene.step(step));
         scene.late.iter().for_each(|late| late.pause(false));
         (0..4).for_each(|_| scene.step(&History));
-        scene.late.as_ref().unwrap().unwanted()
+        scene.late.as_ref().unwrap().abandoned()
     });
-    assert_eq!(unwanted, [0, 1, 2, 3, 1, 2]);
+    assert_eq!(abandoned, [0, 1, 2, 3, 1, 2]);
     // Another engine repeats the queries: their requesters are still there.
     let mut scene = Scene::new(true);
     asks.iter().for_each(|step| scene.step(step));

@@ -26,7 +26,7 @@ impl World {
         let Published { message, by: _, ready } = published;
         let (payload, topic) = (&message.payload, &message.topic);
         let what = format!("{payload} of {topic} came {count} times to {}", client.name);
-        let Some(wanted) = client.wants(topic) else {
+        let Some(qos) = client.wants(topic) else {
             return assert_eq!(count, 0, "{what}");
         };
         // The message comes to another member as well.
@@ -40,7 +40,7 @@ impl World {
             && ready.contains(&client.name);
         // A subscription brings retained messages again.
         let may_repeat = kind(payload) == 'r' || self.may_repeat(payload);
-        match wanted.min(message.qos) {
+        match qos.min(message.qos) {
             // A publisher may repeat a message with QoS 1; and a client may come back to another engine before the
             // message gets there.
             Qos::AtMostOnce => {

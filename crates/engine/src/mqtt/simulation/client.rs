@@ -32,7 +32,7 @@ pub(super) struct End {
     /// The number of messages published before.
     pub at: usize,
     /// From this time on, in microseconds, no client gets it for the first time.
-    over_us: u64,
+    expires_us: u64,
 }
 
 /// When publications were complete, by payload.
@@ -348,11 +348,11 @@ impl Client {
 
     /// Notes that a message's publication is complete.
     fn end_of(&self, payload: String, expiry_s: Option<u32>) {
-        let over_us = expiry_s.map_or(u64::MAX, |seconds| {
+        let expires_us = expiry_s.map_or(u64::MAX, |seconds| {
             // Engines count in whole seconds.
             self.now.1 + u64::from(seconds + 1) * 1_000_000
         });
-        self.done.borrow_mut().insert(payload, End { at: self.now.0, over_us });
+        self.done.borrow_mut().insert(payload, End { at: self.now.0, expires_us });
     }
 
     fn reset(&mut self) {

@@ -79,17 +79,17 @@ fn filters(random: &mut Random) -> Vec<(String, Qos)> {
 
 /// Draws the clients: some for themselves, and perhaps a group.
 fn clients(random: &mut Random, done: &Ends) -> Vec<Client> {
-    let mut wanted: Vec<_> = (0..2 + random.below(5)).map(|_| filters(random)).collect();
+    let mut subscribed: Vec<_> = (0..2 + random.below(5)).map(|_| filters(random)).collect();
     if random.one_in(2) {
         let shared = format!("{SHARED}{}", FILTERS[random.below(FILTERS.len())]);
         let members = 2 + random.below(2);
-        wanted.extend((0..members).map(|_| vec![(shared.clone(), Qos::ExactlyOnce)]));
+        subscribed.extend((0..members).map(|_| vec![(shared.clone(), Qos::ExactlyOnce)]));
     }
     let client = |(name, filters)| {
         let version = if random.one_in(2) { Version::V5 } else { Version::V3 };
         Client::new(name, version, filters, !random.one_in(5), Rc::clone(done))
     };
-    wanted.into_iter().enumerate().map(client).collect()
+    subscribed.into_iter().enumerate().map(client).collect()
 }
 
 impl World {

@@ -23,7 +23,7 @@ pub(super) struct Acks {
     /// It is to be told that something of what waited is gone.
     lost: bool,
     /// All that came on this connection.
-    given: BTreeSet<usize>,
+    delivered: BTreeSet<usize>,
     /// Those that are not acknowledged.
     pub received: BTreeSet<usize>,
     /// Where the user's cursor was since the connection began.
@@ -43,7 +43,7 @@ enum Command {
 #[derive(Clone, Copy, Debug)]
 enum From {
     Now,
-    Place(usize),
+    Position(usize),
     WhatIsThere(Begins),
 }
 
@@ -85,10 +85,10 @@ pub(super) struct Client {
     pub user: String,
     /// Those that it names when it connects.
     pub topics: Vec<usize>,
-    /// What it asks for as long as it knows no place.
+    /// What it asks for as long as it knows no position.
     wants: Option<Wants>,
-    /// What it comes back with, where one place says all.
-    place: Option<String>,
+    /// What it comes back with, where one position says all.
+    position: Option<String>,
     /// The same for single topics.
     since: BTreeMap<usize, String>,
     pub progress: BTreeMap<usize, Progress>,
@@ -144,7 +144,7 @@ impl Client {
             user,
             topics,
             wants,
-            place: None,
+            position: None,
             since: BTreeMap::new(),
             progress: BTreeMap::new(),
             states: BTreeMap::new(),
@@ -173,7 +173,7 @@ impl Client {
         }
         let each = matches!(self.kind, Kind::Stream | Kind::Ws) || reload;
         // An event stream comes back with the URL that it began with.
-        let repeats = self.kind.is_sse() || self.place.is_none();
+        let repeats = self.kind.is_sse() || self.position.is_none();
         if let Some(wants) = self.wants.filter(|_| repeats && self.kind != Kind::Phoenix) {
             target += &format!("&since={wants}");
         }
@@ -181,11 +181,11 @@ impl Client {
             for (topic, since) in self.since.iter().filter(|it| self.topics.contains(it.0)) {
                 target += &format!("&since:{}={since}", TOPICS[*topic].0);
             }
-        } else if let Some(place) = &self.place {
+        } else if let Some(position) = &self.position {
             match self.kind {
-                Kind::Poll => target += &format!("&since={place}"),
+                Kind::Poll => target += &format!("&since={position}"),
                 Kind::Sse | Kind::SseJson | Kind::Stream | Kind::Ws | Kind::Phoenix => {
-                    headers += &format!("Last-Event-ID: {place}\r\n");
+                    headers += &format!("Last-Event-ID: {position}\r\n");
                 }
             }
         }
@@ -237,7 +237,7 @@ impl Client {
         for topic in self.topics.iter().copied().chain(poll.then_some(ALL)).chain(passing) {
             let knows = match single {
                 true => self.since.contains_key(&topic),
-                false => self.place.is_some(),
+                false => self.position.is_some(),
             };
             let next = match what(topic) {
                 What::Ack(_) => cursor(topic),
@@ -284,14 +284,14 @@ impl Client {
             } else if let Some(begins) =
                 self.progress.get_mut(&topic).and_then(|it| it.begins.as_mut())
             {
-                // It was cut before it learned where the topic begins: the place that it has may be
+                // It was cut before it learned where the topic begins: the position that it has may be
                 // from before the history said so.
                 if !at_once {
                     (begins.exact, begins.low) = (false, 0);
                 }
             }
         }
-        let says = self.place.is_some() || (single && !self.since.is_empty());
+        let says = self.position.is_some() || (single && !self.since.is_empty());
         connection.fresh = self.wants.is_some() && !says;
         self.connection = Some(connection);
     }
@@ -328,12 +328,12 @@ impl Client {
                 if self.kind.is_sse() && !passes {
                     let id = id.expect("an event has an id");
                     self.know(topic, id.split('/').next().unwrap());
-                    self.place = Some(id);
+                    self.position = Some(id);
                 } else if let Some(id) = id {
                     self.know(topic, &id);
                 }
             }
-            Unit::Place(place) => self.place = Some(place),
+            Unit::Position(position) => self.position = Some(position),
             Unit::State(topic) => self.complete(log, &topic),
             Unit::Recovery { since, recovered, lost } => {
                 self.recovery(log, &since, recovered, &lost);
@@ -364,7 +364,7 @@ impl Client {
                 }
                 self.states.values_mut().for_each(|state| state.is_sent = false);
                 states.iter().for_each(|topic| self.complete(log, topic));
-                self.place = Some(since);
+                self.position = Some(since);
                 self.connection.as_mut().unwrap().asks = false;
             }
         }
@@ -398,8 +398,8 @@ impl Client {
         }
         let acks = self.connection.as_ref().and_then(|connection| connection.acks.get(&topic));
         let progress = self.progress.get(&topic).map(|it| it.next);
-        let place = acks.map(|acks| acks.cursors[0]).or(progress);
-        place.is_some_and(|place| place < dropped(log, topic))
+        let position = acks.map(|acks| acks.cursors[0]).or(progress);
+        position.is_some_and(|position| position < dropped(log, topic))
     }
 
     /// A message says the same of itself each time, and no more where that is all there is to say.
@@ -414,8 +414,8 @@ impl Client {
 
     /// Gives the message's topic.
     fn message(&mut self, log: &Log, message: &read::ReadMessage) -> usize {
-        let read::ReadMessage { place, ref id, ref key } = *message;
-        let (topic, number) = place.unwrap_or_else(|| {
+        let read::ReadMessage { topic_and_number, ref id, ref key } = *message;
+        let (topic, number) = topic_and_number.unwrap_or_else(|| {
             let id = id.as_ref().expect("who removes a key has a place");
             log.find(id.split('/').next().unwrap().parse::<Position>().unwrap().offset)
         });
@@ -472,7 +472,7 @@ impl Client {
             if acks.lost && acks.cursors.len() == 1 {
                 wrong("not told what is gone", acks.next);
             }
-            let is_again = !acks.given.insert(number);
+            let is_again = !acks.delivered.insert(number);
             if is_again && !(topic == AGAIN && kind.is_socket()) {
                 wrong("twice on one connection", acks.next);
             }

@@ -17,7 +17,7 @@ pub(crate) struct Late {
     state: Mutex<State>,
 }
 
-/// Gives an answer if it is wanted, and says whether it is.
+/// Gives a reply if it is awaited, and returns whether it is.
 type LateReply = Box<dyn FnOnce() -> bool + Send>;
 
 struct State {
@@ -32,8 +32,8 @@ struct State {
     waiting: Vec<(usize, LateReply)>,
     /// So many came.
     replies: usize,
-    /// So many nobody waited for any more.
-    unwanted: usize,
+    /// Replies that no requester awaited any more.
+    abandoned: usize,
     /// None comes.
     is_paused: bool,
 }
@@ -49,9 +49,9 @@ impl Late {
     pub fn new(local: Local, seed: u64) -> Arc<Self> {
         let (random, always) = (Random::of(seed, 1), seed.is_multiple_of(2));
         let (waiting, steady, at_once) = (Vec::new(), false, false);
-        let (replies, unwanted, is_paused) = (0, 0, false);
+        let (replies, abandoned, is_paused) = (0, 0, false);
         let state =
-            State { random, always, steady, at_once, waiting, replies, unwanted, is_paused };
+            State { random, always, steady, at_once, waiting, replies, abandoned, is_paused };
         Arc::new(Late { local, state: Mutex::new(state) })
     }
 
@@ -82,9 +82,9 @@ impl Late {
         let due: Vec<_> = state.waiting.extract_if(.., |(turns, _)| *turns == 0).collect();
         state.replies += due.len();
         drop(state);
-        let unwanted = due.into_iter().rev().filter_map(|(_, reply)| (!reply()).then_some(()));
-        let unwanted = unwanted.count();
-        self.state.lock().unwrap().unwanted += unwanted;
+        let abandoned = due.into_iter().rev().filter_map(|(_, reply)| (!reply()).then_some(()));
+        let abandoned = abandoned.count();
+        self.state.lock().unwrap().abandoned += abandoned;
     }
 
     /// Whether answers are under way.
@@ -92,9 +92,9 @@ impl Late {
         !self.state.lock().unwrap().waiting.is_empty()
     }
 
-    /// How many answers nobody waited for when they came.
-    pub fn unwanted(&self) -> usize {
-        self.state.lock().unwrap().unwanted
+    /// Returns the number of replies that no requester awaited when they came.
+    pub fn abandoned(&self) -> usize {
+        self.state.lock().unwrap().abandoned
     }
 
     /// How many answers came later.
@@ -135,11 +135,11 @@ impl Late {
             }
         };
         let reply = Box::new(move || {
-            let is_wanted = completion.is_wanted();
-            if is_wanted {
+            let is_awaited = completion.is_awaited();
+            if is_awaited {
                 completion.complete(reply());
             }
-            is_wanted
+            is_awaited
         });
         state.waiting.push((turns, reply));
         Ok(HistoryReply::Later)

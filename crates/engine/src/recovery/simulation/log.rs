@@ -25,7 +25,7 @@ pub(super) enum What {
     Extra,
     /// Everyone's.
     All,
-    /// What passes by the history of a topic, and names no place.
+    /// What passes by the history of a topic, and names no position.
     Passing,
 }
 
@@ -121,7 +121,7 @@ pub(super) fn name(topic: usize) -> &'static str {
     TOPICS[topic % TOPICS.len()].0
 }
 
-/// How many of these messages are not after a place.
+/// How many of these messages are not after a position.
 pub(super) fn count(offsets: &[u64], since: &str) -> usize {
     let id: Position = since.split('/').next().unwrap().parse().unwrap();
     offsets.partition_point(|offset| *offset <= id.offset)

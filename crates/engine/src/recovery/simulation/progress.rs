@@ -5,7 +5,7 @@ use super::log::{Log, What, what};
 /// How far a client has received a topic with history.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
-    /// The message that comes next, by its place in the topic.
+    /// The message that comes next, by its position in the topic.
     pub next: usize,
     /// It was told that some are lost: the next may be a later one.
     pub jump: bool,

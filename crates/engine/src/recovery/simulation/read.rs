@@ -26,11 +26,11 @@ impl Kind {
     }
 }
 
-/// A message that came: the number of its topic, its place among the topic's, its id and its key. Only
+/// A message that came: the number of its topic, its number among the topic's, its id and its key. Only
 /// the id says which message it is that has no payload.
 #[derive(Debug)]
 pub(super) struct ReadMessage {
-    pub place: Option<(usize, usize)>,
+    pub topic_and_number: Option<(usize, usize)>,
     pub id: Option<String>,
     pub key: Option<String>,
 }
@@ -41,7 +41,7 @@ pub(super) enum Unit {
     /// A message.
     Message(ReadMessage),
     /// Where an event stream is, without a message.
-    Place(String),
+    Position(String),
     /// From where topics are followed, and which of them lost messages.
     Recovery { since: String, recovered: Option<bool>, lost: Vec<(String, String)> },
     /// The answer to a command.
@@ -140,7 +140,7 @@ impl Reader {
                 object(&json).map(|message| Unit::Message(ReadMessage { id, ..message }))
             }
             (Some(data), id) => message(data, id, None).map(Unit::Message),
-            (None, id) => id.map(Unit::Place),
+            (None, id) => id.map(Unit::Position),
         })
     }
 
@@ -188,11 +188,11 @@ fn text(value: &Value) -> Option<String> {
 /// `<topic.number>` in a payload, or none where a key is removed.
 fn message(payload: &str, id: Option<String>, key: Option<String>) -> Option<ReadMessage> {
     if payload == "null" {
-        return Some(ReadMessage { place: None, id, key });
+        return Some(ReadMessage { topic_and_number: None, id, key });
     }
     let (topic, number) = payload.split('<').nth(1)?.split('>').next()?.split_once('.')?;
-    let place = Some((topic.parse().ok()?, number.parse().ok()?));
-    Some(ReadMessage { place, id, key })
+    let topic_and_number = Some((topic.parse().ok()?, number.parse().ok()?));
+    Some(ReadMessage { topic_and_number, id, key })
 }
 
 /// A message as an object.

@@ -104,7 +104,7 @@ impl State {
         *self = State { entered: self.entered, ..State::default() };
     }
 
-    /// It asked from a place before the last that it has received.
+    /// It asked from a position before the last that it has received.
     pub fn go_back(&mut self, messages: usize) {
         self.next = self.next.min(messages);
     }
@@ -130,8 +130,8 @@ impl State {
 
     /// The marker has come.
     pub fn complete(&mut self, changes: &Changes) {
-        let mut places = self.entered.max(self.next)..=changes.all.len();
-        let is_state = places.any(|messages| changes.is_state(&self.states, messages));
+        let mut counts = self.entered.max(self.next)..=changes.all.len();
+        let is_state = counts.any(|messages| changes.is_state(&self.states, messages));
         assert!(is_state, "the state is not complete: {self:?}");
         (self.complete, self.is_sent) = (true, true);
     }

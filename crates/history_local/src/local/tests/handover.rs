@@ -125,12 +125,13 @@ fn assert_same(old: &Process, new: &Process, through: u64) {
                 let token =
                     ResumeToken::from(Position { epoch: node.history.epoch(), offset: after });
                 let start = begun(node, &[topic], &request(token));
-                let places: Vec<_> = start.topics.iter().map(|it| (it.after, it.whole)).collect();
+                let positions: Vec<_> =
+                    start.topics.iter().map(|it| (it.after, it.whole)).collect();
                 let piece =
                     reply(|completion| node.history.read(pull(&start.topics, 4), completion));
                 let Piece { messages, through: read, caught_up, gone, first } = piece;
                 format!(
-                    "{places:?} {:?} {:?} {read} {caught_up} {gone:?} {first:?}",
+                    "{positions:?} {:?} {:?} {read} {caught_up} {gone:?} {first:?}",
                     start.gaps,
                     said(&messages, through)
                 )

@@ -43,7 +43,7 @@ fn found(node: &Node, filters: &[&str], after: u64) -> Vec<(String, u64)> {
 
 fn check(node: &Node) {
     let all = || TOPICS.iter().map(|topic| topic.to_string()).zip(1..);
-    let of = |places: &[u64]| all().filter(|(_, at)| places.contains(at)).collect::<Vec<_>>();
+    let of = |numbers: &[u64]| all().filter(|(_, at)| numbers.contains(at)).collect::<Vec<_>>();
     let cases: [(&[&str], u64, &[u64]); 7] = [
         (&["d:a/#"], 0, &[1, 2, 3, 4]),
         (&["d:b/+"], 0, &[6]),
@@ -54,8 +54,8 @@ fn check(node: &Node) {
         (&["#"], 7, &[8, 9]),
         (&["e/+", "f/#"], 0, &[]),
     ];
-    for (filters, after, places) in cases {
-        assert_eq!(found(node, filters, after), of(places), "{filters:?}");
+    for (filters, after, numbers) in cases {
+        assert_eq!(found(node, filters, after), of(numbers), "{filters:?}");
     }
 }
 

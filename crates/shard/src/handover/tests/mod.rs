@@ -191,9 +191,9 @@ fn switch(old: &mut Shard) {
     turns(old, "rest", |old| {
         let (activity, at_rest) = old.giver.rest();
         // The wake-ups of `turns` count, too.
-        let is_over = at_rest && before.is_some();
+        let is_finished = at_rest && before.is_some();
         before = at_rest.then_some(activity);
-        is_over || old.engine.is_still()
+        is_finished || old.engine.is_still()
     });
     old.giver.order(Give::Rest);
     turns(old, "given", |old| {

@@ -147,15 +147,15 @@ impl Node {
     fn cut(&self, survival: Survival, random: &mut Random) -> FileImage {
         let mut image = self.stored.clone();
         let chosen = random.below(self.dirty.len());
-        for (place, (number, versions)) in self.dirty.iter().enumerate() {
+        for (index, (number, versions)) in self.dirty.iter().enumerate() {
             let count = match survival {
                 Survival::Nothing => 0,
                 Survival::Everything => versions.len(),
                 Survival::Until(last) => versions.iter().filter(|(at, _)| *at <= last).count(),
                 Survival::Any(newest) if random.one_in(newest) => versions.len(),
                 Survival::Any(_) => random.below(versions.len() + 1),
-                Survival::AllButOne if place == chosen => random.below(versions.len()),
-                Survival::OnlyOne if place != chosen => 0,
+                Survival::AllButOne if index == chosen => random.below(versions.len()),
+                Survival::OnlyOne if index != chosen => 0,
                 Survival::AllButOne | Survival::OnlyOne => versions.len(),
             };
             if let Some((_, bytes)) = count.checked_sub(1).and_then(|last| versions.get(last)) {
@@ -164,7 +164,7 @@ impl Node {
             // One sector is being written when the power goes.
             let is_next = match survival {
                 Survival::Until(last) => versions.get(count).is_some_and(|(at, _)| *at == last + 1),
-                _ => place == chosen && random.one_in(2),
+                _ => index == chosen && random.one_in(2),
             };
             if let Some((_, bytes)) = versions.get(count).filter(|_| is_next) {
                 image.put(number * SECTOR, &bytes[..random.below(SECTOR)]);

@@ -336,8 +336,8 @@ impl<'a> Lifetime<'a> {
     fn copy(&mut self, recording: &Recording) -> Result<(), String> {
         let dir = data(self.root);
         // A copy may be complete though its caller does not know, because the power went first.
-        let mut places = (0..).map(|number| self.root.join(format!("var/copies/{number}")));
-        let to = places.find(|place| !place.join(FILE).exists()).unwrap();
+        let mut paths = (0..).map(|number| self.root.join(format!("var/copies/{number}")));
+        let to = paths.find(|path| !path.join(FILE).exists()).unwrap();
         match self.random.below(6) {
             0 => {
                 compact(&dir).map_err(|error| format!("it can't be rewritten: {error}"))?;
@@ -366,8 +366,8 @@ impl Known {
     fn difference(&self, view: &View) -> String {
         let count = self.pending.len();
         let mut text = format!("it has neither what is acknowledged nor that with {count} more:");
-        let wanted = self.state.view();
-        for (table, rows) in &wanted {
+        let expected = self.state.view();
+        for (table, rows) in &expected {
             let found = &view[table];
             let cut = |rows: &[String], others: &[String]| {
                 let rows = rows.iter().filter(|row| !others.contains(row));

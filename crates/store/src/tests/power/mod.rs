@@ -63,8 +63,8 @@ fn check(moment: &Moment, root: &Path, random: &mut Random) -> Result<Counts, St
 
 /// Runs a machine and cuts its power at each of a lifetime's moments, or at some of them.
 fn run(seed: u64) -> Result<Counts, String> {
-    let tries_all = seed >= LONG_SEEDS && seed.is_multiple_of(4);
-    let cuts_of_a_lifetime = if tries_all { usize::MAX } else { CUTS_OF_A_LIFETIME };
+    let is_exhaustive = seed >= LONG_SEEDS && seed.is_multiple_of(4);
+    let cuts_of_a_lifetime = if is_exhaustive { usize::MAX } else { CUTS_OF_A_LIFETIME };
     let dir = scratch(seed);
     let (root, other) = (dir.0.join("run"), dir.0.join("check"));
     let mut random = Random::new(seed);
@@ -81,7 +81,7 @@ fn run(seed: u64) -> Result<Counts, String> {
         let mut cutter = Cutter::new(&root, &moment);
         let next = random.below(events.len().min(cuts_of_a_lifetime));
         let mut next_moment = moment.clone();
-        for (place, at) in
+        for (index, at) in
             moments(events.len(), cuts_of_a_lifetime, &mut random).into_iter().enumerate()
         {
             let killed = cutter.kill(&events, at, &mut random);
@@ -90,7 +90,7 @@ fn run(seed: u64) -> Result<Counts, String> {
             let context =
                 |error| format!("in lifetime {lifetimes} after {at} of {}: {error}", events.len());
             counts.add(checked.map_err(context)?);
-            if place == next {
+            if index == next {
                 // Another process goes on after a kill. It does not know of a failed sync.
                 let is_kill = failing_syncs == 0 && random.one_in(3);
                 counts.kills += u64::from(is_kill);

@@ -613,14 +613,14 @@ mod tests {
 
     #[test]
     fn messages_are_given_up_only_if_configured() {
-        let tries = |more: &str| {
+        let count_max = |more: &str| {
             let own = format!("[inbox]\nenabled = true\n{more}");
             let rules = of(&own);
             rules.history("@alice").unwrap().acknowledge.as_ref().unwrap().delivery_count_max
         };
-        assert_eq!(tries(""), 0);
-        assert_eq!(tries("tries_max = 3\n"), 3);
-        assert_eq!(tries("dead_letter = \"dead\"\n"), DEAD_LETTER_DELIVERIES);
-        assert_eq!(tries("tries_max = 3\ndead_letter = \"dead\"\n"), 3);
+        assert_eq!(count_max(""), 0);
+        assert_eq!(count_max("tries_max = 3\n"), 3);
+        assert_eq!(count_max("dead_letter = \"dead\"\n"), DEAD_LETTER_DELIVERIES);
+        assert_eq!(count_max("tries_max = 3\ndead_letter = \"dead\"\n"), 3);
     }
 }

@@ -45,7 +45,7 @@ impl Tokens {
             Some(before) if before.is_same(&new) => before.clone(),
             _ => {
                 let fetcher = self.fetcher.clone();
-                new.on_wanted(move || fetcher.wake());
+                new.set_wake(move || fetcher.wake());
                 Arc::new(new)
             }
         };
@@ -64,16 +64,16 @@ impl Tokens {
 /// When a key can't be read or used.
 pub(crate) fn authority(config: &Config) -> Result<token::Settings, CommandError> {
     let auth = &config.auth;
-    let wrong = |place: &str, error: KeyError| CommandError::Usage(format!("{place}: {error}"));
+    let wrong = |setting: &str, error: KeyError| CommandError::Usage(format!("{setting}: {error}"));
     let mut keys = Vec::new();
     if !auth.hmac_key.is_empty() {
         keys.push(Key::shared(&auth.hmac_key).map_err(|error| wrong("auth.hmac_key", error))?);
     }
     for path in &auth.public_key_files {
-        let place = format!("auth.public_key_files: {path}");
+        let setting = format!("auth.public_key_files: {path}");
         let pem = files::read_text(path.as_ref(), KEY_FILE_BYTES_MAX)
             .map_err(|error| CommandError::Usage(format!("auth.public_key_files: {error}")))?;
-        keys.push(Key::public(&pem).map_err(|error| wrong(&place, error))?);
+        keys.push(Key::public(&pem).map_err(|error| wrong(&setting, error))?);
     }
     let algorithms: Vec<Algorithm> =
         auth.algorithms.iter().filter_map(|name| name.parse().ok()).collect();

@@ -96,15 +96,16 @@ impl Client {
         });
         // Other members get what a member leaves, whenever they came.
         assert!(!is_before || dup || self.is_member(), "{payload} is from before");
-        let is_over = self.done.borrow().get(payload).is_some_and(|it| it.over_us < self.since_us);
-        assert!(!is_over || dup, "{payload} has expired");
-        let is_unwanted = self.unsubscribed.is_some_and(|since| number(payload) >= since);
-        assert!(!is_unwanted, "nobody has a subscription for {payload}");
+        let is_expired =
+            self.done.borrow().get(payload).is_some_and(|it| it.expires_us < self.since_us);
+        assert!(!is_expired || dup, "{payload} has expired");
+        let is_unsubscribed = self.unsubscribed.is_some_and(|since| number(payload) >= since);
+        assert!(!is_unsubscribed, "nobody has a subscription for {payload}");
     }
 
     fn finish(&mut self, id: u16, released: bool) {
-        let place = self.publishing.iter().position(|it| it.id == id && it.released == released);
-        if let Some(at) = place {
+        let position = self.publishing.iter().position(|it| it.id == id && it.released == released);
+        if let Some(at) = position {
             let Message { payload, expiry_s, .. } = self.publishing.remove(at).unwrap().message;
             self.end_of(payload, expiry_s);
         }

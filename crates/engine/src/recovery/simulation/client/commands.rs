@@ -49,8 +49,8 @@ impl Client {
             let lost = recovered == Some(false);
             assert!(!lost || (why.contains("too_old") && self.has_lost(log, topic)), "{why}");
             let state = self.states.entry(topic).or_default();
-            // A place before all there was is that of one who has nothing yet.
-            state.enter(requested, lost || !matches!(from, From::Place(1..)));
+            // A position before all there was is that of one who has nothing yet.
+            state.enter(requested, lost || !matches!(from, From::Position(1..)));
             // It may have heard more of what comes again now.
             state.go_back(count(&log[topic], &since));
             self.since.insert(topic, since);
@@ -60,7 +60,9 @@ impl Client {
         assert_eq!(matches!(from, From::Now), recovered.is_none());
         match from {
             From::Now => {}
-            From::Place(from) => assert_eq!(next, from, "client {name}: not from where it asked"),
+            From::Position(from) => {
+                assert_eq!(next, from, "client {name}: not from where it asked")
+            }
             From::WhatIsThere(begins) => {
                 assert_eq!(recovered, Some(true), "client {name}: {why}");
                 // It has left before anything came: it has nothing.
@@ -73,7 +75,7 @@ impl Client {
         if is_newest(topic) {
             let newest = self.newest.entry(topic).or_default();
             match from {
-                From::Place(_) => newest.go_back(next),
+                From::Position(_) => newest.go_back(next),
                 From::Now | From::WhatIsThere(_) => *newest = Newest::new(next),
             }
         }
@@ -108,8 +110,8 @@ impl Client {
         let known = self.since.get(&topic).filter(|_| enter && !(anew && self.wants.is_some()));
         let wants = self.wants.filter(|_| enter && known.is_none());
         let from = match (known, wants) {
-            (Some(place), _) if is_state(topic) => From::Place(count(&log[topic], place)),
-            (Some(_), _) => From::Place(self.progress.get(&topic).map_or(0, |it| it.next)),
+            (Some(position), _) if is_state(topic) => From::Position(count(&log[topic], position)),
+            (Some(_), _) => From::Position(self.progress.get(&topic).map_or(0, |it| it.next)),
             (None, Some(wants)) => From::WhatIsThere(Begins::new(log, topic, wants, false)),
             (None, None) => From::Now,
         };

@@ -32,8 +32,8 @@ impl Folder {
     /// Makes one: where the service manager has given this service a place, else among temporary files.
     pub fn new() -> io::Result<Self> {
         let parent = std::env::var_os("RUNTIME_DIRECTORY")
-            .and_then(|places| std::env::split_paths(&places).next())
-            .filter(|place| place.is_dir())
+            .and_then(|paths| std::env::split_paths(&paths).next())
+            .filter(|path| path.is_dir())
             .unwrap_or_else(std::env::temp_dir);
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;

@@ -87,14 +87,14 @@ impl Upgrade {
         self.check_progress()?;
         // From here on the new process serves, whatever happens to this one.
         let forwarded = old.forwarded.as_ref();
-        let place = forwarded.map_or(&[][..], |(_, path)| path.as_os_str().as_bytes());
+        let forwarded_path = forwarded.map_or(&[][..], |(_, path)| path.as_os_str().as_bytes());
         if let Some(listener) = &old.admin_tls {
             main.send(wire::ADMIN_TLS, &[], &[listener.as_fd()])
                 .map_err(|error| self.why(&error))?;
         }
         let mut listeners = vec![old.admin.as_fd()];
         listeners.extend(forwarded.map(|(listener, _)| listener.as_fd()));
-        main.send(wire::GO, place, &listeners).map_err(|error| self.why(&error))?;
+        main.send(wire::GO, forwarded_path, &listeners).map_err(|error| self.why(&error))?;
         self.given.store(true, Ordering::SeqCst);
         if let Some(link) = &old.cluster {
             link.abandon();
