@@ -144,12 +144,12 @@ fn one_remains(mut clients: [Client; 2]) -> usize {
     1 - ended
 }
 
-/// Waits until each node has done what the other one published before.
+/// Waits until each node has applied everything that the other one has published.
 fn settle(nodes: [&Server; 2]) {
     settle_by(nodes, |name| Connect::new(V5, name));
 }
 
-/// The same, by clients that connect like this.
+/// Like [`settle`], with clients that `connect` makes.
 fn settle_by(nodes: [&Server; 2], connect: impl Fn(&str) -> Connect) {
     for [from, to] in [nodes, [nodes[1], nodes[0]]] {
         let mut mark = connect("mark").open(from.client);
@@ -159,8 +159,8 @@ fn settle_by(nodes: [&Server; 2], connect: impl Fn(&str) -> Connect) {
     }
 }
 
-/// Waits until a node knows of all connects at the other one. It numbers later connects higher than these, whatever its
-/// clock says.
+/// Waits until the node `to` knows of all connects at `from`, with a client that is not connected yet. `to` numbers later
+/// connects higher, whatever its clock says.
 fn until_known(from: &Server, to: &Server, connect: Connect) {
     // A node publishes its groups behind the connects.
     let groups = |to: &Server| {
@@ -176,10 +176,14 @@ fn until_known(from: &Server, to: &Server, connect: Connect) {
     to.until("the group is gone", |to| groups(to) == before);
 }
 
-/// Lets time pass until the next turn of each shard is later by the time of day. Only that orders connects at nodes that
-/// can't reach each other, and a shard takes the time of its turn's beginning.
-fn wait_for_later_turns() {
-    thread::sleep(Duration::from_secs(2));
+/// Waits until all turns of the node's shards that began before now have ended. A connect has the time of day at which its
+/// turn began, and only that orders connects at nodes that can't reach each other.
+fn end_earlier_turns(node: &Server) {
+    // The clocks of two processes differ by less.
+    thread::sleep(Duration::from_millis(100));
+    // Each shard replies in a turn that begins after the request, and accepts nothing more in an earlier one.
+    let (status, topics) = node.api("GET", "/api/topics?node=self", None);
+    assert_eq!(status, 200, "{topics}");
 }
 
 #[test]
@@ -191,7 +195,7 @@ fn of_two_connections_at_the_same_moment_one_remains() {
     nats.kill();
     [&a, &b].into_iter().for_each(until_disconnected);
     let first = Connect::new(V5, "apart").open(b.client);
-    wait_for_later_turns();
+    end_earlier_turns(&a);
     let apart = [Connect::new(V5, "apart").open(a.client), first];
     nats.run();
     [&a, &b].into_iter().for_each(|node| until_nodes(node, 1));
@@ -213,7 +217,7 @@ fn connects_that_a_node_did_not_retain_are_published_again() {
     let connect =
         |node: &Server| ["c0", "c1", "c2"].map(|name| Connect::new(V5, name).open(node.client));
     let earlier = connect(&a);
-    wait_for_later_turns();
+    end_earlier_turns(&b);
     let pairs = earlier.into_iter().zip(connect(&b));
     let pairs: Vec<[Client; 2]> = pairs.map(|(first, second)| [first, second]).collect();
     for node in [&a, &b] {
