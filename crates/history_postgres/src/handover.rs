@@ -1,10 +1,10 @@
-//! The history on its way to another process, which goes on where this one stops.
+//! Passes the history to another process.
 //!
-//! The process that passes it on [pauses](Postgres::pause) it once shards read nothing more. When it is
-//! [paused](Postgres::is_paused), all that this process has appended is delivered, and [`PostgresPart`] says up to which
-//! offset. The other process, whose history was paused from the beginning, delivers what comes after that.
+//! The old process [pauses](Postgres::pause) the history when its shards read nothing more. Once the history is
+//! [paused](Postgres::is_paused), it has delivered everything that this process has appended, and [`PostgresPart`] has
+//! the last offset. The history of the new process is paused from the beginning, and delivers what follows that offset.
 //!
-//! Memory is not passed on: the other process reads from the database what its clients are behind with.
+//! The new process gets no messages from memory: it reads them from the database.
 
 use handover::{Part, PartError, decode, encode};
 use minicbor::{Decode, Encode};
@@ -17,7 +17,7 @@ pub const PART: &str = "history-postgres";
 /// The key of the part's only record.
 const LOG: &[u8] = b"log";
 
-/// The log as far as a process has delivered it. The numbers of fields stay for good.
+/// The position up to which a process has delivered the log. The numbers of fields stay for good.
 #[derive(Debug, Encode, Decode)]
 #[cbor(map)]
 struct LogRecord {
@@ -26,38 +26,28 @@ struct LogRecord {
     /// The last offset that was delivered.
     #[n(1)]
     delivered: u64,
-    /// When its message was appended, in milliseconds since 1970; `None` where that is unknown.
+    /// When its message was appended, in milliseconds since 1970, if the process knows.
     #[n(2)]
     delivered_ms: Option<u64>,
 }
 
 impl Postgres {
-    /// Stops delivering what other nodes append. What this process appends is delivered on, so that its publishers get their
+    /// Stops delivering messages of other nodes. Those of this process are still delivered, so that their publishers get
     /// replies.
     pub fn pause(&self) {
         self.state().pause();
         self.0.committed.notify_one();
     }
 
-    /// True while the history is paused, and nothing of this process waits to be appended or delivered.
+    /// Returns true if the history is paused, and no message of this process waits to be appended or delivered.
     pub fn is_paused(&self) -> bool {
         self.0.queue.is_idle() && self.state().is_paused()
     }
 
-    /// Delivers again: from where the history was paused, or from where another process has stopped.
+    /// Delivers again, after the last offset that this or the old process has delivered.
     pub fn resume(&self) {
         self.state().resume();
         self.0.committed.notify_one();
-    }
-
-    /// The log's epoch: another log has another one.
-    pub fn log_epoch(&self) -> u32 {
-        self.0.epoch.0
-    }
-
-    /// True while there are connections to the database.
-    pub fn is_connected(&self) -> bool {
-        self.status().is_connected
     }
 
     fn record(&self) -> LogRecord {
@@ -66,7 +56,7 @@ impl Postgres {
         LogRecord { epoch: self.0.epoch.0, delivered, delivered_ms }
     }
 
-    /// Goes on after what another process has delivered.
+    /// Continues after the last offset that the old process has delivered.
     fn continue_after(&self, record: &LogRecord) -> Result<(), String> {
         if record.epoch != self.0.epoch.0 {
             return Err("the database has another log than that of the process before".into());
@@ -81,11 +71,11 @@ impl Postgres {
     }
 }
 
-/// The history as a part of what a process passes on. It has nothing where no database has the history.
+/// The part that passes the history on. It is empty if the history is not in a database.
 pub struct PostgresPart(Option<Postgres>);
 
 impl PostgresPart {
-    /// The part of this history.
+    /// Makes the part of this history.
     pub fn new(postgres: Option<Postgres>) -> Self {
         PostgresPart(postgres)
     }

@@ -18,7 +18,7 @@
 //! **PostgreSQL is away.** Publishing fails at once, members stay, and reads that memory has go on. The connections are made
 //! again by themselves, and the follower continues where it was.
 //!
-//! **Another process** takes this one's place at an offset: it delivers what comes after that.
+//! **Upgrade.** A new process continues after the last offset that the old process has delivered.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]

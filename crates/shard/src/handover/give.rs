@@ -56,8 +56,8 @@ pub(crate) struct Giving {
     still: bool,
     /// True while no TLS handshake may begin.
     finishes_handshakes: bool,
-    /// Connections with input whose TLS handshake may not begin. The new shard finds the input in their sockets.
-    unread: Vec<u32>,
+    /// Connections whose TLS handshake waits for the new shard, which finds the input in their sockets.
+    deferred_handshakes: Vec<u32>,
     record: Vec<u8>,
     /// The state of a connection's TLS, with its keys.
     tls: Zeroizing<Vec<u8>>,
@@ -92,13 +92,13 @@ impl Giving {
         }
     }
 
-    /// Returns true if a TLS handshake may begin. Otherwise the shard reads the connection when the upgrade has
-    /// failed.
-    pub fn may_begin_handshake(&mut self, slot: u32) -> bool {
+    /// Leaves a TLS handshake to the new shard, if no new one may begin here. Returns false if it may begin. If the
+    /// upgrade fails, it begins here.
+    pub fn defer_handshake(&mut self, slot: u32) -> bool {
         if self.finishes_handshakes {
-            self.unread.push(slot);
+            self.deferred_handshakes.push(slot);
         }
-        !self.finishes_handshakes
+        self.finishes_handshakes
     }
 
     fn may_send(&self) -> bool {
@@ -238,7 +238,7 @@ impl Shard {
             hasher: RandomState::new(),
             still: false,
             finishes_handshakes: false,
-            unread: Vec::new(),
+            deferred_handshakes: Vec::new(),
             record: Vec::new(),
             tls: Zeroizing::default(),
         }));
@@ -504,9 +504,9 @@ impl Shard {
                     socket.set(State::Passed, false);
                 }
             }
-            self.unread.extend(giving.unread);
+            self.unread.extend(giving.deferred_handshakes);
         }
-        // The channel took its place.
+        // The channel used the spare descriptor.
         self.spare = self.spare.take().or_else(crate::shard::spare);
         self.engine.give_owed(std::mem::take(&mut self.owed));
         self.engine.go_on();

@@ -100,7 +100,7 @@ impl Giver {
         self.copied.load(Ordering::Relaxed)
     }
 
-    /// True when the shard begins no TLS handshake any more, and none is under way.
+    /// Returns true if the shard begins no TLS handshake any more, and none is under way.
     pub fn has_finished_handshakes(&self) -> bool {
         self.handshakes.load(Ordering::Acquire) == 0
     }

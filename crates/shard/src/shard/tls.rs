@@ -96,7 +96,7 @@ impl Shard {
         }
         if !self.tls.is_opening(slot)
             && let Some(giving) = &mut self.giving
-            && !giving.may_begin_handshake(slot)
+            && giving.defer_handshake(slot)
         {
             return false;
         }

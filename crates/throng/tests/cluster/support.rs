@@ -99,7 +99,8 @@ pub fn nodes_in(node: &Server, state_name: &str) -> Vec<String> {
     others.map(|other| other["name"].as_str().unwrap().to_string()).collect()
 }
 
-/// Waits until a node is connected and knows so many others. Then it counts no gap when one of them is killed.
+/// Waits until a node is connected, knows so many others, and awaits no message of them: it then counts no gap if one of
+/// them is killed.
 pub fn until_nodes(node: &Server, count: usize) {
     node.until(&format!("{count} others are there"), |node| {
         let state = state(node);

@@ -59,7 +59,7 @@ fn each_transport_receives_what_all_servers_append_once_through_upgrades() {
     let database = Database::start();
     let nodes = [node(&database), node(&database)];
     all_the_while(&nodes, members(&nodes), || (0..3).for_each(|_| nodes[0].upgrade()));
-    // The new process reads what it has not delivered itself.
+    // The new process reads earlier messages from the database.
     let [all, same] = nodes.each_ref().map(|node| history(node, "chat:a"));
     assert!(all == same && all.len() > 40);
     let mut back = member(&nodes[0], &format!("topic=chat:a&since={}", all[2].0));
@@ -78,7 +78,7 @@ fn an_upgrade_that_fails_leaves_the_server_with_its_history() {
         nodes[0].upgrade_fails(&["--binary", "/bin/false"]);
         let outcome = nodes[0].try_upgrade(&["--check"]);
         assert_eq!(outcome.code, Some(0), "{outcome:?}");
-        // The new process ends when it has everything but the word to go.
+        // The new process rejects the other database.
         let failing = format!("exec {} \"$@\"", crate::upgrade::node::throng());
         let failing = nodes[0].script(
             "other.sh",

@@ -53,16 +53,16 @@ pub(super) fn settings(config: &Config, address: Address) -> Settings {
     }
 }
 
-/// How long the first connects may take, in all.
+/// How long the first connect may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 
-/// Waits until there are connections to the database, so that no publisher meets a server without.
+/// Waits for the first connect, so that no publisher gets an error after an upgrade.
 ///
 /// # Errors
-/// When they take too long.
+/// If it takes too long.
 pub(super) fn until_connected(postgres: &Postgres) -> Result<(), CommandError> {
     let began = Instant::now();
-    while !postgres.is_connected() {
+    while !postgres.status().is_connected {
         if began.elapsed() > CONNECT_WAIT {
             let why = postgres.status().error.unwrap_or_else(|| "it does not reply".into());
             return Err(CommandError::Runtime(format!(

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use config::Loaded;
 use control::{UpgradeProgress, UpgradeStage};
 use handover::Part;
+use history::History;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open};
@@ -172,13 +173,13 @@ impl TakeOver {
         self.facts.longpoll_key.as_slice().try_into().ok()
     }
 
-    /// Whether a log in PostgreSQL is that of the running server.
+    /// Checks that the log in the database is the one of the running server.
     ///
     /// # Errors
-    /// When it is another one.
+    /// If it is another one.
     pub fn verify_log(&self, postgres: &history_postgres::Postgres) -> Result<(), CommandError> {
         match self.facts.history_epoch {
-            Some(epoch) if epoch != postgres.log_epoch() => Err(CommandError::Usage(
+            Some(epoch) if epoch != postgres.epoch().0 => Err(CommandError::Usage(
                 "history.url: this database has another log than that of the running server: an upgrade can't move the \
                  history to another database; restart to do that"
                     .into(),
@@ -424,10 +425,10 @@ impl TakeOver {
     }
 }
 
-/// Whether the history of the new process is in PostgreSQL if that of the old one is, and only then.
+/// Checks that the histories of both processes are in PostgreSQL, or neither.
 ///
 /// # Errors
-/// What is otherwise, and what to do.
+/// Which process has a database, and what to do.
 fn verify_history(theirs: bool, ours: bool) -> Result<(), String> {
     match (theirs, ours) {
         (true, false) => Err("history.url: the running server has its history in PostgreSQL, and the new configuration \

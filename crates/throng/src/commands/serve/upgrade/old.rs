@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use control::{UpgradeProgress, UpgradeRejection, UpgradeRequest, UpgradeStage, Upgrader};
 use handover::{Part, Sent};
+use history::History;
 use shard::{Channel, Frame, Give, Giver, GiverStage};
 use tokio::sync::watch;
 
@@ -48,9 +49,9 @@ pub(in super::super) struct Old {
     pub shared: Arc<shard::Shared>,
     pub store: Option<store::Store>,
     pub history: Arc<history_local::Local>,
-    /// The history, where a database has it.
+    /// The history, if it is in a database.
     pub postgres: Option<history_postgres::Postgres>,
-    /// Clients connect to a port with TLS.
+    /// True if clients can connect with TLS.
     pub has_tls: bool,
     pub webhook: Arc<control::webhook::Dispatcher>,
     pub gate: Arc<control::Gate>,
@@ -338,7 +339,7 @@ impl Upgrade {
             admin: address(&old.admin),
             admin_tls: old.admin_tls.as_ref().and_then(address),
             cluster: old.cluster.as_ref().map(|link| link.settings().cluster.clone()),
-            history_epoch: old.postgres.as_ref().map(history_postgres::Postgres::log_epoch),
+            history_epoch: old.postgres.as_ref().map(|postgres| postgres.epoch().0),
             check,
         }
     }

@@ -22,7 +22,7 @@ const CALLS: Patience = Patience {
     interval: POLL_INTERVAL,
 };
 
-/// How long TLS handshakes may take to finish, before all stands still: some round trips. Slower ones end with this process.
+/// How long TLS handshakes may take to finish before the pause: some round trips. Slower ones end with this process.
 const HANDSHAKES_WAIT: Duration = Duration::from_millis(500);
 
 /// How long all may take to come to rest.
@@ -130,7 +130,7 @@ impl Upgrade {
         Ok(())
     }
 
-    /// Lets TLS handshakes finish that are under way, since they can't be passed on. Others begin at the new process.
+    /// Finishes the TLS handshakes that are under way, since they can't be passed on. Others begin at the new process.
     fn finish_handshakes(&self) -> Result<(), Reason> {
         if !self.old.has_tls {
             return Ok(());
