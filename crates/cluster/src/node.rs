@@ -242,7 +242,7 @@ impl Node {
         let streams: Vec<Stream> = self.interested_streams().collect();
         for peer in self.peers.values_mut() {
             peer.state.received_us = peer.state.received_us.max(now_us);
-            peer.state.comings += 1;
+            peer.state.joins += 1;
             peer.streams.on_connected(now_us);
             peer.entries.on_connected(now_us);
             peer.on_loss(&streams, now_us);

@@ -37,9 +37,9 @@ pub struct PeerState {
     pub has_calls: bool,
     /// True while it sends hellos.
     pub is_up: bool,
-    /// How often the node came or came back, or the connection to NATS of one of both nodes did. A call may have been
-    /// lost before.
-    pub comings: u64,
+    /// How often the node joined or came back, or one of both nodes connected to NATS again. Calls before that may be
+    /// lost.
+    pub joins: u64,
     /// True if it has said goodbye.
     pub has_left: bool,
     /// When its last packet came, in microseconds.
@@ -90,7 +90,7 @@ impl Peer {
         }
         self.hello_number = hello.number;
         // A node requests replies when it is connected.
-        let has_come = !hello.is_goodbye && (!self.state.is_up || hello.is_reply_requested);
+        let has_joined = !hello.is_goodbye && (!self.state.is_up || hello.is_reply_requested);
         self.state = PeerState {
             node: self.state.node,
             name: hello.name.clone(),
@@ -99,7 +99,7 @@ impl Peer {
             is_draining: hello.is_draining,
             has_calls: hello.has_calls,
             is_up: !hello.is_goodbye,
-            comings: self.state.comings + u64::from(has_come),
+            joins: self.state.joins + u64::from(has_joined),
             has_left: hello.is_goodbye,
             received_us: now_us,
         };

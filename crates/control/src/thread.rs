@@ -179,8 +179,8 @@ async fn serve(
         && let Some(calls) = link.take_calls()
     {
         tokio::spawn(api::serve_nodes(node.clone(), link.clone(), calls));
-        tokio::spawn(api::read_revocations(node.clone(), link.clone()));
-        tokio::spawn(api::read_retained(node.clone(), link));
+        tokio::spawn(api::sync_revocations(node.clone(), link.clone()));
+        tokio::spawn(api::sync_retained(node.clone(), link));
     }
     let (monitor, sampler) = Monitor::new(node, samples);
     let sampler = tokio::spawn(sampler.run());

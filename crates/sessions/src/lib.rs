@@ -46,8 +46,8 @@ pub use flow::{Confirmed, Flow, FlowRecord, Incoming, Outgoing, Source, State};
 pub use interests::Interests;
 pub use registry::Local;
 pub use retained::{
-    DamagedRecord, FillPage, Keep, LocalRetained, RETAINED, Retained, RetainedPage, RetainedPart,
-    RetainedStats,
+    DamagedRecord, Keep, LocalRetained, RETAINED, Retained, RetainedPage, RetainedPart,
+    RetainedStats, SyncPage,
 };
 pub use session::{
     Author, Backlog, ProgressRecord, Replay, Session, SessionRecord, Subscription,

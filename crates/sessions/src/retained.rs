@@ -1,7 +1,7 @@
 //! The last message of each topic that was published to be retained (MQTT 5.0, section 3.3.1.3).
 
-mod fill;
 mod handover;
+mod sync;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -15,8 +15,8 @@ use crate::contract::Done;
 use crate::record::PublicationRecord;
 use crate::unstored::Unstored;
 
-pub use self::fill::{DamagedRecord, FillPage};
 pub use self::handover::RetainedPart;
+pub use self::sync::{DamagedRecord, SyncPage};
 
 /// The name of these records in a store.
 pub const RETAINED: &str = "mqtt_retained";
@@ -49,23 +49,27 @@ pub trait Retained: Send + Sync {
     /// Removes the topic's message, without a notice. Returns false if there was none.
     fn remove(&self, topic: &str) -> bool;
 
-    /// The node joins others: it notes all removals until [`end_fill`](Retained::end_fill), for messages that it reads of
-    /// another node may be older.
-    fn begin_fill(&self);
+    /// Begins to note all removals, until [`end_sync`](Retained::end_sync). A node that joins a cluster calls this before
+    /// it gets messages of other nodes.
+    fn begin_sync(&self);
 
-    /// Returns some messages for a node that joins, after a topic: about `bytes_max` bytes of them. Leaves out messages
-    /// that have expired at a time in milliseconds since 1970, and the node's own.
-    fn fill_page(&self, after: Option<&str>, bytes_max: usize, now_ms: u64) -> FillPage;
+    /// Returns messages for a node that joins, after a topic: about `bytes_max` bytes. It leaves out messages that have
+    /// expired at a time in milliseconds since 1970, and the node's messages about itself.
+    fn sync_page(&self, after: Option<&str>, bytes_max: usize, now_ms: u64) -> SyncPage;
 
-    /// Takes those messages of another node of whose topics this node has learned nothing since it began. Returns how
-    /// many it has taken. `hash` is the hash of a topic's name in this process.
+    /// Retains the messages of another node's page, except for topics of which this node has learned something newer
+    /// since it began. Returns how many it has retained. `hash` is the hash of a topic's name in this process.
     ///
     /// # Errors
-    /// When a record can't be read: those before it are taken.
-    fn fill(&self, page: &FillPage, hash: &dyn Fn(&str) -> u64) -> Result<usize, DamagedRecord>;
+    /// If a record can't be read. The messages before it are retained.
+    fn apply_page(
+        &self,
+        page: &SyncPage,
+        hash: &dyn Fn(&str) -> u64,
+    ) -> Result<usize, DamagedRecord>;
 
-    /// The node has all messages of the others.
-    fn end_fill(&self);
+    /// Ends the sync: the node has the messages of the others.
+    fn end_sync(&self);
 
     /// Removes some messages that have expired at a time in milliseconds since 1970, and goes on there at the next
     /// call. Writes some of the records again that the store has rejected.
@@ -108,8 +112,8 @@ pub struct LocalRetained {
     messages_max: AtomicUsize,
     bytes_max: AtomicUsize,
     refused: AtomicU64,
-    /// The node reads the messages of another one.
-    is_filling: AtomicBool,
+    /// True while the node reads the messages of another node.
+    is_syncing: AtomicBool,
     /// When the node's clock began, in milliseconds since 1970.
     clock_began_ms: AtomicU64,
     /// The name after which the next sweep begins.
@@ -145,6 +149,18 @@ struct Record {
     at_ms: Option<u64>,
 }
 
+impl Record {
+    /// Returns the message, by default of the topic in the record. Its time is before all messages of this process.
+    fn message(self, topic: Option<Name>, hash: &dyn Fn(&str) -> u64) -> Message {
+        let Record { publication, epoch, offset, at_ms } = self;
+        let publication = Publication::from(publication);
+        let topic = topic.unwrap_or_else(|| publication.topic.clone());
+        let (hash, id) = (hash(&topic), Position { epoch: Epoch(epoch), offset });
+        let message = Message::new(Publication { topic, ..publication }, id, hash, 0);
+        Message { at_ms: at_ms.unwrap_or(0), ..message }
+    }
+}
+
 impl LocalRetained {
     /// Makes an empty table. `keep` writes messages to a store.
     pub fn new(keep: Option<Keep>) -> Self {
@@ -155,7 +171,7 @@ impl LocalRetained {
             messages_max: AtomicUsize::new(100_000),
             bytes_max: AtomicUsize::new(64 << 20),
             refused: AtomicU64::new(0),
-            is_filling: AtomicBool::new(false),
+            is_syncing: AtomicBool::new(false),
             clock_began_ms: AtomicU64::new(0),
             swept: Mutex::default(),
         }
@@ -170,16 +186,11 @@ impl LocalRetained {
         let mut table = self.write();
         let mut unread = 0;
         for (topic, bytes) in records {
-            let Ok(Record { publication, epoch, offset, at_ms }) = minicbor::decode(&bytes) else {
+            let Ok(record) = minicbor::decode::<Record>(&bytes) else {
                 unread += 1;
                 continue;
             };
-            let publication = Publication { topic: topic.into(), ..publication.into() };
-            let hash = hash(&publication.topic);
-            let id = Position { epoch: Epoch(epoch), offset };
-            let message = Message::new(publication, id, hash, 0);
-            let message = Message { at_ms: at_ms.unwrap_or(0), ..message };
-            table.insert(Arc::new(message.into()));
+            table.insert(Arc::new(record.message(Some(topic.into()), &hash).into()));
         }
         unread
     }
@@ -213,24 +224,29 @@ impl LocalRetained {
             // The node's message about itself changes with a restart, and clients must not crowd it out.
             return table.insert(message.clone());
         }
-        let before = table.names.get(topic).filter(|before| !before.publication.is_own());
-        let before = before.map_or(0, |before| before.bytes());
-        let is_one_more = before == 0;
-        let messages = table.names.len() - table.own + usize::from(is_one_more);
-        let bytes = table.bytes - before + message.bytes();
-        let is_full =
-            messages > self.messages_max.load(Relaxed) || bytes > self.bytes_max.load(Relaxed);
-        if is_full || is_one_more && self.unstored.len() >= UNSTORED_MAX {
+        if !self.has_capacity(&table, message) {
             self.refused.fetch_add(1, Relaxed);
             self.note_removed(&mut table, message);
             // The present message is no longer the last one.
-            if !is_one_more {
+            if table.of_clients(topic).is_some() {
                 self.remove_from(&mut table, topic);
             }
             return;
         }
         table.insert(message.clone());
         self.keep(&table, topic);
+    }
+
+    /// Returns true if the limits allow this message in the place of its topic's present one.
+    fn has_capacity(&self, table: &RetainedTable, message: &Envelope) -> bool {
+        let topic = &message.publication.topic;
+        let before = table.of_clients(topic).map_or(0, |before| before.bytes());
+        let is_one_more = before == 0;
+        let messages = table.names.len() - table.own + usize::from(is_one_more);
+        let bytes = table.bytes - before + message.bytes();
+        messages <= self.messages_max.load(Relaxed)
+            && bytes <= self.bytes_max.load(Relaxed)
+            && !(is_one_more && self.unstored.len() >= UNSTORED_MAX)
     }
 
     /// Returns true if the store has accepted all records that it was given so far.
@@ -246,10 +262,10 @@ impl LocalRetained {
     /// Records that a message has removed its topic's. It can't overtake messages that the history delivers: they are
     /// in order.
     fn note_removed(&self, table: &mut RetainedTable, by: &Envelope) {
-        let (may_be_overtaken, is_filling) =
-            (self.keep.is_some() && !by.is_retained(), self.is_filling.load(Relaxed));
-        if may_be_overtaken || is_filling {
-            table.note_removed(&by.publication.topic, by.published_us, is_filling);
+        let (may_be_overtaken, is_syncing) =
+            (self.keep.is_some() && !by.is_retained(), self.is_syncing.load(Relaxed));
+        if may_be_overtaken || is_syncing {
+            table.note_removed(&by.publication.topic, by.published_us, is_syncing);
         }
     }
 
@@ -283,7 +299,7 @@ impl LocalRetained {
     /// Gives the store a topic's message.
     fn keep(&self, table: &RetainedTable, topic: &Name) {
         let Some(keep) = &self.keep else { return };
-        let message = table.names.get(topic).filter(|message| !message.publication.is_own());
+        let message = table.of_clients(topic);
         let value = message.and_then(|message| minicbor::to_vec(self.record(message)).ok());
         keep(topic, value, self.unstored.unless_stored(topic, None));
     }
@@ -308,6 +324,11 @@ impl LocalRetained {
 }
 
 impl RetainedTable {
+    /// Returns the topic's message, unless it is the node's message about itself.
+    fn of_clients(&self, topic: &str) -> Option<&Arc<Envelope>> {
+        self.names.get(topic).filter(|message| !message.publication.is_own())
+    }
+
     /// Returns true if the topic has a message or a removal that was published later.
     fn knows_newer(&self, message: &Message) -> bool {
         let topic = &message.publication.topic;
@@ -384,27 +405,31 @@ impl Retained for LocalRetained {
         if is_there {
             self.keep(&table, &topic);
         }
-        if self.is_filling.load(Relaxed) {
-            // No time is known: a message that comes is newer.
+        if self.is_syncing.load(Relaxed) {
+            // Later messages must count as newer, whatever their time.
             table.note_removed(&topic, 0, true);
         }
         is_there
     }
 
-    fn begin_fill(&self) {
-        self.is_filling.store(true, Relaxed);
+    fn begin_sync(&self) {
+        self.is_syncing.store(true, Relaxed);
     }
 
-    fn fill_page(&self, after: Option<&str>, bytes_max: usize, now_ms: u64) -> FillPage {
-        self.page_for_node(after, bytes_max, now_ms)
+    fn sync_page(&self, after: Option<&str>, bytes_max: usize, now_ms: u64) -> SyncPage {
+        self.read_page(after, bytes_max, now_ms)
     }
 
-    fn fill(&self, page: &FillPage, hash: &dyn Fn(&str) -> u64) -> Result<usize, DamagedRecord> {
-        self.take_page(page, hash)
+    fn apply_page(
+        &self,
+        page: &SyncPage,
+        hash: &dyn Fn(&str) -> u64,
+    ) -> Result<usize, DamagedRecord> {
+        self.apply_records(page, hash)
     }
 
-    fn end_fill(&self) {
-        self.is_filling.store(false, Relaxed);
+    fn end_sync(&self) {
+        self.is_syncing.store(false, Relaxed);
     }
 
     fn sweep(&self, now_ms: u64) {

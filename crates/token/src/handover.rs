@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
     use crate::jwks::Missing;
-    use crate::{Added, Revocation};
+    use crate::{AddOutcome, Revocation};
 
     #[test]
     fn another_process_knows_what_is_revoked() {
@@ -161,7 +161,7 @@ mod tests {
             (Revoked::IssuedBefore(3), 40),
         ];
         for (revoked, until) in all {
-            assert_eq!(old.0.add(&Revocation { revoked, until }, 9), Added::New);
+            assert_eq!(old.0.add(&Revocation { revoked, until }, 9), AddOutcome::New);
         }
         let sorted = |part: &RevocationsPart| {
             let mut list = part.0.list(9);

@@ -24,5 +24,5 @@ pub use authority::{Authority, Settings, Stats};
 pub use claims::{INFO_BYTES_MAX, PATTERNS_MAX, grants, info};
 pub use jwks::{FETCH_SECONDS_MIN, Jwks};
 pub use key::{HMAC_KEY_BYTES_MIN, Key, KeyError, KeySet};
-pub use revocation::{Added, Revocation, Revocations, Revoked, id_hash};
+pub use revocation::{AddOutcome, Revocation, Revocations, Revoked, id_hash};
 pub use sign::{SignError, Signer, read_unverified};

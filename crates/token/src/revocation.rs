@@ -82,12 +82,12 @@ impl RevocationLists {
 
 /// The outcome of adding a revocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Added {
+pub enum AddOutcome {
     /// The revocation is new, or means more tokens or a longer time than the one before.
     New,
-    /// The revocation was known.
+    /// The revocation is known.
     Known,
-    /// There are as many as there may be, and it is not among them.
+    /// The number of revocations is at its limit, and this one is not among them.
     Full,
 }
 
@@ -99,9 +99,9 @@ pub(crate) struct Token<'a> {
 }
 
 impl Revocations {
-    /// Adds a revocation, unless there are `max` and it is not among them. The later of two that mean the same tokens
+    /// Adds a revocation, unless there are `max` and it is not among them. Of two for the same tokens the later one
     /// counts.
-    pub fn add(&self, revocation: &Revocation, max: usize) -> Added {
+    pub fn add(&self, revocation: &Revocation, max: usize) -> AddOutcome {
         let Revocation { revoked, until } = revocation;
         let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
         let is_new = match revoked {
@@ -110,7 +110,7 @@ impl Revocations {
             Revoked::IssuedBefore(_) => lists.all.is_none(),
         };
         if is_new && lists.count() >= max {
-            return Added::Full;
+            return AddOutcome::Full;
         }
         let later = |known: &mut (u64, u64), before: u64| {
             let latest = (known.0.max(before), known.1.max(*until));
@@ -128,7 +128,7 @@ impl Revocations {
             Revoked::IssuedBefore(before) => later(lists.all.get_or_insert_default(), *before),
         };
         self.count.store(lists.count(), Ordering::Relaxed);
-        if is_new || has_changed { Added::New } else { Added::Known }
+        if is_new || has_changed { AddOutcome::New } else { AddOutcome::Known }
     }
 
     /// Stores a revocation until this time, in place of one for the same tokens; without a time removes it.

@@ -282,7 +282,7 @@ fn what_is_revoked_counts_no_longer_for_as_long_as_it_is_remembered() {
     };
     let add = |revoked| {
         let added = revocations.add(&Revocation { revoked, until: NOW_S + 10 }, 3);
-        added != Added::Full
+        added != AddOutcome::Full
     };
     assert_eq!(token("al", "t1", 5), Ok(()));
     assert!(add(Revoked::Jti("t1".into())));
@@ -308,9 +308,9 @@ fn what_is_revoked_counts_no_longer_for_as_long_as_it_is_remembered() {
         (3, 3, 1)
     );
     let again = |revoked, until| revocations.add(&Revocation { revoked, until }, 3);
-    assert_eq!(again(Revoked::IssuedBefore(4), NOW_S + 10), Added::Known);
-    assert_eq!(again(Revoked::IssuedBefore(3), NOW_S + 9), Added::Known, "it means less");
-    assert_eq!(again(Revoked::Jti("t1".into()), NOW_S + 10), Added::Known);
+    assert_eq!(again(Revoked::IssuedBefore(4), NOW_S + 10), AddOutcome::Known);
+    assert_eq!(again(Revoked::IssuedBefore(3), NOW_S + 9), AddOutcome::Known, "it means less");
+    assert_eq!(again(Revoked::Jti("t1".into()), NOW_S + 10), AddOutcome::Known);
     let page = |after: &str, max| -> Vec<String> {
         revocations.page(after, max).iter().map(|it| it.revoked.key()).collect()
     };

@@ -137,7 +137,7 @@ struct PeerRecord {
     #[n(13)]
     beginning: Vec<u16>,
     #[cbor(n(14), default)]
-    comings: u64,
+    joins: u64,
 }
 
 #[derive(Encode, Decode)]
@@ -254,7 +254,7 @@ impl Node {
 
 fn peer_record(peer: &Peer) -> PeerRecord {
     let PeerState { name, version, connections, is_draining, .. } = &peer.state;
-    let PeerState { node: _, has_calls, is_up, comings, has_left, received_us, .. } = peer.state;
+    let PeerState { node: _, has_calls, is_up, joins, has_left, received_us, .. } = peer.state;
     let ExportedStreams { last, missing, beginning } = peer.streams.export();
     PeerRecord {
         name: name.clone(),
@@ -271,7 +271,7 @@ fn peer_record(peer: &Peer) -> PeerRecord {
         last,
         missing,
         beginning,
-        comings,
+        joins,
     }
 }
 
@@ -435,7 +435,7 @@ fn restore_peer(node: &mut Node, id: NodeId, record: PeerRecord, now_us: u64) {
         is_draining: record.is_draining,
         has_calls: record.has_calls,
         is_up: record.is_up,
-        comings: record.comings,
+        joins: record.joins,
         has_left: record.has_left,
         received_us: record.received_us.min(now_us),
     };

@@ -37,7 +37,7 @@ mod upgrade;
 
 pub use openapi::openapi;
 pub(crate) use publish::{OutboxPublisher, ReplyPublisher};
-pub(crate) use spread::{read_retained, read_revocations, serve as serve_nodes};
+pub(crate) use spread::{serve as serve_nodes, sync_retained, sync_revocations};
 pub(crate) use tokens::forget as forget_revocations;
 pub use tokens::{REVOCATIONS, of_shards};
 #[cfg(test)]

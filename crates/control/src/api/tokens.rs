@@ -8,7 +8,7 @@ use axum::extract::State;
 use model::ErrorCode;
 use model::name::check_name;
 use serde::{Deserialize, Serialize};
-use token::{Added, Revocation, Revoked, id_hash};
+use token::{AddOutcome, Revocation, Revoked, id_hash};
 use tokio::sync::oneshot;
 use utoipa::{IntoParams, ToSchema};
 
@@ -58,14 +58,14 @@ pub(crate) struct Revoking {
     until: u64,
 }
 
-/// Which revocations.
+/// Selects revocations.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RevocationsQuery {
-    /// Only those behind this one: the `next` of the page before.
+    /// Only revocations after this one: the `next` of the page before.
     after: Option<String>,
-    /// At most so many, up to 1,000, which is the default.
+    /// How many at most: up to 1,000, which is the default.
     limit: Option<usize>,
 }
 
@@ -75,9 +75,10 @@ pub(crate) struct RevocationList {
     /// How many there are in all.
     #[schema(example = 1)]
     count: usize,
-    /// Those of this page.
+    /// The revocations of this page.
     pub(super) revocations: Vec<RevocationItem>,
-    /// Request what is behind it; null on the last page. A version that has no pages leaves it out.
+    /// The `after` of the next page; null on the last page.
+    // A node of an earlier version has no pages.
     #[serde(default)]
     pub(super) next: Option<String>,
 }
@@ -99,7 +100,7 @@ pub(crate) struct RevocationItem {
 }
 
 impl RevocationItem {
-    /// The revocation, if it is one.
+    /// Returns the revocation, if the fields of an item from another node are one.
     pub(super) fn revocation(self) -> Option<Revocation> {
         let revoked = match (self.jti, self.user, self.issued_before) {
             (Some(jti), None, None) => Revoked::Jti(jti),
@@ -158,7 +159,7 @@ pub(crate) async fn revoke(
         return Err(Rejection::new(ErrorCode::BadRequest, message));
     }
     let revocation = Revocation { revoked, until: now_s + seconds };
-    if node.revocations.add(&revocation, max) == Added::Full {
+    if node.revocations.add(&revocation, max) == AddOutcome::Full {
         let message = "as many revocations are remembered as may be (auth.revocations_max): raise it, or \
                        revoke all tokens that were issued before a time";
         return Err(Rejection::new(ErrorCode::TooManyRevocations, message));
@@ -170,7 +171,7 @@ pub(crate) async fn revoke(
     Ok(Json(Revoking { closed, until: revocation.until }))
 }
 
-/// Closes the connections that a revocation means, and stores it. Returns how many connections it has closed.
+/// Closes the connections of the revoked tokens, and stores the revocation. Returns how many connections it has closed.
 pub(super) async fn enforce(
     node: &Node,
     revocation: &Revocation,

@@ -80,7 +80,7 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub tracer: Option<Arc<Tracer>>,
     /// Passes all of this to another process.
     pub upgrades: Upgrades,
-    /// The node begins, and no other process has passed it anything: it lacks what others have retained.
+    /// True if the process did not take over from another one, so that it lacks the retained messages of its cluster.
     pub is_new: bool,
     /// Drains and rebalances.
     pub evictions: Evictions,

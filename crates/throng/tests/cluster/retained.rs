@@ -8,14 +8,14 @@ use super::support::*;
 use crate::mqtt::client::*;
 use crate::support::*;
 
-/// A node that begins, which knows so many others.
+/// Starts a node, and waits until it knows so many others.
 fn join(nats: &Nats, name: &str, others: usize) -> Server {
     let node = nats.node_with(name, &["--mqtt", "127.0.0.1:0"], &[]);
     until_nodes(&node, others);
     node
 }
 
-/// Publishes a message to be retained, or removes the retained one by an empty message.
+/// Publishes a retained message. An empty one removes the topic's retained message.
 fn retain(node: &Server, topic: &str, data: &str) {
     node.post(
         "/api/publish",
@@ -23,7 +23,7 @@ fn retain(node: &Server, topic: &str, data: &str) {
     );
 }
 
-/// The topics with a retained message at a node, and what they are.
+/// Returns the retained messages of a node: topic, bytes, QoS and expiry.
 fn retained(node: &Server) -> Vec<Value> {
     let (status, page) = node.api("GET", "/api/mqtt/retained?limit=1000", None);
     assert_eq!((status, &page["next"]), (200, &json!(null)), "{page}");
@@ -35,12 +35,12 @@ fn retained(node: &Server) -> Vec<Value> {
 fn a_node_that_joins_has_what_was_retained_before() {
     let nats = Nats::start();
     let [a, b] = nodes(&nats);
-    // Several pages of what nodes read of each other.
+    // A node that joins reads them in several pages.
     let filler = "x".repeat(4_000);
     (0..200).for_each(|number| retain(&a, &format!("t/{number:03}"), &filler));
     retain(&b, "light", "on");
     retain(&a, "gone", "here");
-    // What two nodes publish at the same moment has no order.
+    // Two nodes' messages have no order if neither knows the other's.
     b.until("it has it", |b| retained(b).iter().any(|it| it[0] == "gone"));
     retain(&b, "gone", "");
     let mut publisher = Connect::new(V5, "p").open(a.client);
@@ -56,7 +56,7 @@ fn a_node_that_joins_has_what_was_retained_before() {
     client.subscribe(&[filter("light", 1)]);
     let light = client.message();
     assert_eq!((light.payload.as_str(), light.retain, light.qos), ("on", true, 1));
-    // A message is removed at all nodes, and a node that joins when the others have restarted has what they have.
+    // A deletion is for all nodes. A node that joined earlier has all messages for the next one.
     let (status, deleted) = b.api("DELETE", "/api/mqtt/retained/light", None);
     assert_eq!((status, &deleted["missing"]), (200, &json!([])), "{deleted}");
     for node in [&a, &b, &c] {

@@ -1,4 +1,4 @@
-//! Tokens that are revoked at one node count at none.
+//! A token that is revoked at one node is rejected at all nodes.
 
 use serde_json::{Value, json};
 
@@ -25,14 +25,14 @@ fn open(node: &Server, token: &str) -> Stream {
     stream
 }
 
-/// Whether a node refuses a token, since it was revoked.
-fn is_refused(node: &Server, token: &str) -> bool {
+/// Returns true if a node rejects a token because it was revoked.
+fn is_rejected(node: &Server, token: &str) -> bool {
     let (status, reply) = node.get(&format!("/poll?topic=t&timeout=0&token={token}"));
     assert!(status == 200 || reply["error"]["code"] == "token_revoked", "{reply}");
     status == 401
 }
 
-/// Revokes tokens at all nodes. Returns how many connections were closed.
+/// Revokes tokens, and checks that all nodes have replied. Returns how many connections were closed.
 fn revoke(node: &Server, body: Value) -> Value {
     let revoked = node.post("/api/revoke", body);
     assert_eq!(revoked["missing"], json!([]), "{revoked}");
@@ -77,13 +77,13 @@ fn a_revoked_token_closes_its_connections_at_all_nodes_and_counts_at_none() {
     assert_eq!(revoke(&a, json!({"jti": "one"})), 2);
     [&mut at_a, &mut at_b].into_iter().for_each(is_closed);
     for node in [&a, &b] {
-        assert!(is_refused(node, &one) && !is_refused(node, &other));
+        assert!(is_rejected(node, &one) && !is_rejected(node, &other));
     }
     let revoked = b.post("/api/revoke", json!({"user": "al", "seconds": 1_000}));
     assert_eq!((&revoked["closed"], &revoked["missing"]), (&json!(2), &json!([])));
     [&mut other_a, &mut other_b].into_iter().for_each(is_closed);
-    assert!(is_refused(&a, &other) && is_refused(&b, &other));
-    // The nodes' times are not added.
+    assert!(is_rejected(&a, &other) && is_rejected(&b, &other));
+    // The merged reply has the later time of both nodes, and not the sum.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     assert!(revoked["until"].as_u64().unwrap() <= now + 1_000, "{revoked}");
 }
@@ -101,7 +101,7 @@ fn a_node_that_comes_or_comes_back_learns_what_was_revoked_without_it() {
     let all = revocations(&a, 300);
     assert_eq!((all.len(), revocations(&a, 1_000)), (701, all.clone()));
     b.until("it has all revocations", |b| revocations(b, 1_000) == all);
-    assert!(is_refused(&b, &token("al", "t699")));
+    assert!(is_rejected(&b, &token("al", "t699")));
     // Each revokes a token while they don't reach each other.
     let (of_a, of_b) = (token("al", "of-a"), token("bo", "of-b"));
     let mut at_b = open(&b, &of_a);
@@ -109,9 +109,9 @@ fn a_node_that_comes_or_comes_back_learns_what_was_revoked_without_it() {
     [&a, &b].into_iter().for_each(until_disconnected);
     assert_eq!(a.post("/api/revoke", json!({"jti": "of-a"}))["closed"], 0);
     b.post("/api/revoke", json!({"jti": "of-b"}));
-    assert!(!is_refused(&b, &of_a) && !is_refused(&a, &of_b));
+    assert!(!is_rejected(&b, &of_a) && !is_rejected(&a, &of_b));
     nats.run();
     is_closed(&mut at_b);
-    b.until("it knows that of a", |b| is_refused(b, &of_a));
-    a.until("it knows that of b", |a| is_refused(a, &of_b));
+    b.until("it knows that of a", |b| is_rejected(b, &of_a));
+    a.until("it knows that of b", |a| is_rejected(a, &of_b));
 }

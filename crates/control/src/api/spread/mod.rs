@@ -31,8 +31,8 @@ use crate::http::gate::Pass;
 use crate::node::Node;
 pub(super) use commands::{OtherNodes, PendingCommand};
 use merge::Merge;
-pub(crate) use retained::read as read_retained;
-pub(crate) use revocations::read as read_revocations;
+pub(crate) use retained::sync_retained;
+pub(crate) use revocations::sync_revocations;
 
 /// How long another node may take to reply.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -224,6 +224,11 @@ fn peers_of(link: &Link) -> impl Iterator<Item = (PeerState, bool)> {
         let can_reply = is_connected && peer.has_calls;
         (peer, can_reply)
     })
+}
+
+/// Returns the other nodes that can reply to a call.
+fn peers_with_calls(link: &Link) -> Vec<PeerState> {
+    peers_of(link).filter(|(_, can_reply)| *can_reply).map(|(peer, _)| peer).collect()
 }
 
 /// Returns the reply of a node, if it did the call in time.

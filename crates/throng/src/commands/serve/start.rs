@@ -149,11 +149,11 @@ impl Start<'_> {
                 let configured = services.configure(config)?;
                 Ok((services, workers, configured))
             });
-        // While the shards of the other process have not seen this one go.
+        // The old process learns the reason before its shards see this process end.
         let (services, workers, configured) = made.inspect_err(|error| old.refuse(error))?;
-        // Until all of the other process's questions are here.
+        // The dispatcher sends nothing until it has all pending requests of the old process.
         services.webhook.stand_still();
-        // Until this process knows what the other one has delivered.
+        // The history delivers nothing until it knows what the old process has delivered.
         services.postgres.iter().for_each(history_postgres::Postgres::pause);
         let running = self.run_shards(&mut first, prepared, services, workers, configured)?;
         if let Some((postgres, _)) = &running.postgres {
@@ -304,8 +304,8 @@ impl Start<'_> {
         };
         let is_new = !matches!(came.stage, control::UpgradeStage::Done);
         if is_new && link.is_some() {
-            // Before messages of other nodes come.
-            shared.retained.begin_fill();
+            // Before messages of other nodes come. The control thread reads their messages and ends it.
+            shared.retained.begin_sync();
         }
         let upgrade = Upgrade::new(passes_on, came);
         let client_url = client.map(|port| format!("http://{port}"));

@@ -15,7 +15,7 @@ use shard::{
     EventSource, ForwardRequest, HookEvent, PendingHook, RequestDetails, SharedHook, Webhook as _,
     WebhookKind, WebhookRequest,
 };
-use token::{Added, Revocation, Revoked};
+use token::{AddOutcome, Revocation, Revoked};
 
 use super::super::settings::{self, Fixed};
 use super::super::storage;
@@ -237,7 +237,7 @@ fn filled() -> Process {
     process.subscriptions.edit("al", &["news", "feed"], &[], 10).unwrap();
     for revoked in [Revoked::Jti("t1".into()), Revoked::IssuedBefore(3)] {
         let added = process.revocations.add(&Revocation { revoked, until: u64::MAX >> 2 }, 9);
-        assert_eq!(added, Added::New);
+        assert_eq!(added, AddOutcome::New);
     }
     let keys = br#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"k1","use":"sig",
         "x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
