@@ -1,4 +1,4 @@
-//! What is appended together.
+//! Batches of messages that one transaction appends.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 use broker::{Done, Receipt};
 use model::{HistoryRule, Name, Publication};
 
-/// Messages of one batch.
+/// The most messages of one batch.
 pub const BATCH_MESSAGES_MAX: usize = 256;
 
-/// The bytes of a batch's messages; one alone may be larger.
+/// The most bytes of a batch's records. A single record may be larger.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 
-/// A message that is to be appended.
+/// A message that waits to be appended.
 pub(crate) struct PendingMessage {
     /// The hash of the topic's name.
     pub hash: u64,
@@ -22,42 +22,43 @@ pub(crate) struct PendingMessage {
     pub if_offset: Option<u64>,
     pub receipt: Option<Receipt>,
     pub done: Done,
-    /// The publication as the database has it.
+    /// The publication, encoded for the database.
     pub record: Box<[u8]>,
 }
 
 impl PendingMessage {
-    /// What it counts in a queue, in bytes.
+    /// Returns the bytes that the message counts in a queue.
     pub fn bytes(&self) -> usize {
-        // Beside the record, the publication itself.
+        // Twice, because the message has its data in the publication too.
         2 * self.record.len() + self.publication.topic.len() + 256
     }
 }
 
-/// What came of a message.
+/// The outcome of the append of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AppendOutcome {
-    /// It has this offset.
+    /// The message has this offset.
     Appended(u64),
-    /// An earlier one, with this offset, has its idempotency key.
+    /// An earlier message, with this offset, has the same idempotency key.
     Repeated(u64),
     /// The topic has a newer message than the publisher knows, with this offset.
     Newer(u64),
 }
 
-/// What came of a batch.
+/// The outcome of the append of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Appended {
-    /// The last offset before it.
+    /// The last offset of the log before the batch.
     pub base: u64,
-    /// When it was appended by the database's clock, in milliseconds since 1970.
+    /// When the batch was appended, by the database's clock, in milliseconds since 1970.
     pub at_ms: u64,
-    /// In the order of its messages.
+    /// The outcomes, in the order of the batch's messages.
     pub outcomes: Vec<AppendOutcome>,
 }
 
-/// Takes the next batch. The database decides about all messages of a batch at once, so what depends on another one of
-/// them is left to the next: a key that is there already, and a condition on a topic that is.
+/// Takes the next batch. The database decides about all messages of a batch at once, so a message that depends on
+/// another one waits for the next batch: the batch has its topic and key already, or it has a condition on a topic of
+/// the batch.
 pub(crate) fn next_batch(queue: &mut VecDeque<PendingMessage>) -> Vec<PendingMessage> {
     let (mut items, mut bytes) = (Vec::new(), 0);
     let (mut topics, mut keys) = (HashSet::new(), HashSet::new());

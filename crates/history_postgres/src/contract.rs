@@ -1,4 +1,4 @@
-//! What the rest of Throng calls.
+//! The interfaces that the rest of Throng calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,13 +16,13 @@ use crate::publish::away_text;
 use crate::read::MemoryPage;
 use crate::resolve::Known;
 
-/// The most messages of all topics that operators are shown.
+/// The most messages of all topics that operators see.
 const NEWEST_MAX: usize = 1_024;
 
-/// Messages that are counted in one hold of the lock.
+/// The most messages that are counted before the lock is released.
 const COUNTED: usize = 256;
 
-/// Topics whose windows one sweep goes over.
+/// The most topics whose windows one sweep visits.
 const SWEPT: usize = 4_096;
 
 impl HistoryLog for Postgres {
@@ -82,7 +82,7 @@ impl HistoryLog for Postgres {
 }
 
 impl Postgres {
-    /// Has a read done by the thread.
+    /// Queues a job for the thread.
     fn read_later(&self, job: Job) -> Result<(), HistoryError> {
         self.0.jobs.push(job).map_err(|not_taken| match not_taken {
             NotTaken::Full => HistoryError::Busy,
@@ -111,7 +111,7 @@ impl History for Postgres {
         self.replace_rules(rules);
     }
 
-    /// MQTT sessions don't outlive their connections here: the configuration makes sure of that.
+    /// Does nothing: the configuration makes sure that no MQTT session outlives its connection here.
     fn set_implicit(&self, _: Option<Implicit>) {}
 
     fn stats(&self) -> HistoryStats {
@@ -171,7 +171,7 @@ impl History for Postgres {
         Ok(HistoryReply::Later)
     }
 
-    /// Only MQTT sessions ask, and none outlives its connection here.
+    /// Only MQTT sessions call this, and none outlives its connection here.
     fn matching(
         &self,
         _: &[Name],
@@ -205,7 +205,7 @@ impl History for Postgres {
     }
 
     fn gone(&self, hash: u64, topic: &str, after: u64) -> Option<Gone> {
-        // The database may know more.
+        // If memory does not reach back, the database may know more.
         self.state().windows.reaches(hash, topic, after).then_some(Gone::Nothing)
     }
 
@@ -213,7 +213,7 @@ impl History for Postgres {
         None
     }
 
-    /// Nobody acknowledges messages here, as in all that follows: the configuration makes sure of that.
+    /// No member acknowledges messages here, as in all methods below: the configuration makes sure of that.
     fn cursor(&self, _: &str, _: &str) -> u64 {
         self.state().delivered
     }

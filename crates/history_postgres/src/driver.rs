@@ -1,4 +1,4 @@
-//! Connects, and connects again when a connection breaks.
+//! Connects to PostgreSQL, and reconnects when a connection breaks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,28 +21,28 @@ use crate::writer::Writer;
 /// The delay before a connect, in milliseconds: the first one, and the longest.
 const CONNECT_MS: (u64, u64) = (50, 2_000);
 
-/// After sessions that lasted so long, the next connect is not delayed for what was before.
+/// Sessions that last longer than this reset the delay before the next connect.
 const STABLE: Duration = Duration::from_secs(5);
 
-/// What waits at the end is appended within this time, or not at all.
+/// When the server ends, the writer appends queued messages within this time, or not at all.
 const END_WAIT: Duration = Duration::from_secs(5);
 
-/// The sessions with the database: each does one thing at a time, so that none waits for another. The trimmer opens one
-/// itself.
+/// The sessions with the database. Appends, follows and reads have one each, so that none waits for another. The
+/// trimmer opens its own.
 struct Sessions {
     append: Database,
     follow: Database,
     read: Arc<Database>,
 }
 
-/// Drives all that is done with the database until it is to end.
+/// Runs the writer, the follower, the reader and the trimmer until the server ends.
 pub(crate) struct Driver {
     postgres: Postgres,
     writer: Writer,
     follower: Follower,
-    /// True when it is to end.
+    /// True when the driver must end.
     ending: watch::Receiver<bool>,
-    /// The error that was logged last, while there is no connection.
+    /// The error that was logged last; `None` while connected.
     logged: Option<DatabaseError>,
 }
 
@@ -89,8 +89,8 @@ impl Driver {
         self.postgres.error().unwrap_or_default()
     }
 
-    /// Opens all sessions, and makes sure that the log is the one that this node knows, before anything is appended; `None`
-    /// when it is to end.
+    /// Opens all sessions, and verifies that the log is the one that this node knows before anything is appended.
+    /// Returns `None` if the driver must end.
     async fn connect(&mut self) -> Option<Result<Sessions, DatabaseError>> {
         let why = self.why();
         let (postgres, writer, ending) = (&self.postgres, &mut self.writer, &mut self.ending);
@@ -111,7 +111,8 @@ impl Driver {
         }
     }
 
-    /// Appends, follows and reads until a connection breaks, or until all that waits is appended at the end.
+    /// Appends, follows and reads until a connection breaks. When the driver must end, returns once the queue is
+    /// empty, or after `END_WAIT`.
     async fn serve(&mut self, sessions: Sessions) -> Result<(), DatabaseError> {
         let Sessions { append, follow, read } = sessions;
         let (ending, mut late) = (self.ending.clone(), self.ending.clone());
@@ -143,7 +144,7 @@ impl Driver {
         }
     }
 
-    /// Answers all who wait, but those of the batch that may be there.
+    /// Replies to all publishers and readers that wait, except those of the unconfirmed batch: it may be committed.
     fn on_disconnected(&mut self, error: Option<&DatabaseError>) {
         self.postgres.set_status(|status| {
             status.is_connected = false;
@@ -160,7 +161,7 @@ impl Driver {
         jobs.into_iter().for_each(|job| job.fail(HistoryError::Unavailable(why.clone())));
     }
 
-    /// Logs an error once, until it is another one or the connection is back.
+    /// Logs an error once, until another error occurs or the connection is back.
     fn on_error(&mut self, error: DatabaseError) {
         self.postgres.set_status(|status| status.error = Some(error.to_string()));
         if self.logged.as_ref() == Some(&error) {
@@ -170,7 +171,7 @@ impl Driver {
             true => {
                 tracing::error!(%error, "the history in PostgreSQL can't be used; it is tried again")
             }
-            // Texts of errors of the network differ from one attempt to the next.
+            // The texts of network errors differ from one attempt to the next: only the first is logged.
             false if self.logged.as_ref().is_some_and(|it| !it.needs_operator()) => {}
             false => tracing::warn!(
                 %error,
@@ -190,7 +191,7 @@ async fn open(postgres: &Postgres) -> Result<Sessions, DatabaseError> {
     Ok(Sessions { append, follow, read })
 }
 
-/// Waits until it is to end: also where the handle is gone.
+/// Waits until the driver must end, or its handle is gone.
 async fn ended(ending: &mut watch::Receiver<bool>) {
     let _ = ending.wait_for(|is_ending| *is_ending).await;
 }

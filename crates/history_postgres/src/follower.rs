@@ -14,35 +14,35 @@ use crate::postgres::{Counts, OTHER_LOG, Postgres};
 use crate::session::{Amount, Database, Followed, LogRow};
 use crate::state::{NextStep, OwnBatch};
 
-/// Without a notification the follower looks for commits so often.
+/// How often the follower polls for commits without a notification.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What one read takes.
+/// The limits of one read.
 const READ: Amount = Amount { messages_max: 256, bytes_max: 8 << 20 };
 
-/// One row, however large it is.
+/// The limits for one row, however large it is.
 const ONE: Amount = Amount { messages_max: 1, bytes_max: 0 };
 
-/// How often and how long the follower waits for shards that are behind. Then it delivers all the same: a message that
-/// was committed must go to the present members.
+/// How often, and how long each time, the follower waits for shards that are behind. Then it delivers anyway: the
+/// present members must get a committed message.
 const CAPACITY_WAITS: u32 = 2_000;
 const CAPACITY_WAIT: Duration = Duration::from_millis(1);
 
-/// How long it does not wait again after it waited in vain, in microseconds.
+/// How long the follower does not wait again after a wait in vain, in microseconds.
 const NO_WAIT_US: u64 = 30_000_000;
 
 /// The hash of a topic's name that all indexes of the node share.
 pub(crate) type Hash = Arc<dyn Fn(&str) -> u64 + Send + Sync>;
 
-/// Delivers what was committed. It outlives sessions.
+/// Delivers committed messages. It outlives sessions.
 pub(crate) struct Follower {
     postgres: Postgres,
     hash: Hash,
-    /// What of a batch of this process is not delivered. It outlives a session that ends meanwhile.
+    /// The undelivered rest of a batch of this process. It outlives a session that ends meanwhile.
     own: VecDeque<(PendingMessage, AppendOutcome)>,
     /// When that batch was appended, in milliseconds since 1970.
     own_ms: u64,
-    /// Until then it does not wait for shards that are behind, in microseconds of the node's clock.
+    /// The follower does not wait for shards that are behind before this time, in microseconds of the node's clock.
     no_wait_until_us: u64,
 }
 
@@ -78,7 +78,7 @@ impl Follower {
                 NextStep::Pause => committed.notified().await,
                 NextStep::Read(after, through) => {
                     if !self.read(database, after, through).await? {
-                        // Whatever comes, it is late by this at the most.
+                        // If a notification is lost, messages are late by this at most.
                         let _ = tokio::time::timeout(POLL_INTERVAL, committed.notified()).await;
                     }
                 }
@@ -86,7 +86,7 @@ impl Follower {
         }
     }
 
-    /// Makes sure that the log is still the one that this node has delivered.
+    /// Verifies that the log is still the one that this node has delivered.
     pub async fn verify(&self, database: &Database) -> Result<(), DatabaseError> {
         let (after, at_ms) = {
             let state = self.postgres.state();
@@ -94,7 +94,7 @@ impl Follower {
         };
         let Followed { epoch, last, rows } =
             database.follow(after.saturating_sub(1), after, ONE).await?;
-        // After messages were lost, others may have their offsets by now.
+        // If the log has lost messages, others may have their offsets by now.
         let is_other = |row: &LogRow| at_ms.is_some_and(|at_ms| at_ms != row.at_ms);
         match epoch != self.postgres.0.epoch.0 || last < after || rows.iter().any(is_other) {
             true => self.refuse(database, epoch).await,
@@ -102,16 +102,16 @@ impl Follower {
         }
     }
 
-    /// The log is another one.
+    /// Returns the error for a log that is another one.
     async fn refuse<T>(&self, database: &Database, epoch: u32) -> Result<T, DatabaseError> {
         if epoch == self.postgres.0.epoch.0 {
-            // What it lost has offsets that it gives to other messages.
+            // The log gives the offsets of lost messages to other messages.
             database.renew(epoch).await?;
         }
         Err(DatabaseError::Statement(OTHER_LOG.into()))
     }
 
-    /// Reads what others have appended. False when there is nothing more.
+    /// Delivers what other processes have appended. Returns false if there is nothing more.
     async fn read(
         &mut self,
         database: &Database,
@@ -138,7 +138,8 @@ impl Follower {
         Ok(true)
     }
 
-    /// Messages up to an offset were deleted before this node has read them, as no rule retains them any more.
+    /// Called when messages up to an offset were deleted before this node has read them: no rule retains them any
+    /// more.
     fn on_hole(&self, through: u64) {
         let after = self.postgres.state().delivered;
         tracing::warn!(
@@ -150,7 +151,8 @@ impl Follower {
         self.on_lost(through, None, move |topic| postgres.rule_of(topic).is_some());
     }
 
-    /// Messages up to an offset come to no member: memory does not know them, and members are told.
+    /// Skips messages up to an offset, which no member gets: memory forgets its windows, and members get a gap
+    /// notice.
     fn on_lost(
         &self,
         through: u64,
@@ -162,7 +164,7 @@ impl Follower {
         let mut state = self.postgres.state();
         state.pass(through, at_ms);
         let former = state.forget();
-        // Under the lock, as messages are: it comes between those before and those after.
+        // The notice goes out under the lock, as messages do: it comes between those before and those after.
         let gap = Gap::new(self.postgres.id(through), false, is_lost);
         inner.router.notify_gap(&Arc::new(gap));
         drop(state);
@@ -196,7 +198,7 @@ impl Follower {
         let receipt = None;
         self.wait_for_capacity(hash, &topic).await;
         let rule = loop {
-            // The rules may be others by now.
+            // The rules may have changed by now.
             match self.postgres.rule_of(&topic) {
                 Some(rule) => break rule,
                 None if self.pass_without_rule(&topic, offset, at_ms) => return,
@@ -206,9 +208,9 @@ impl Follower {
         self.deliver(Arrival { hash, publication, rule, offset, at_ms, receipt });
     }
 
-    /// Passes a message over whose topic has no rule here, if it has none.
+    /// Skips a message if its topic has no rule here. Returns true if it did.
     fn pass_without_rule(&self, topic: &str, offset: u64, at_ms: u64) -> bool {
-        // Under the lock: new rules either are seen here, or find that a message was passed over.
+        // Reads the rules under the lock: it sees new rules, or `replace_rules` sees that a message was skipped.
         let mut state = self.postgres.state();
         if self.postgres.rule_of(topic).is_some() {
             return false;
@@ -225,7 +227,7 @@ impl Follower {
         while let Some((next, _)) = self.own.front() {
             let (hash, topic) = (next.hash, next.publication.topic.clone());
             self.wait_for_capacity(hash, &topic).await;
-            // Nothing waits from here on.
+            // No `await` from here on: what is taken from `own` gets its reply.
             let Some((item, outcome)) = self.own.pop_front() else { return };
             let PendingMessage { hash, publication, rule, receipt, done, .. } = item;
             if let AppendOutcome::Appended(offset) = outcome {
@@ -238,7 +240,8 @@ impl Follower {
         }
     }
 
-    /// The session has ended: what was committed and not delivered is so when it is read. Its publishers are answered.
+    /// Called when the session has ended. Replies to the publishers of committed messages that are not delivered: the
+    /// follower delivers those when it reads them.
     pub fn reply_rest(&mut self) {
         let rest = std::mem::take(&mut self.own).into_iter();
         rest.for_each(|(item, outcome)| reply_one(&self.postgres, item, outcome));
@@ -246,13 +249,14 @@ impl Follower {
         batches.into_iter().for_each(|batch| reply(&self.postgres, batch));
     }
 
-    /// Delivers a message to all inboxes that want it.
+    /// Delivers a message to all inboxes of its routes.
     fn deliver(&self, arrival: Arrival) {
         let Arrival { hash, publication, rule, offset, at_ms, receipt } = arrival;
         let inner = &self.postgres.0;
         let now_us = self.postgres.now_us();
         let mut state = self.postgres.state();
-        // Whoever has a filter now may have read the history up to the message before.
+        // The routes are those of this moment: a client with a new filter may have read the history up to the message
+        // before.
         let mut routes = inner.router.routes_from_log(&publication.topic, offset);
         let message = Message::new(publication, self.postgres.id(offset), hash, now_us);
         let message = Envelope::from(message.retained(Retention::History, at_ms));
@@ -275,12 +279,12 @@ impl Follower {
             }
             tokio::time::sleep(CAPACITY_WAIT).await;
         }
-        // One shard that is stuck must not hold up everybody else's messages, each for so long.
+        // A stuck shard must not delay all other messages, each for so long.
         self.no_wait_until_us = now_us + NO_WAIT_US;
     }
 }
 
-/// Answers the publishers of a batch that was committed and is delivered as it is read.
+/// Replies to the publishers of a committed batch, whose messages the follower delivers as it reads them.
 fn reply(postgres: &Postgres, batch: OwnBatch) {
     batch.items.into_iter().for_each(|(item, outcome)| reply_one(postgres, item, outcome));
 }

@@ -1,4 +1,4 @@
-//! What is to be read from the database, and who waits for it.
+//! The queue of requests that need the database.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use history::{Completion, HistoryError, Page, PageQuery, Piece, Pull, Start};
 use model::{Name, ResumeRequest};
 use tokio::sync::Notify;
 
-/// A reply that somebody waits for: where it is dropped, it is an error.
+/// A reply that a requester waits for. If it is dropped unsent, the requester gets an error.
 pub(crate) struct Reply<T>(Option<Completion<T>>);
 
 impl<T> Reply<T> {
@@ -19,7 +19,7 @@ impl<T> Reply<T> {
         self.complete(reply);
     }
 
-    /// Nobody is to get a reply: another one stands for it.
+    /// Drops the completion without a reply: the requester gets an error in another way.
     fn discard(mut self) {
         self.0 = None;
     }
@@ -42,7 +42,7 @@ impl<T> Drop for Reply<T> {
     }
 }
 
-/// What is to be read, and who waits for it.
+/// A request that needs the database, and its reply.
 pub(crate) enum Job {
     Start { topics: Vec<(u64, Name)>, request: ResumeRequest, reply: Reply<Start> },
     Read { pull: Pull, reply: Reply<Piece> },
@@ -51,7 +51,7 @@ pub(crate) enum Job {
 }
 
 impl Job {
-    /// It can't be done.
+    /// Replies with an error.
     pub fn fail(self, error: HistoryError) {
         match self {
             Job::Start { reply, .. } => reply.send(Err(error)),
@@ -61,7 +61,7 @@ impl Job {
         }
     }
 
-    /// Drops a job that was not taken: its requester has been notified.
+    /// Drops a job that the queue rejected, without a reply: the requester gets the error of `push`.
     fn discard(self) {
         match self {
             Job::Start { reply, .. } => reply.discard(),
@@ -81,7 +81,8 @@ impl Job {
     }
 }
 
-/// Jobs that wait for the reader. None is taken while there is no connection, so that none waits for the next one.
+/// Jobs that wait for the reader. While there is no connection the queue rejects jobs, so that none waits for the
+/// next connection.
 pub(crate) struct Jobs {
     waiting: Mutex<Waiting>,
     /// Wakes the reader.
@@ -95,7 +96,7 @@ struct Waiting {
     is_closed: bool,
 }
 
-/// Why a job was not taken. Its completion was not called.
+/// Why the queue rejected a job, whose completion was not called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotTaken {
     Full,
@@ -103,14 +104,14 @@ pub(crate) enum NotTaken {
 }
 
 impl Jobs {
-    /// A queue that takes nothing until it is opened.
+    /// Creates a queue that rejects all jobs until it is opened.
     pub fn new(jobs_max: usize) -> Self {
         let waiting = Mutex::new(Waiting { is_closed: true, ..Waiting::default() });
         Jobs { waiting, added: Notify::new(), jobs_max }
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // Nothing in here panics between two changes that belong together.
+        // A poisoned lock has consistent content: no code panics between two changes that belong together.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -131,7 +132,7 @@ impl Jobs {
         Err(not_taken)
     }
 
-    /// The next job. The reader alone waits.
+    /// Returns the next job. Only the reader calls this.
     pub async fn next(&self) -> Job {
         loop {
             let next = self.lock().jobs.pop_front();
@@ -146,7 +147,7 @@ impl Jobs {
         self.lock().is_closed = false;
     }
 
-    /// Takes nothing more, and gives what waits.
+    /// Rejects all jobs from now on, and returns those that wait.
     pub fn close(&self) -> VecDeque<Job> {
         let mut waiting = self.lock();
         waiting.is_closed = true;
@@ -185,7 +186,7 @@ mod tests {
         );
         waiting.pop_front().unwrap().fail(HistoryError::Busy);
         assert_eq!(*replies.lock().unwrap(), [Err(HistoryError::Busy)]);
-        // As where the task that reads is ended.
+        // The reader's tasks drop their jobs like this when they are aborted.
         drop(waiting);
         let replies = replies.lock().unwrap();
         assert!(matches!(replies[1], Err(HistoryError::Unavailable(_))) && replies.len() == 2);

@@ -1,4 +1,4 @@
-//! The history of topics in PostgreSQL, as all parts of it share it.
+//! The state of the history in PostgreSQL, which all its parts share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -18,45 +18,45 @@ use crate::settings::Settings;
 use crate::state::State;
 use crate::status::Status;
 
-/// Reads that may wait.
+/// The most reads that may wait.
 const READS_MAX: usize = 65_536;
 
-/// Why nothing more is appended and delivered.
+/// The error after which nothing more is appended and delivered.
 pub(crate) const OTHER_LOG: &str = "the log in PostgreSQL is another one now, or has lost messages that were committed: restart this server, \
                                     whose clients are then told that they may have missed messages";
 
-/// Why there is no history at the start.
+/// Why the server could not open the history at its start.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct OpenError(#[from] DatabaseError);
 
-/// The history of topics in PostgreSQL. A cheap clone.
+/// The history of topics in PostgreSQL. Clones are cheap and share it.
 #[derive(Clone)]
 pub struct Postgres(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     pub settings: Settings,
     password: Mutex<String>,
-    /// What names this process's batches in the database.
+    /// The number that identifies this process's batches in the database.
     pub writer: i64,
     pub epoch: Epoch,
     pub started: Instant,
-    /// By it ages are counted before something leaves memory.
+    /// The clock for the ages of messages in memory.
     pub clock: store::AgeClock,
     pub router: Arc<Router>,
     rules: RwLock<Arc<Rules>>,
     pub retains_any: AtomicBool,
     pub idempotency_seconds_max: AtomicU64,
     state: Mutex<State>,
-    /// The last offset that was delivered, for those who wait for one.
+    /// The last delivered offset, for tasks that wait for one.
     pub delivered: watch::Sender<u64>,
     pub queue: Queue,
-    /// Something was committed: the follower looks.
+    /// Wakes the follower after a commit.
     pub committed: Arc<Notify>,
-    /// The follower has taken a batch of this process: the writer looks.
+    /// Wakes the writer when the follower has taken a batch of this process.
     pub backlog_taken: Notify,
     pub jobs: Jobs,
-    /// The thread was started.
+    /// True once the thread was started.
     pub has_thread: AtomicBool,
     status: Mutex<Status>,
     pub counts: Counts,
@@ -81,11 +81,11 @@ impl Counts {
 }
 
 impl Postgres {
-    /// Connects once, and makes the tables and functions where they are not there yet. Message times count from
-    /// `started`; `writer` is a random number, new for every process. What is published goes through `router`.
+    /// Connects once, and creates missing tables and functions. Message times count from `started`; `writer` is a
+    /// random number, new for every process. `router` delivers the messages.
     ///
     /// # Errors
-    /// When the database can't be reached or used: an operator is to see that at the start.
+    /// When the database can't be reached or used, so that an operator sees that at the start.
     pub fn open(
         runtime: &Runtime,
         settings: Settings,
@@ -127,12 +127,12 @@ impl Postgres {
         })))
     }
 
-    /// The password from the next connect on.
+    /// Sets the password for later connects.
     pub fn set_password(&self, password: String) {
         *lock(&self.0.password) = password;
     }
 
-    /// How it stands.
+    /// Returns the status.
     pub fn status(&self) -> Status {
         let (messages, bytes) = self.0.queue.waiting();
         let status = lock(&self.0.status).clone();
@@ -151,12 +151,12 @@ impl Postgres {
         }
     }
 
-    /// Why there is no connection, if there is none.
+    /// Returns why there is no connection, if there is none.
     pub(crate) fn error(&self) -> Option<String> {
         lock(&self.0.status).error.clone()
     }
 
-    /// The schema in the database.
+    /// Returns the schema in the database.
     pub fn schema(&self) -> &str {
         &self.0.settings.schema
     }
@@ -181,7 +181,7 @@ impl Postgres {
         u64::try_from(self.0.started.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// The rule that the configuration gives a topic.
+    /// Returns the rule that the configuration gives a topic.
     pub(crate) fn rule_of(&self, topic: &str) -> Option<Arc<HistoryRule>> {
         if !self.0.retains_any.load(Ordering::Relaxed) {
             return None;
@@ -194,19 +194,19 @@ impl Postgres {
         self.0.retains_any.store(rules.retains_any(), Ordering::Relaxed);
         *self.0.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
         let mut state = self.state();
-        // A topic that has a rule now may have had messages that were passed over.
+        // The node may have skipped messages of a topic that has a rule now.
         let former = state.has_passed.then(|| state.forget());
         drop(state);
         drop(former);
     }
 }
 
-/// A panic while the lock was taken leaves a value that is still good.
+/// Locks a mutex, even a poisoned one: a panic under the lock leaves a good value.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The time of day, in milliseconds since 1970.
+/// Returns the time of day, in milliseconds since 1970.
 pub(crate) fn unix_ms() -> u64 {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH);
     elapsed.map_or(0, |elapsed| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX))

@@ -38,14 +38,14 @@ impl Postgres {
         }
     }
 
-    /// What publishers are told while there is no connection.
+    /// Returns the error that publishers get while there is no connection.
     pub(crate) fn away(&self) -> PublishError {
         let why = self.error();
         PublishError::StoreFailed(Arc::from(away_text(why.as_deref())))
     }
 }
 
-/// Why nothing can be appended or read.
+/// Returns the text that says why nothing can be appended or read.
 pub(crate) fn away_text(why: Option<&str>) -> String {
     match why {
         Some(why) => format!("PostgreSQL can't be used ({why}); try again later"),

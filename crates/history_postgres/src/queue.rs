@@ -1,4 +1,4 @@
-//! What waits to be appended, bounded by number and bytes.
+//! The queue of messages that wait to be appended, bounded by number and bytes.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,31 +20,31 @@ pub(crate) struct Queue {
 struct Waiting {
     items: VecDeque<PendingMessage>,
     bytes: usize,
-    /// The writer has a batch that it has not finished.
+    /// True while the writer has a batch that it has not finished.
     is_writing: bool,
-    /// Nothing is taken: there is no connection.
+    /// True while there is no connection: the queue rejects all messages.
     is_closed: bool,
 }
 
-/// Why the queue has not taken a message.
+/// Why the queue rejected a message.
 pub(crate) enum Refused {
     Full(PendingMessage),
     Closed(PendingMessage),
 }
 
 impl Queue {
-    /// A queue that takes nothing until it is opened.
+    /// Creates a queue that rejects all messages until it is opened.
     pub fn new(messages_max: usize, bytes_max: usize) -> Self {
         let waiting = Mutex::new(Waiting { is_closed: true, ..Waiting::default() });
         Queue { waiting, added: Notify::new(), messages_max, bytes_max }
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // Nothing in here panics between two changes that belong together.
+        // A poisoned lock has consistent content: no code panics between two changes that belong together.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a message. One that is larger than the bound fits into an empty queue alone.
+    /// Adds a message. An empty queue takes a message that is larger than the bound.
     pub fn push(&self, item: PendingMessage) -> Result<(), Box<Refused>> {
         let bytes = item.bytes();
         let mut waiting = self.lock();
@@ -64,7 +64,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes the next batch; an empty one where nothing waits. The writer [finishes](Self::finish) it.
+    /// Takes the next batch, which is empty if no message waits. The writer [finishes](Self::finish) it.
     pub fn take(&self) -> Vec<PendingMessage> {
         let mut waiting = self.lock();
         let items = batch::next_batch(&mut waiting.items);
@@ -73,12 +73,12 @@ impl Queue {
         items
     }
 
-    /// The batch that was taken last is committed, or its publishers have an error.
+    /// Called when the batch that was taken last is committed, or its publishers have an error.
     pub fn finish(&self) {
         self.lock().is_writing = false;
     }
 
-    /// True while no message waits, and the writer has none.
+    /// Returns true if no message waits and the writer has no batch.
     pub fn is_idle(&self) -> bool {
         let waiting = self.lock();
         waiting.items.is_empty() && !waiting.is_writing
@@ -88,14 +88,14 @@ impl Queue {
         self.lock().is_closed = false;
     }
 
-    /// Takes nothing more, and gives what waits.
+    /// Rejects all messages from now on, and returns those that wait.
     pub fn close(&self) -> VecDeque<PendingMessage> {
         let mut waiting = self.lock();
         (waiting.is_closed, waiting.bytes) = (true, 0);
         std::mem::take(&mut waiting.items)
     }
 
-    /// How many messages wait, and their bytes.
+    /// Returns the number of waiting messages, and their bytes.
     pub fn waiting(&self) -> (usize, usize) {
         let waiting = self.lock();
         (waiting.items.len(), waiting.bytes)

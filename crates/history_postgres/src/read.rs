@@ -1,4 +1,4 @@
-//! Reads of topics: from memory, and of what the database has found.
+//! Reads topics from memory, and makes replies of the rows that the database has found.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use crate::postgres::{Postgres, unix_ms};
 use crate::resolve::before_newest;
 use crate::session::{TopicRow, TopicRows};
 
-/// A page as far as memory knows.
+/// The result of a read of a page from memory.
 pub(crate) enum MemoryPage {
-    /// It is this one.
+    /// Memory has the whole page.
     Whole(Page),
-    /// The database has it.
+    /// Memory lacks a part of the page: the caller reads the database.
     Missing,
 }
 
 impl Postgres {
-    /// The next piece, if memory has all of it.
+    /// Returns the next piece, or `None` if memory lacks a part of it.
     pub(crate) fn read_memory(&self, pull: &Pull) -> Option<Piece> {
         let state = self.state();
         let topics = &pull.topics;
@@ -42,7 +42,7 @@ impl Postgres {
         })
     }
 
-    /// The piece that the database has found: what it has of each topic up to `delivered`.
+    /// Makes a piece of the rows that the database has of each topic up to `delivered`.
     pub(crate) fn piece_of(
         &self,
         pull: &Pull,
@@ -52,7 +52,7 @@ impl Postgres {
         let (mut messages, mut gone, mut first) = (Vec::new(), Vec::new(), Vec::new());
         let mut through = delivered;
         for (topic, TopicRows { floor, rows, more }) in pull.topics.iter().zip(found) {
-            // Whoever comes after this sees a rule that says no more than that nothing is to be read.
+            // The topic may have lost its rule since the request: then nothing of it may be read.
             self.rule(&topic.topic).ok_or(HistoryError::NoHistory)?;
             gone.push(match topic.whole || floor <= topic.after {
                 true => Gone::Nothing,
@@ -85,8 +85,8 @@ impl Postgres {
         Ok(Piece { messages, through, caught_up, gone, first })
     }
 
-    /// How far topics have been read that were read up to an offset from the database, and whether that is the end:
-    /// whether memory knows of nothing after it.
+    /// Returns the offset up to which topics are read after a read of the database up to `through`, and true if that
+    /// is the end: memory reaches back to `through` and has no later message.
     fn follow(&self, pull: &Pull, through: u64) -> (u64, bool) {
         let state = self.state();
         let cursors: Vec<TopicCursor<'_>> = pull
@@ -100,7 +100,7 @@ impl Postgres {
         if is_end { (state.delivered, true) } else { (through, false) }
     }
 
-    /// A page, if memory has it.
+    /// Returns a page, if memory has it.
     pub(crate) fn page_of_memory(&self, query: &PageQuery) -> MemoryPage {
         let PageQuery { hash, ref topic, backwards, limit, .. } = *query;
         let state = self.state();
@@ -115,7 +115,7 @@ impl Postgres {
         };
         let oldest = if backwards { 0 } else { from.unwrap_or(0) };
         let page = state.windows.page(hash, topic, from, backwards, limit, unix_ms());
-        // A full page backwards is right, however far the window reaches.
+        // A full page backwards is complete, however far the window reaches.
         let is_full = backwards && page.messages.len() == limit && page.more;
         match is_full || state.windows.reaches(hash, topic, oldest) {
             true => {
@@ -126,7 +126,7 @@ impl Postgres {
         }
     }
 
-    /// The page that the database has found.
+    /// Makes a page of the rows that the database has found.
     pub(crate) fn page_of(
         &self,
         query: &PageQuery,

@@ -1,4 +1,4 @@
-//! Reads of the database, several at a time.
+//! Reads the database for several requests at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,18 +16,19 @@ use crate::publish::away_text;
 use crate::resolve::{Known, Unknown};
 use crate::session::{Amount, Database, TopicRows};
 
-/// Requests that are read for at the same time.
+/// The most requests that read at the same time.
 const JOBS_MAX: usize = 32;
 
-/// How long a client that has seen more at another node waits until this node has it.
+/// How long a client that has seen a later offset at another node waits until this node has delivered it.
 const AHEAD_WAIT: Duration = Duration::from_secs(10);
 
-/// The database does not answer.
+/// Returns the error of a request whose read of the database failed.
 pub(crate) fn unavailable(error: &DatabaseError) -> HistoryError {
     HistoryError::Unavailable(away_text(Some(&error.to_string())).into())
 }
 
-/// Takes jobs until the connection breaks: a job finds that out. Where it ends, those under way are ended and answered.
+/// Runs jobs until one finds that the connection is broken. Then it aborts those under way, whose requesters get
+/// errors.
 pub(crate) async fn run(postgres: &Postgres, database: Arc<Database>) -> Result<(), DatabaseError> {
     let permits = Arc::new(Semaphore::new(JOBS_MAX));
     let replies = Arc::new(AtomicU64::new(0));
@@ -39,7 +40,7 @@ pub(crate) async fn run(postgres: &Postgres, database: Arc<Database>) -> Result<
             next = next => next,
             finished = running.join_next(), if !running.is_empty() => match finished {
                 Some(Ok(Err(error))) => return Err(error),
-                // Where it has panicked, it has said so, and was answered as its job was dropped.
+                // A job that panicked has printed why, and replied with an error as it was dropped.
                 Some(Ok(Ok(())) | Err(_)) | None => continue,
             },
         };
@@ -53,7 +54,7 @@ pub(crate) async fn run(postgres: &Postgres, database: Arc<Database>) -> Result<
             let result = postgres.perform(&database, job).await;
             drop(permit);
             match result {
-                // The others had no reply either.
+                // If no other job had a reply meanwhile, the connection counts as broken.
                 Err(error @ DatabaseError::Timeout(_)) => {
                     match replies.load(Ordering::Relaxed) == replies_before {
                         true => Err(error),
@@ -61,7 +62,7 @@ pub(crate) async fn run(postgres: &Postgres, database: Arc<Database>) -> Result<
                     }
                 }
                 Err(error @ DatabaseError::Connection(_)) => Err(error),
-                // What the database says of one read is no matter of others.
+                // An error that the database returns for one read does not concern other reads.
                 Ok(()) | Err(_) => {
                     replies.fetch_add(1, Ordering::Relaxed);
                     Ok(())
@@ -103,7 +104,7 @@ impl Postgres {
         let topics: Vec<(u64, &str)> =
             topics.iter().map(|(hash, name)| (*hash, name.as_str())).collect();
         let mut known = Known::default();
-        // What is newest may leave memory meanwhile, and what a client is ahead of may be gone.
+        // Newest messages may leave memory meanwhile, and the offset that a client has seen may be gone.
         for _ in 0..3 {
             let Unknown { newest, ahead } = match self.resolve(&topics, request, &known) {
                 Ok(start) => return Ok(Ok(start)),
@@ -125,13 +126,13 @@ impl Postgres {
         Ok(Err(HistoryError::Busy))
     }
 
-    /// The last offset of the log.
+    /// Returns the last offset of the log.
     async fn last(&self, database: &Database) -> Result<u64, DatabaseError> {
         let none = Amount { messages_max: 0, bytes_max: 0 };
         Ok(database.follow(0, 0, none).await?.last)
     }
 
-    /// Waits until everything up to an offset was delivered.
+    /// Waits until this node has delivered everything up to an offset. Returns false after `AHEAD_WAIT`.
     async fn wait_for(&self, offset: u64) -> bool {
         let mut delivered = self.0.delivered.subscribe();
         self.0.committed.notify_one();
@@ -145,7 +146,7 @@ impl Postgres {
         pull: &Pull,
     ) -> Result<(u64, Vec<TopicRows>), DatabaseError> {
         let delivered = self.state().delivered;
-        // Each of many topics gets a share: the answer is one piece.
+        // Each of many topics gets a share, because the reply is one piece.
         let share = |max: usize| (max / pull.topics.len().max(1)).saturating_add(1);
         let amount =
             Amount { messages_max: share(pull.messages_max), bytes_max: share(pull.bytes_max) };
@@ -192,7 +193,7 @@ impl Postgres {
     }
 }
 
-/// Gives the answer, and the error of the database on.
+/// Sends the reply, and returns the error of the database.
 fn complete<T>(
     reply: Reply<T>,
     found: Result<Result<T, HistoryError>, DatabaseError>,

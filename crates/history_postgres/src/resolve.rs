@@ -1,4 +1,4 @@
-//! From where returning clients, and new ones, read topics.
+//! Finds the offsets from which new and returning clients read topics.
 
 use std::sync::atomic::Ordering;
 
@@ -8,12 +8,12 @@ use model::{Name, RecoveryGap, ResumeRequest, Since};
 use crate::postgres::{Postgres, unix_ms};
 use crate::state::State;
 
-/// What memory does not know of a request.
+/// The parts of a request that memory can't resolve.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unknown {
-    /// Topics of which memory has fewer than the newest messages that are requested, with how many these are.
+    /// Topics of which memory has fewer messages than the client requested, with the requested number.
     pub newest: Vec<(u64, Name, usize)>,
-    /// The client has seen this offset at another node, and it was not delivered here.
+    /// An offset that the client has seen at another node, and that this node has not delivered.
     pub ahead: Option<u64>,
 }
 
@@ -23,18 +23,18 @@ impl Unknown {
     }
 }
 
-/// What the database knows of a request.
+/// What the reader has learned from the database for a request.
 #[derive(Default)]
 pub(crate) struct Known {
-    /// The offsets before the newest messages of topics, by hash.
+    /// Hashes of topics, with the offset before the newest messages of each.
     pub newest: Vec<(u64, u64)>,
-    /// No message has an offset above this one.
+    /// The last offset of the log.
     pub last: Option<u64>,
 }
 
 impl Postgres {
-    /// The offsets from which to read topics, as far as memory and `known` tell. The error is what the database has to
-    /// say first.
+    /// Returns the offsets from which to read topics, by memory and `known`. The error says what to read from the
+    /// database first.
     pub(crate) fn resolve(
         &self,
         topics: &[(u64, &str)],
@@ -89,7 +89,7 @@ impl Postgres {
     }
 }
 
-/// The offset before a topic's newest messages, if memory has so many.
+/// Returns the offset before a topic's newest messages, or `None` if memory has fewer.
 pub(crate) fn before_newest(state: &State, hash: u64, topic: &str, messages: usize) -> Option<u64> {
     let above = state.windows.floor(hash, topic);
     state.windows.before_newest(hash, topic, above, messages, unix_ms())

@@ -1,15 +1,15 @@
-//! What the thread `history` runs on.
+//! The runtime of the thread `history`.
 
 use std::io;
 
-/// What the thread runs on.
+/// The runtime of the thread `history`.
 ///
-/// Other threads wake it through one of its descriptors when a message is published, so make it before the shards take
-/// descriptor tables of their own: a later one would mean something else to them.
+/// Create it before the shards take descriptor tables of their own: other threads wake it through one of its
+/// descriptors when a message is published, and a later descriptor would mean something else to them.
 pub struct Runtime(pub(crate) tokio::runtime::Runtime);
 
 impl Runtime {
-    /// Makes a runtime.
+    /// Creates a runtime.
     ///
     /// # Errors
     /// When the system has no descriptors left.

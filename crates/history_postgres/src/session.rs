@@ -11,10 +11,10 @@ use crate::SCHEMA;
 use crate::batch::{AppendOutcome, Appended, PendingMessage};
 use crate::settings::Settings;
 
-/// How long the append of a batch may take, in seconds; then the connections are made anew.
+/// How long the append of a batch may take, in seconds. After that the driver reconnects.
 const APPEND_SECONDS: u64 = 15;
 
-/// The channel on which the functions notify others of a commit.
+/// The channel on which the SQL functions notify sessions of a commit.
 const CHANNEL: &str = "throng_history";
 
 /// The log as a writer knows it.
@@ -25,18 +25,18 @@ pub(crate) struct KnownLog {
     pub offset: u64,
 }
 
-/// What one step of a trim did.
+/// The result of one step of a trim.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Trimmed {
-    /// The last topic that it looked at; `None` at the end.
+    /// The id of the last topic that it scanned; `None` at the end.
     pub last: Option<i64>,
-    /// Messages that it deleted.
+    /// The number of deleted messages.
     pub deleted: i64,
-    /// Topics that had no message for a day.
+    /// The ids of topics that had no message for a day.
     pub empty: Vec<i64>,
 }
 
-/// What was committed after an offset.
+/// Rows that were committed after an offset.
 pub(crate) struct Followed {
     pub epoch: u32,
     /// The last offset of the log at that moment.
@@ -49,7 +49,7 @@ pub(crate) struct LogRow {
     pub offset: u64,
     pub topic: String,
     pub at_ms: u64,
-    /// Without one, all messages of the topic before it are deleted.
+    /// `None` if all messages of the topic before this row are deleted.
     pub record: Option<Box<[u8]>>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct TopicRows {
     /// The topic's messages up to this offset are gone.
     pub floor: u64,
     pub rows: Vec<TopicRow>,
-    /// There are more in this direction.
+    /// True if the topic has more messages in this direction.
     pub more: bool,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct TopicRow {
     pub record: Box<[u8]>,
 }
 
-/// What a read of a topic takes at the most.
+/// The limits of one read.
 #[derive(Clone, Copy)]
 pub(crate) struct Amount {
     pub messages_max: usize,
@@ -86,7 +86,7 @@ pub(crate) struct Database {
     schema: String,
 }
 
-/// A number of PostgreSQL, which has no unsigned ones.
+/// Converts a number for PostgreSQL, which has no unsigned ones.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -99,7 +99,7 @@ fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-/// An age, in seconds: PostgreSQL calculates with it in milliseconds.
+/// Limits an age in seconds, because PostgreSQL calculates with it in milliseconds.
 fn age(seconds: u64) -> i64 {
     signed(seconds.min(1 << 40))
 }
@@ -113,8 +113,7 @@ fn epoch_of(row: &Row) -> Result<u32, DatabaseError> {
 }
 
 impl Database {
-    /// Connects, and makes the tables and functions where they are not there yet. A commit of another session wakes
-    /// `committed`.
+    /// Connects, and creates missing tables and functions. A commit of another session wakes `committed`.
     pub async fn open(
         settings: &Settings,
         password: &str,
@@ -151,8 +150,8 @@ impl Database {
         Ok(Database { session, append, follow, after, before, newest, schema })
     }
 
-    /// Appends a batch; one of this number that is there already gives what it gave. `None` where the log is another one
-    /// than that which is known: nothing was appended.
+    /// Appends a batch. If a batch of this number was appended before, only returns its outcome. Returns `None` and
+    /// appends nothing if the log is not the known one.
     pub async fn append(
         &self,
         (writer, batch): (i64, i64),
@@ -208,7 +207,7 @@ impl Database {
         }))
     }
 
-    /// What was committed after an offset and up to another one.
+    /// Reads the rows that were committed after an offset and up to another one.
     pub async fn follow(
         &self,
         after: u64,
@@ -236,7 +235,7 @@ impl Database {
         Ok(Followed { epoch, last, rows })
     }
 
-    /// A topic's messages after an offset and up to another one, the oldest first.
+    /// Reads a topic's messages after an offset and up to another one, the oldest first.
     pub async fn after(
         &self,
         topic: &str,
@@ -247,7 +246,7 @@ impl Database {
         self.of_topic(&self.after, topic, after, through, amount).await
     }
 
-    /// The same, the newest first.
+    /// Reads the same messages, the newest first.
     pub async fn before(
         &self,
         topic: &str,
@@ -267,7 +266,7 @@ impl Database {
         amount: Amount,
     ) -> Result<TopicRows, DatabaseError> {
         let (after, through) = (signed(after), signed(through));
-        // One more tells whether there are more.
+        // One more row shows whether the topic has more.
         let rows_max = count(amount.messages_max.saturating_add(1));
         let bytes_max = count(amount.bytes_max);
         let parameters: [&(dyn ToSql + Sync); 5] =
@@ -286,7 +285,7 @@ impl Database {
         Ok(TopicRows { floor, rows, more })
     }
 
-    /// The offset before a topic's newest messages, so many of those up to an offset; 0 where there are fewer.
+    /// Returns the offset before a topic's newest `messages` messages up to `through`; 0 if it has fewer.
     pub async fn before_newest(
         &self,
         topic: &str,
@@ -303,15 +302,15 @@ impl Database {
         Ok(first.map_or(0, |first| unsigned(first).saturating_sub(1)))
     }
 
-    /// Deletes what a topic has.
+    /// Deletes a topic's messages.
     pub async fn delete(&self, topic: &str) -> Result<(), DatabaseError> {
         let delete = of_schema("SELECT {schema}.history_delete($1)", &self.schema);
         step(self.session.client.execute(&delete, &[&topic])).await?;
         Ok(())
     }
 
-    /// Deletes what the rules of some topics no longer retain, and is older than an age: of those after an id. `None` where
-    /// another node does it.
+    /// Deletes messages that the rules of topics after an id no longer retain, and that are older than an age.
+    /// Returns `None` if another node is trimming.
     pub async fn trim(
         &self,
         after: i64,
@@ -328,20 +327,20 @@ impl Database {
         Ok(Some(Trimmed { last, deleted, empty }))
     }
 
-    /// Deletes idempotency keys that have expired, at most so many. Gives how many it deleted.
+    /// Deletes at most `rows_max` expired idempotency keys. Returns how many it deleted.
     pub async fn trim_keys(&self, rows_max: i64) -> Result<i64, DatabaseError> {
         let trim = of_schema("SELECT {schema}.history_trim_keys($1)", &self.schema);
         Ok(step(self.session.client.query_one(&trim, &[&rows_max])).await?.try_get(0)?)
     }
 
-    /// Forgets those of some topics that have nothing.
+    /// Forgets those of the given topics that have had no message for a day.
     pub async fn forget(&self, topics: &[i64]) -> Result<(), DatabaseError> {
         let forget = of_schema("SELECT {schema}.history_forget($1)", &self.schema);
         step(self.session.client.execute(&forget, &[&topics])).await?;
         Ok(())
     }
 
-    /// The log has another epoch from now on, since it has lost messages that were committed.
+    /// Gives the log a new epoch, since it has lost committed messages.
     pub async fn renew(&self, epoch: u32) -> Result<(), DatabaseError> {
         let renew = "UPDATE {schema}.history_log SET epoch = 1 + floor(random() * 4294967294)::bigint \
                      WHERE epoch = $1";
@@ -356,8 +355,8 @@ impl Database {
     }
 }
 
-/// Makes sure that a commit is on disk when it is answered, that each statement sees what others have committed before
-/// it, and that texts are UTF-8.
+/// Makes sure that a commit is on disk when PostgreSQL confirms it, that each statement sees all earlier commits of
+/// other sessions, and that texts are UTF-8.
 async fn prepare_session(client: &Client) -> Result<(), DatabaseError> {
     let row = step(client.query_one("SHOW server_encoding", &[])).await?;
     let encoding: String = row.try_get(0)?;
@@ -370,7 +369,7 @@ async fn prepare_session(client: &Client) -> Result<(), DatabaseError> {
     if row.try_get::<_, String>(0)? == "off" {
         step(client.batch_execute("SET synchronous_commit = on")).await?;
     }
-    // By a stricter default, of two servers that append at a time one would fail each time.
+    // With a stricter default, one of two servers that append at the same time would always fail.
     step(client.batch_execute("SET default_transaction_isolation = 'read committed'")).await?;
     Ok(())
 }

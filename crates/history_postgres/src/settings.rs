@@ -1,22 +1,22 @@
-//! Where the history is, and its limits.
+//! The settings of the history: its database, and limits.
 
 use database::Address;
 
-/// Where the history is, and its limits.
+/// The settings of the history: its database, and limits.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where the database is.
+    /// The address of the database.
     pub address: Address,
     /// The schema: a plain identifier.
     pub schema: String,
-    /// Messages that may wait to be appended.
+    /// The most messages that may wait to be appended.
     pub queue_messages_max: usize,
-    /// Their bytes.
+    /// The most bytes of these messages.
     pub queue_bytes_max: usize,
-    /// Bytes of messages in memory.
+    /// The most bytes of messages in memory.
     pub memory_bytes_max: usize,
-    /// Topics that something is known of in memory.
+    /// The most topics in memory.
     pub topics_max: usize,
-    /// How much operators are shown of all topics.
+    /// Limits of the newest messages of all topics, which operators see.
     pub recent: broker::Limits,
 }

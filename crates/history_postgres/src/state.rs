@@ -1,4 +1,4 @@
-//! What this node has delivered, and the newest messages in memory.
+//! The offset up to which this node has delivered the log, and the newest messages in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use model::{Envelope, HistoryRule};
 
 use crate::batch::{AppendOutcome, Appended, PendingMessage};
 
-/// A batch of this process that was committed, and was not delivered.
+/// A batch of this process that is committed and not delivered.
 pub(crate) struct OwnBatch {
     pub at_ms: u64,
     pub items: Vec<(PendingMessage, AppendOutcome)>,
@@ -26,11 +26,11 @@ pub(crate) struct Backlog {
 pub(crate) struct State {
     /// The last offset that was delivered.
     pub delivered: u64,
-    /// When the message of that offset was appended, by the database's clock, if this node knows. It tells that message from
-    /// another one that got the same offset after the log had lost commits.
+    /// When the message of that offset was appended, by the database's clock, if this node knows. It tells that
+    /// message from another one that got the same offset after the log had lost commits.
     pub delivered_ms: Option<u64>,
     pub windows: Windows,
-    /// Whether the node has skipped a message because its topic had no rule. The windows lack that message.
+    /// True if the node has skipped a message because its topic had no rule. The windows lack that message.
     pub has_passed: bool,
     /// The newest messages of all topics, for operators.
     pub newest: Window,
@@ -41,18 +41,18 @@ pub(crate) struct State {
     backlog: Backlog,
 }
 
-/// Whether the follower delivers what others have appended.
+/// Says whether the follower delivers messages that other processes have appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pause {
-    /// It does.
+    /// The follower delivers them.
     None,
-    /// It stops when it has finished its step.
+    /// The follower stops when it has finished its step.
     Requested,
-    /// It has stopped.
+    /// The follower has stopped.
     Reached,
 }
 
-/// What the follower does next.
+/// The next step of the follower.
 pub(crate) enum NextStep {
     /// The follower delivers this batch and replies to its publishers.
     Own(OwnBatch),
@@ -65,7 +65,8 @@ pub(crate) enum NextStep {
 }
 
 impl State {
-    /// The state of a node that has just started: all messages up to an offset are in the database, and none in memory.
+    /// Creates the state of a node that has just started: all messages up to `last` are in the database, and none in
+    /// memory.
     pub fn new(windows: Limits, recent: broker::Limits, last: u64) -> Self {
         let (windows, newest) = (Windows::new(windows, last), Window::new(recent));
         State {
@@ -80,48 +81,48 @@ impl State {
         }
     }
 
-    /// What this process has committed and not begun to deliver.
+    /// Returns how much this process has committed and not begun to deliver.
     pub fn backlog(&self) -> Backlog {
         self.backlog
     }
 
-    /// The follower stops once it has finished its step, and delivered what this process has committed.
+    /// Stops the follower once it has finished its step and delivered what this process has committed.
     pub fn pause(&mut self) {
         if self.pause == Pause::None {
             self.pause = Pause::Requested;
         }
     }
 
-    /// True when the follower has stopped, and nothing that this process has committed awaits it.
+    /// Returns true if the follower has stopped and has delivered all that this process has committed.
     pub fn is_paused(&self) -> bool {
         self.pause == Pause::Reached && self.own.is_empty()
     }
 
-    /// The follower goes on.
+    /// Lets the follower go on.
     pub fn resume(&mut self) {
         self.pause = Pause::None;
     }
 
-    /// Everything up to an offset is delivered, though no member got the message.
+    /// Marks everything up to an offset as delivered, even if no member got the message.
     pub fn pass(&mut self, offset: u64, at_ms: Option<u64>) {
         (self.delivered, self.delivered_ms) = (offset, at_ms);
     }
 
-    /// Memory lacks messages up to the last offset that was delivered: it forgets all, so that the database is read. Gives
-    /// what it had.
+    /// Forgets all windows, which lack messages up to the last delivered offset, so that clients read the database.
+    /// Returns the old windows.
     #[must_use]
     pub fn forget(&mut self) -> Windows {
         self.has_passed = false;
         self.windows.reset(self.delivered)
     }
 
-    /// A batch of this process was committed.
+    /// Adds a committed batch of this process.
     pub fn add_own(&mut self, appended: Appended, items: Vec<PendingMessage>) {
         let Appended { base, at_ms, outcomes, .. } = appended;
         self.backlog.messages += items.len();
         self.backlog.bytes += items.iter().map(PendingMessage::bytes).sum::<usize>();
         let items = items.into_iter().zip(outcomes).collect();
-        // One without a new message stands at the same offset as the next one.
+        // A batch without a new message has the same base as the next one.
         let former = self.own.insert(base, OwnBatch { at_ms, items });
         if let (Some(former), Some(now)) = (former, self.own.get_mut(&base)) {
             let items = std::mem::take(&mut now.items);
@@ -129,7 +130,8 @@ impl State {
         }
     }
 
-    /// The next step. A batch of this process is delivered if all messages before it were; otherwise the follower reads those first.
+    /// Returns the next step. A batch of this process is delivered if all messages before it were; otherwise the
+    /// follower reads those first.
     pub fn next(&mut self) -> NextStep {
         let Some(first) = self.own.first_entry() else {
             if self.pause == Pause::None {
@@ -154,13 +156,13 @@ impl State {
         }
     }
 
-    /// All batches of this process that were committed and not delivered: they are read later.
+    /// Takes all committed and undelivered batches of this process: the follower reads their messages later.
     pub fn take_own(&mut self) -> Vec<OwnBatch> {
         self.backlog = Backlog::default();
         std::mem::take(&mut self.own).into_values().collect()
     }
 
-    /// Takes a message that is delivered.
+    /// Adds a delivered message to memory.
     pub fn push(&mut self, message: &Arc<Envelope>, rule: &HistoryRule, now_ms: u64) {
         self.pass(message.id.offset, Some(message.at_ms));
         self.newest.push(message.clone());

@@ -1,32 +1,32 @@
-//! How the connection to PostgreSQL stands.
+//! The status of the history in PostgreSQL.
 
 use std::time::Instant;
 
-/// How the connection to PostgreSQL stands.
+/// The status of the history in PostgreSQL.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
-    /// Messages are appended and read.
+    /// True while the history appends and reads messages.
     pub is_connected: bool,
-    /// Why they are not.
+    /// Why there is no connection.
     pub error: Option<String>,
-    /// When the connection came or went.
+    /// When the connection was made or lost.
     pub since: Option<Instant>,
-    /// How often it was lost.
+    /// How often the connection was lost.
     pub connections_lost: u64,
     /// Batches that were appended.
     pub batches: u64,
     /// Messages that wait to be appended.
     pub queue_messages: u64,
-    /// Their bytes.
+    /// The bytes of these messages.
     pub queue_bytes: u64,
     /// Messages of this node that are appended and wait to be delivered.
     pub backlog_messages: u64,
-    /// Their bytes.
+    /// The bytes of these messages.
     pub backlog_bytes: u64,
     /// Messages that no member got, because this node has no rule for their topics.
     pub passed: u64,
-    /// How often members were told of a gap: messages were gone before this node had read them, or can't be read.
+    /// How often members got a gap notice: messages were gone before this node had read them, or can't be read.
     pub gaps: u64,
-    /// How often the deletion of what no rule retains failed.
+    /// How often the deletion of messages that no rule retains failed.
     pub trims_failed: u64,
 }

@@ -11,7 +11,7 @@ use crate::driver::Driver;
 use crate::postgres::Postgres;
 use crate::runtime::Runtime;
 
-/// A thread that runs.
+/// The handle of the running thread. The thread ends when it is dropped.
 pub struct Running {
     ending: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
@@ -33,13 +33,13 @@ pub fn spawn(
     let thread = std::thread::Builder::new().name("history".into()).spawn(move || {
         let _closes = CloseOnDrop(postgres.clone());
         runtime.block_on(Driver::new(postgres, Arc::new(hash), ended).run());
-        // A name that is being resolved does not keep the process from ending.
+        // A name lookup that is under way does not delay the end of the process.
         runtime.shutdown_background();
     })?;
     Ok(Running { ending, thread: Some(thread) })
 }
 
-/// Takes nothing more when the thread ends, also by a panic.
+/// Closes both queues when the thread ends, also by a panic.
 struct CloseOnDrop(Postgres);
 
 impl Drop for CloseOnDrop {
@@ -50,13 +50,13 @@ impl Drop for CloseOnDrop {
         });
         let away = self.0.away();
         self.0.0.queue.close().into_iter().for_each(|item| (item.done)(Err(away.clone())));
-        // Each of them is answered as it is dropped.
+        // Each job replies with an error when it is dropped.
         drop(self.0.0.jobs.close());
     }
 }
 
 impl Running {
-    /// Appends what waits, and ends the thread: within seconds, also where PostgreSQL does not reply.
+    /// Appends the queued messages and ends the thread, within seconds even if PostgreSQL does not reply.
     pub fn stop(mut self) {
         self.end();
     }
@@ -64,7 +64,7 @@ impl Running {
     fn end(&mut self) {
         let _ = self.ending.send(true);
         if let Some(thread) = self.thread.take() {
-            // It has panicked, and said so.
+            // An error means that the thread has panicked, which it has printed.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Deletes from the database what the rules no longer retain.
+//! Deletes messages from the database that the rules no longer retain.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -10,27 +10,28 @@ use tokio::time::sleep;
 use crate::postgres::{Counts, Postgres};
 use crate::session::{Database, Trimmed};
 
-/// Between two steps, unless the first one had more to delete.
+/// The pause between two steps, unless the first one had more to delete.
 const STEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Topics that one step looks at.
+/// The most topics that one step scans.
 const STEP_TOPICS: i64 = 10_000;
 
-/// Messages that one step deletes, about, and the most of one topic; as many idempotency keys.
+/// A step deletes about this many messages, at most this many of one topic, and idempotency keys in chunks of this
+/// size.
 const STEP_ROWS: i64 = 10_000;
 
-/// Topics that are forgotten in one transaction, for which appends wait.
+/// The most topics that one transaction forgets. Appends wait for it.
 const FORGOTTEN_TOPICS: usize = 500;
 
-/// No message that is younger is deleted, in milliseconds: a node whose connection breaks for less than this reads all
-/// that it has missed.
+/// The least age of a deleted message, in milliseconds: a node whose connection breaks for less than this reads all
+/// messages that it has missed.
 const AGE_MS: i64 = 60_000;
 
-/// The delay before another attempt where a step has failed, in milliseconds: the first one, and the longest.
+/// The delay before another attempt after a failed step, in milliseconds: the first one, and the longest.
 const RETRY_MS: (u64, u64) = (1_000, 60_000);
 
-/// Goes over all topics, step by step, and begins again. Of several nodes one does it at a time. It has a session of
-/// its own, and an error ends nothing else: it is logged, and the next attempt is some time later.
+/// Trims all topics, step by step, and begins again. Only one node does so at a time. The trimmer has a session of
+/// its own, and its errors end nothing else: it logs them, and tries again some time later.
 pub(crate) async fn run(postgres: &Postgres) -> Infallible {
     let mut backoff = Backoff::new(RETRY_MS.0, RETRY_MS.1);
     let mut logged = None;
@@ -48,7 +49,7 @@ pub(crate) async fn run(postgres: &Postgres) -> Infallible {
     }
 }
 
-/// Goes on until a step fails. Gives the error, and whether a step before had none.
+/// Trims until a step fails. Returns the error, and true if an earlier step succeeded.
 async fn trim(postgres: &Postgres) -> (DatabaseError, bool) {
     let opened = Database::open(&postgres.0.settings, &postgres.password(), None).await;
     let database = match opened {
@@ -71,7 +72,8 @@ async fn trim(postgres: &Postgres) -> (DatabaseError, bool) {
     }
 }
 
-/// One step. What it deletes of one kind is a transaction, so that no lock on it is there while it waits for another.
+/// Runs one step. Each kind of rows has its own transaction, so that the step has no lock on one kind while it waits
+/// for another.
 async fn step(database: &Database, after: i64) -> Result<Option<Trimmed>, DatabaseError> {
     let trimmed = database.trim(after, STEP_TOPICS, STEP_ROWS, AGE_MS).await?;
     if let Some(trimmed) = &trimmed {
@@ -83,7 +85,7 @@ async fn step(database: &Database, after: i64) -> Result<Option<Trimmed>, Databa
     Ok(trimmed)
 }
 
-/// How long the next step waits.
+/// Returns how long the next step waits.
 fn pause(trimmed: Option<&Trimmed>) -> Duration {
     match trimmed {
         Some(trimmed) if trimmed.deleted >= STEP_ROWS => Duration::ZERO,

@@ -1,4 +1,4 @@
-//! Appends what waits, one batch after the other.
+//! Appends queued messages, one batch after the other.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use crate::batch::PendingMessage;
 use crate::postgres::{OTHER_LOG, Postgres};
 use crate::session::{Database, KnownLog};
 
-/// How long publishers of a batch wait for it to be confirmed while the connection is away.
+/// How long a batch's publishers wait for its confirmation while there is no connection.
 const CONFIRM_WAIT: Duration = Duration::from_secs(10);
 
 /// Appends batches. It outlives sessions.
@@ -19,22 +19,22 @@ pub(crate) struct Writer {
     postgres: Postgres,
     /// The number of the last batch.
     batch: i64,
-    /// The batch that is not confirmed.
+    /// The batch that the database has not confirmed.
     unconfirmed: Option<Unconfirmed>,
 }
 
-/// A batch whose reply is not there.
+/// A batch without a reply from the database.
 struct Unconfirmed {
     items: Vec<PendingMessage>,
-    /// When it was taken from the queue.
+    /// When the writer took the batch from the queue.
     since: Instant,
-    /// How often it was sent.
+    /// How often the writer has sent the batch.
     sends: u32,
 }
 
 impl Unconfirmed {
-    /// What its publishers are told where the database refuses it. What was sent only now is not there; of what was sent
-    /// before, a session that broke may have brought it about.
+    /// Returns the error that publishers get if the database rejects the batch. A batch that was sent once is not
+    /// stored. A batch that was sent before may be: a session that broke may have appended it.
     fn refusal(&self, why: &str) -> PublishError {
         match self.sends {
             0 | 1 => PublishError::StoreFailed(Arc::from(why)),
@@ -48,7 +48,7 @@ impl Writer {
         Writer { postgres, batch: 0, unconfirmed: None }
     }
 
-    /// Appends until the connection breaks, or until nothing waits where `is_ending` says that it is to end.
+    /// Appends until the connection breaks, or until the queue is empty and `is_ending` returns true.
     pub async fn run(
         &mut self,
         database: &Database,
@@ -72,7 +72,8 @@ impl Writer {
         }
     }
 
-    /// Waits while the follower has as much to deliver as the queue takes: whoever publishes more is refused by the queue.
+    /// Waits while the follower has as much to deliver as the queue takes. The queue fills meanwhile, and rejects
+    /// more messages.
     async fn wait_for_follower(&self) {
         let inner = &self.postgres.0;
         let settings = &inner.settings;
@@ -83,12 +84,12 @@ impl Writer {
             if !capacity_reached {
                 return;
             }
-            // A notification that came before this is stored.
+            // A notification that came before this call is not lost: `Notify` stores it.
             inner.backlog_taken.notified().await;
         }
     }
 
-    /// Sends the batch that is not confirmed. It stays where the connection breaks.
+    /// Sends the unconfirmed batch, which stays unconfirmed if the connection breaks.
     async fn append(&mut self, database: &Database) -> Result<(), DatabaseError> {
         let inner = &self.postgres.0;
         let known = KnownLog { epoch: inner.epoch.0, offset: self.postgres.state().delivered };
@@ -124,14 +125,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Answers the publishers of the batch that is not confirmed once they have waited long enough.
+    /// Sends an error to the publishers of the unconfirmed batch once they have waited for `CONFIRM_WAIT`.
     pub async fn give_up(&mut self, why: &str) {
         let Some(batch) = &self.unconfirmed else { return std::future::pending().await };
         tokio::time::sleep(CONFIRM_WAIT.saturating_sub(batch.since.elapsed())).await;
         self.fail(&PublishError::Unconfirmed(why.into()));
     }
 
-    /// Nobody confirms the batch any more.
+    /// Gives up the unconfirmed batch: its publishers get this error.
     pub fn fail(&mut self, error: &PublishError) {
         let Some(batch) = self.unconfirmed.take() else { return };
         batch.items.into_iter().for_each(|item| (item.done)(Err(error.clone())));

@@ -1,4 +1,4 @@
-//! Whose servers the node trusts when it calls others.
+//! The authorities whose servers the node trusts when it calls them.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::error::CommandError;
 /// The largest file of certificates, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Reads the file that a setting names; without one the host's authorities are trusted.
+/// Reads the file that a setting names. Without one the node trusts the host's authorities.
 ///
 /// # Errors
 /// When the file can't be read, or has no certificate; the text names the setting and the file.

@@ -1,4 +1,4 @@
-//! The node's place in a cluster, where the configuration has one.
+//! The node's link to a cluster, if the configuration has one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use crate::error::CommandError;
 
 use super::settings::clamped;
 
-/// How long interest in a topic outlives its last member at the least, in seconds: clients come and go.
+/// The least time for which interest in a topic outlives its last member, in seconds: clients come and go.
 const LINGER_SECONDS_MIN: u64 = 10;
 
-/// The link to other nodes, and where it goes.
+/// The link to other nodes, and the servers of NATS for it.
 pub(super) struct Cluster {
     pub link: Arc<Link>,
     servers: Servers,
 }
 
 impl Cluster {
-    /// The link of this node; nothing without `[cluster]`.
+    /// Creates the link of this node. Returns `None` without `[cluster]`.
     pub fn new(
         config: &Config,
         node: model::NodeId,
@@ -53,7 +53,7 @@ impl Cluster {
         Ok(Some(Cluster { link, servers }))
     }
 
-    /// Connects, and goes on until what it returns is dropped.
+    /// Connects to the cluster until the caller drops what this returns.
     pub fn start(
         self,
         runtime: Runtime,
@@ -104,14 +104,14 @@ impl MqttClients for Clients {
     }
 }
 
-/// What the cluster's thread runs on; nothing without `[cluster]`. It must be made before the shards start.
+/// Creates the runtime of the cluster's thread; `None` without `[cluster]`. Call this before the shards start.
 pub(super) fn runtime(config: &Config) -> Result<Option<Runtime>, CommandError> {
     let is_in_cluster = !config.cluster.urls.is_empty();
     let runtime = is_in_cluster.then(Runtime::new).transpose();
     runtime.map_err(|error| CommandError::Runtime(format!("the cluster can't be reached: {error}")))
 }
 
-/// How the node logs in to the servers of NATS.
+/// Returns the node's login for the servers of NATS.
 pub(super) fn login(config: &Config) -> Result<Login, CommandError> {
     let (user, password) = (&config.cluster.user, &config.cluster.password);
     if !config.cluster.credentials.is_empty() {

@@ -17,8 +17,8 @@ macro_rules! files {
     };
 }
 
-/// The chat's files, for the root of the client port. The page links to `admin` to show how an
-/// application publishes.
+/// Returns the chat's files, for the root of the client port. The page links to `admin` to show how an application
+/// publishes.
 pub(super) fn files(admin: SocketAddr) -> Vec<File> {
     let mut files = files! {
         "chat.css": "text/css; charset=utf-8",
@@ -41,9 +41,8 @@ pub(super) fn files(admin: SocketAddr) -> Vec<File> {
     files
 }
 
-/// The rules for the chat's rooms: members publish, see each other, and are shown what was said before;
-/// that somebody types is for those who are there. A room's history holds at least one of the largest
-/// messages.
+/// Returns the rules for the chat's rooms: members publish, see each other, and get the earlier messages. Typing
+/// notices go to present members only. A room's history has capacity for one of the largest messages at least.
 pub(super) fn rules(message_bytes_max: u64) -> [Rule; 2] {
     let history = HistoryRule {
         messages_max: 200,

@@ -23,7 +23,7 @@ impl Log {
             .with_writer(std::io::stderr);
         match config.log.format {
             LogFormat::Text => registry.with(lines).init(),
-            // The innermost span says all that is known of a request.
+            // The innermost span has all fields of a request.
             LogFormat::Json => registry.with(lines.json().with_span_list(false)).init(),
         }
         Ok(Log(handle))
@@ -40,10 +40,10 @@ impl Log {
     }
 }
 
-/// The clients of NATS and of PostgreSQL: what they do is logged once, by those who use them.
+/// The clients of NATS and of PostgreSQL. Their callers log each error once.
 const CLIENTS: [&str; 2] = ["async_nats", "tokio_postgres"];
 
-/// A time as the log has it, in milliseconds.
+/// Converts a time to milliseconds for the log, with three decimals.
 pub(super) fn ms(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e6).round() / 1e3
 }

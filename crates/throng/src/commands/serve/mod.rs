@@ -57,7 +57,7 @@ pub fn run(args: &Serve, protocols: &'static Protocols) -> Result<(), CommandErr
     Ok(())
 }
 
-/// Waits at this path for the process whose place this one takes, and serves on in its place.
+/// Waits at this path for the old process, takes its place, and serves.
 fn take_over(
     path: &std::path::Path,
     args: &Serve,
@@ -66,7 +66,7 @@ fn take_over(
     let mut waiting = Waiting::at(path)?;
     loop {
         let old = waiting.old_process()?;
-        // The configuration counts as it is now.
+        // Each attempt reads the configuration as it is now.
         let checked = sources::load(&args.settings).and_then(|loaded| {
             let notes = old.check(&loaded, &options(&loaded.config))?;
             old.accept(&parts::NAMES, notes).map_err(|error| failed(&error))?;
@@ -93,7 +93,7 @@ fn failed(error: &std::io::Error) -> CommandError {
     CommandError::Runtime(format!("the upgrade failed: {error}"))
 }
 
-/// Logs what is wrong with a configuration that is good all the same.
+/// Logs the warnings of a valid configuration.
 fn warn(loaded: &Loaded) {
     for warning in loaded.warnings().into_iter().chain(sources::open_secrets(loaded)) {
         tracing::warn!("{warning}");
@@ -133,15 +133,15 @@ struct Server {
     admin_tls: Option<SocketAddr>,
     connections_max: u64,
     upgrade: Arc<Upgrade>,
-    /// This process stays in its place after an upgrade.
+    /// True if this process must stay after an upgrade (`--stay`).
     stay: bool,
-    /// Where the processes before this one forward requests to.
+    /// The socket to which earlier processes forward requests.
     forwarded: Option<Forwarded>,
     /// The link to other nodes, and its thread.
     cluster: Option<(Arc<link::Link>, link::Running)>,
     /// The history in a database, and its thread.
     postgres: Option<(history_postgres::Postgres, history_postgres::Running)>,
-    /// What applications publish in their own transactions, and the thread that does it.
+    /// The outbox, and the thread that drains it.
     outbox: Option<(Arc<::outbox::Outbox>, ::outbox::Running)>,
 }
 
@@ -168,7 +168,7 @@ impl Server {
         let mqtt_tls = line("mqtt", "mqtts", self.mqtt_tls);
         let admin_tls = line("", "https", self.admin_tls);
         let subscribe = self.mqtt.map_or(String::new(), |mqtt| {
-            // Where mosquitto's clients connect by themselves nothing has to be said.
+            // Mosquitto's clients connect to this address by default.
             let at = match mqtt == SocketAddr::from(([127, 0, 0, 1], 1883)) {
                 true => String::new(),
                 false => format!(" -h {} -p {}", mqtt.ip(), mqtt.port()),
@@ -211,7 +211,7 @@ impl Server {
         );
     }
 
-    /// Where clients connect, as one of them would write it.
+    /// Returns the URL at which clients connect, as they would write it.
     fn client_url(&self) -> String {
         let Some(port) = self.client_tls.filter(|_| self.client.is_none()) else {
             return self.client.map_or(String::new(), |client| format!("http://{client}"));
@@ -282,7 +282,7 @@ impl Server {
         if let Some(store) = &self.store {
             store.set_idempotency_seconds_max(keys_seconds);
         }
-        // Before the shards: what they forward by a new rule has a place then.
+        // This comes before the shards, so that the webhook has queues for what they forward by new rules.
         self.webhook.set(settings::webhook(&new.config));
         if let Some((link, _)) = &self.cluster {
             link.set_login(login);
@@ -321,7 +321,7 @@ impl Server {
         Ok(new)
     }
 
-    /// Another process serves now: ends when all calls that came here are answered.
+    /// Called when another process serves. Ends this one when all calls that came here have responses.
     fn leave(mut self) {
         self.forwarded.iter_mut().for_each(Forwarded::let_go);
         // The other process drains the outbox from now on.
@@ -344,7 +344,7 @@ impl Server {
         notify::notify(State::Stopping);
         let _span = tracing::info_span!("stop").entered();
         let began = Instant::now();
-        // What waits is published by another node, or by this one when its clients are back.
+        // Another node publishes what waits in the outbox, or this one when its clients are back.
         if let Some((_, running)) = self.outbox.take() {
             running.stop();
         }
@@ -363,11 +363,11 @@ impl Server {
         if let Some((_, running)) = self.cluster {
             running.stop();
         }
-        // What clients published as their last is appended.
+        // This appends the last messages of clients.
         if let Some((_, running)) = self.postgres.take() {
             running.stop();
         }
-        // What has happened until now is told, or stored.
+        // This delivers or stores the last events.
         self.webhook.end();
         self.control.stop();
         if let Some(store) = &self.store {

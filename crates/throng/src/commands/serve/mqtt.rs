@@ -1,6 +1,5 @@
-//! What MQTT clients leave behind when they go: their sessions and the retained messages, and the store in
-//! which both are kept.
-// A cast would silently truncate a value that the type can't hold: see `history_limits`.
+//! The state that MQTT clients leave when they go: sessions and retained messages, and the store of both.
+// A cast would silently truncate a value that the type can't hold.
 #![deny(clippy::as_conversions)]
 
 use std::fmt::Display;
@@ -19,20 +18,20 @@ use throttle::Throttle;
 
 use crate::error::CommandError;
 
-/// For how long the end waits for the store.
+/// How long the server waits for the store at its end.
 const END_WAIT: Duration = Duration::from_secs(10);
 
-/// What outlives MQTT connections.
+/// The state that outlives MQTT connections.
 pub(super) struct Mqtt {
     router: OnceLock<Arc<Router>>,
-    /// Those that this node has.
+    /// The sessions of this node.
     pub sessions: Arc<Local>,
     pub retained: Arc<LocalRetained>,
     interests: Arc<Interests>,
 }
 
 impl Mqtt {
-    /// Nothing yet; what comes is kept in the store, where there is one.
+    /// Creates empty state. The store, if there is one, stores later sessions and retained messages.
     pub fn new(node: NodeId, store: Option<&Store>) -> Self {
         let interests = Arc::new(Interests::default());
         let keep = store.cloned().map(|store| -> sessions::Keep {
@@ -55,7 +54,7 @@ impl Mqtt {
         Mqtt { router, sessions, retained, interests }
     }
 
-    /// Nobody is here any more: what the store did not take so far it takes now, unless it has come to a stand.
+    /// Called when all clients have gone. Stores what the store has not taken so far, unless the store can't write.
     pub fn end(&self, store: &Store) {
         let began = Instant::now();
         let is_stored = || self.sessions.is_all_stored() && self.retained.is_stored();
@@ -66,7 +65,7 @@ impl Mqtt {
         }
     }
 
-    /// The way of messages to these inboxes, and of those that are retained.
+    /// Returns the router of messages to these inboxes. It also passes on messages to retain.
     pub fn router(&self, inboxes: Vec<Arc<dyn Inbox>>) -> Arc<Router> {
         let retained = self.retained.clone();
         let retain = Arc::new(move |message: &Arc<Envelope>| retained.retain(message));
@@ -74,19 +73,18 @@ impl Mqtt {
         self.router.get_or_init(router).clone()
     }
 
-    /// Takes new rules.
+    /// Applies new rules.
     pub fn set_rules(&self, rules: Arc<Rules>) {
         self.router.get().into_iter().for_each(|router| router.set_rules(rules.clone()));
         self.interests.set_rules(rules);
     }
 
-    /// The same for those who use them.
+    /// Returns sessions and retained messages for the shards.
     pub fn for_shards(&self) -> (Arc<dyn Sessions>, Arc<dyn Retained>) {
         (self.sessions.clone(), self.retained.clone())
     }
 
-    /// Takes other settings. The history retains what sessions are interested in; on disk, where there is
-    /// a store.
+    /// Applies other settings. The history retains what sessions are interested in, on disk if there is a store.
     pub fn configure(
         &self,
         history: &dyn History,
@@ -120,7 +118,7 @@ impl Mqtt {
         }));
     }
 
-    /// Takes in what the store holds.
+    /// Loads sessions and retained messages from the store.
     pub fn load(&self, store: &Reader, broker: &dyn Broker, now: Now) -> Result<(), CommandError> {
         let (mut sessions, mut retained) = (Vec::new(), Vec::new());
         let each = |part: &str, key: &str, value: &[u8]| {
@@ -150,10 +148,10 @@ fn most(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-/// Sessions in the store.
+/// Puts sessions into the store.
 struct Saved {
     store: Store,
-    /// These are there as well.
+    /// The retained messages, which are in the store as well.
     retained: Arc<LocalRetained>,
     log: Log,
 }
@@ -175,7 +173,7 @@ impl Storage for Saved {
         if !self.retained.is_stored() {
             return done(false);
         }
-        // The store writes in order: when nothing at all is written, what came before it is.
+        // The store writes in order: when this empty write is done, all before it are.
         let part = Part::Session.name();
         if let Err(error) = self.store.put_records(part, Vec::new(), written(Some(done))) {
             self.log.unwritten("a retained message of MQTT may not be stored", error);
@@ -183,7 +181,7 @@ impl Storage for Saved {
     }
 }
 
-/// What the log is told of the store. Clients can cause it with each message.
+/// Logs errors of the store, one a second: clients can cause them with each message.
 struct Log {
     began: Instant,
     lines: Throttle,
@@ -202,13 +200,14 @@ impl Log {
     }
 }
 
-/// Tells whoever waits what became of a write. In either case: the store drops what it does not take.
+/// Makes the callback of a write, which passes the result to `done`. It does so also if the store drops the callback,
+/// as it does with what it does not take.
 fn written(done: Option<Done>) -> store::Done {
     let done = ReplyOnce(done);
     Box::new(move |result: Result<(), store::StoreError>| done.with(result.is_ok()))
 }
 
-/// Tells whoever waits for the store that it failed, unless something else is told.
+/// Calls `done` with false if it is dropped without a result.
 struct ReplyOnce(Option<Done>);
 
 impl ReplyOnce {

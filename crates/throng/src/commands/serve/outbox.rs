@@ -1,4 +1,4 @@
-//! What applications publish in their own transactions, where the configuration has a database.
+//! The outbox of messages that applications publish in their own transactions, if the configuration has a database.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::settings::clamped;
 /// The largest file of certificates, in bytes.
 const CA_BYTES_MAX: u64 = 16 << 20;
 
-/// The outbox of this node; nothing without `outbox.url`.
+/// Creates the outbox of this node. Returns `None` without `outbox.url`.
 pub(super) fn outbox(config: &Config) -> Result<Option<Arc<Outbox>>, CommandError> {
     if config.outbox.url.is_empty() {
         return Ok(None);
@@ -23,12 +23,12 @@ pub(super) fn outbox(config: &Config) -> Result<Option<Arc<Outbox>>, CommandErro
     Ok(Some(Outbox::new(settings, config.outbox.password.clone())))
 }
 
-/// Where the database is.
+/// Returns the address of the database.
 pub(in crate::commands) fn address(config: &Config) -> Result<Address, CommandError> {
     database_address("outbox", &config.outbox.url, &config.outbox.ca_file)
 }
 
-/// Where a database is, by the settings of a section.
+/// Returns the address of a database, by the settings of a section.
 pub(super) fn database_address(
     section: &str,
     url: &str,
@@ -55,13 +55,13 @@ pub(super) fn settings(config: &Config, address: Address) -> Settings {
     }
 }
 
-/// What the outbox's thread runs on; nothing without `outbox.url`. It must be made before the shards start.
+/// Creates the runtime of the outbox's thread; `None` without `outbox.url`. Call this before the shards start.
 pub(super) fn runtime(config: &Config) -> Result<Option<Runtime>, CommandError> {
     let runtime = (!config.outbox.url.is_empty()).then(Runtime::new).transpose();
     runtime.map_err(|error| CommandError::Runtime(format!("the outbox can't be drained: {error}")))
 }
 
-/// Drains the outbox until what it returns is dropped.
+/// Drains the outbox until the caller drops what this returns.
 pub(super) fn start(
     runtime: Runtime,
     outbox: Arc<Outbox>,

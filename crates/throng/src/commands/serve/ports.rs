@@ -1,4 +1,4 @@
-//! The ports, and why nobody can listen there.
+//! Listens at the ports, and says why it can't listen at one.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -10,7 +10,7 @@ use crate::error::CommandError;
 
 use super::settings::options;
 
-/// Whether this server can do what its ports are for.
+/// Checks that this server was built with the protocols of its ports.
 pub(super) fn check(config: &Config, protocols: &Protocols) -> Result<(), CommandError> {
     if config.has_mqtt() && protocols.begin(Listener::Mqtt).is_none() {
         return Err(CommandError::Usage(
@@ -20,7 +20,7 @@ pub(super) fn check(config: &Config, protocols: &Protocols) -> Result<(), Comman
     Ok(())
 }
 
-/// Listens for clients, with the listeners of the shards that are taken, and prepares the shards.
+/// Prepares the shards, which listen for clients, with the listeners of shards that were taken over.
 pub(super) fn prepare(
     config: &Config,
     taken: Vec<shard::TakenShard>,
@@ -55,7 +55,7 @@ pub(super) fn admin_tls(address: SocketAddr) -> Result<TcpListener, CommandError
     TcpListener::bind(address).map_err(|error| cannot_listen(address, setting, &error))
 }
 
-/// The admin port can't be served.
+/// Returns the error of an admin port that can't start.
 pub(super) fn no_admin(error: &io::Error) -> CommandError {
     CommandError::Runtime(format!("the admin port can't start: {error}"))
 }

@@ -1,5 +1,5 @@
-//! What the shards and the admin port share: the one place that chooses the implementations and puts them
-//! together.
+//! The services that the shards and the admin port share: the one place that chooses the implementations and connects
+//! them.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,18 +25,18 @@ use super::storage::{self, Found};
 use super::tokens::Tokens;
 use super::upgrade::TakeOver;
 
-/// Who this node is, for as long as its connections live.
+/// The identity of this node. It outlives upgrades, as connections do.
 pub(super) struct Identity {
     pub node: model::NodeId,
     /// When the node's clock began.
     pub started: Instant,
     longpoll_key: Key,
-    /// The epoch of a store that is new.
+    /// The epoch of a new store.
     pub new_epoch: u32,
 }
 
 impl Identity {
-    /// A node that begins.
+    /// Creates the identity of a new node.
     pub fn new() -> Result<Self, CommandError> {
         let started = Instant::now();
         let random = random::<40>()?;
@@ -50,7 +50,7 @@ impl Identity {
         })
     }
 
-    /// The node whose process this one replaces.
+    /// Returns the identity of the node whose process this one replaces.
     pub fn of(old: &TakeOver) -> Result<Self, CommandError> {
         let new = Identity::new()?;
         let longpoll_key = old.longpoll_key().map_or(new.longpoll_key, Key);
@@ -63,40 +63,40 @@ pub(super) struct Services {
     pub started: Instant,
     pub broker: Arc<broker::Local>,
     pub history: Arc<dyn History>,
-    /// The history of this process; nothing goes there where there is a database for it.
+    /// The history in this process; it stays empty if a database has the history.
     pub local: Arc<Local>,
-    /// The history, where a database has it.
+    /// The history in PostgreSQL, if the configuration has one.
     pub postgres: Option<Postgres>,
     pub store: Option<store::Store>,
-    /// Who is in topics, for another process or other nodes.
+    /// The presence of users in topics, for another process or other nodes.
     pub presence: Arc<presence::Local>,
     pub subscriptions: Arc<subscriptions::Subscriptions>,
     pub mqtt_state: mqtt::Mqtt,
     pub shared: Arc<shard::Shared>,
     pub webhook: Arc<control::webhook::Dispatcher>,
-    /// Begins spans of traces, where a collector is configured.
+    /// Begins spans of traces, if a collector is configured.
     pub tracer: Option<Arc<control::Tracer>>,
     /// Sends spans to the collector.
     pub exporter: Option<control::SpanExporter>,
     pub tokens: Tokens,
     pub fixed: Fixed,
     pub handles: Vec<shard::Handle>,
-    /// None where no port has TLS.
+    /// `None` if no port has TLS.
     pub certificates: Option<Arc<Certificates>>,
-    /// None where the node is alone.
+    /// `None` if the node is in no cluster.
     pub cluster: Option<Cluster>,
-    /// None without a database.
+    /// `None` without a database.
     pub outbox: Option<Arc<::outbox::Outbox>>,
 }
 
-/// What the configuration says to shards, and the keys that are to be fetched for it.
+/// The settings of shards, and the token keys to fetch.
 pub(super) struct Configured {
     pub settings: Arc<shard::Settings>,
     pub jwks: Arc<token::Jwks>,
 }
 
 impl Services {
-    /// The services, with nothing in them yet, and who asks and tells the application for them.
+    /// Creates empty services, and the workers that send requests and events to the application.
     pub fn new(
         config: &Config,
         args: &Serve,
@@ -174,7 +174,7 @@ impl Services {
         Ok((services, workers))
     }
 
-    /// Has all of them go by the configuration.
+    /// Applies the configuration to all services.
     pub fn configure(&self, config: &Config) -> Result<Configured, CommandError> {
         let auth = self.tokens.auth(config, None)?;
         let settings = Arc::new(settings::settings(config, &self.fixed, auth.authenticator));
@@ -186,12 +186,12 @@ impl Services {
         Ok(Configured { settings, jwks: auth.jwks })
     }
 
-    /// Tells the shards the time, which another process may have passed on.
+    /// Sets the time of the shards, which another process may have passed on.
     pub fn set_time(&self) {
         set_time(&self.shared, self.started, &*self.history);
     }
 
-    /// Takes what the store has.
+    /// Loads the content of the store.
     pub fn load(&self, reader: &store::Reader) -> Result<(), CommandError> {
         let Services { broker, history, local, subscriptions, tokens, .. } = self;
         storage::load_revocations(reader, &tokens.revocations)?;

@@ -45,7 +45,7 @@ impl Most for usize {
     const MOST: usize = usize::MAX;
 }
 
-/// What the settings depend on besides the configuration. It never changes while the process runs.
+/// The inputs of the settings besides the configuration. They never change while the process runs.
 pub(super) struct Fixed {
     /// `--ws-echo`.
     pub ws_echo: bool,
@@ -78,18 +78,18 @@ fn rules(config: &Config, demo: bool) -> Rules {
     Rules { rules, publish_prefixes, inbox: inbox(config).map(Arc::new) }
 }
 
-/// What clients may do.
+/// Returns what clients may do.
 fn policy(config: &Config, fixed: &Fixed) -> Policy {
     Policy::new(rules(config, fixed.demo), config.client.login)
 }
 
-/// Who is believed about where a client is. The configuration has checked the networks.
+/// Returns the proxies that the server trusts to say where a client is. The configuration has validated the networks.
 fn proxies(config: &Config) -> proxies::Trusted {
     let networks = proxies::Networks::parse(&config.client.trusted_proxies).unwrap_or_default();
     proxies::Trusted { networks, header: config.client.proxy_header }
 }
 
-/// What a user may do in a second.
+/// Returns the limits of a user, per second.
 fn per_user(limits: &config::Limits) -> quotas::Limits {
     quotas::Limits::NONE
         .with(Unit::Commands, limits.commands_per_second_per_user_max)
@@ -98,7 +98,7 @@ fn per_user(limits: &config::Limits) -> quotas::Limits {
         .with(Unit::Joins, limits.joins_per_second_per_user_max)
 }
 
-/// What a key may do in a second: its own, or what all have.
+/// Returns the limits of an API key, per second: its own, or those of all keys.
 fn per_key(limits: &config::Limits, key: Option<&config::KeyRule>) -> quotas::Limits {
     let of = |own: fn(&config::KeyRule) -> Option<u64>, all| key.and_then(own).unwrap_or(all);
     quotas::Limits::NONE
@@ -113,7 +113,7 @@ fn per_key(limits: &config::Limits, key: Option<&config::KeyRule>) -> quotas::Li
         )
 }
 
-/// What an address may do in a second.
+/// Returns the limits of an address, per second.
 fn per_address(limits: &config::Limits) -> quotas::Limits {
     quotas::Limits::NONE
         .with(Unit::Commands, limits.commands_per_second_per_address_max)
@@ -125,7 +125,7 @@ fn per_address(limits: &config::Limits) -> quotas::Limits {
 /// How long messages are retained, if the configuration does not say: a day.
 const HISTORY_SECONDS: u64 = 86_400;
 
-/// The history rule of a topic rule.
+/// Returns the history rule of a topic rule.
 fn history(rule: &config::TopicRule) -> Option<HistoryRule> {
     let acknowledge = || AcknowledgeRule {
         window_messages_max: clamped(rule.ack_window_messages_max),
@@ -133,7 +133,7 @@ fn history(rule: &config::TopicRule) -> Option<HistoryRule> {
         delivery_count_max: delivery_count_max(rule.ack_tries_max, &rule.dead_letter),
         dead_letter: name(&rule.dead_letter),
     };
-    // A state is none the less for being old.
+    // A state stays valid however old it is.
     let seconds_max = if rule.compact { u64::MAX } else { HISTORY_SECONDS };
     (rule.history_messages_max > 0).then(|| HistoryRule {
         messages_max: rule.history_messages_max,
@@ -145,7 +145,7 @@ fn history(rule: &config::TopicRule) -> Option<HistoryRule> {
     })
 }
 
-/// The history rule of what waits for users.
+/// Returns the history rule of users' inboxes.
 fn inbox(config: &Config) -> Option<HistoryRule> {
     let inbox = &config.inbox;
     inbox.enabled.then(|| HistoryRule {
@@ -166,8 +166,8 @@ fn inbox(config: &Config) -> Option<HistoryRule> {
 /// After how many deliveries a message goes to the dead letters, if the configuration does not say.
 const DEAD_LETTER_DELIVERIES: u32 = 5;
 
-/// How often a message is delivered before it is given up. 0 means without limit, which is the
-/// default without dead letters.
+/// Returns how often a message is delivered before it is given up. 0 means without limit, which is the default
+/// without dead letters.
 fn delivery_count_max(delivery_count_max: u64, dead_letter: &str) -> u32 {
     match clamped(delivery_count_max) {
         0 if !dead_letter.is_empty() => DEAD_LETTER_DELIVERIES,
@@ -175,7 +175,7 @@ fn delivery_count_max(delivery_count_max: u64, dead_letter: &str) -> u32 {
     }
 }
 
-/// An empty text means no name.
+/// Returns the name; an empty text means none.
 fn name(text: &str) -> Option<Name> {
     Some(text).filter(|text| !text.is_empty()).map(Name::from)
 }
@@ -215,7 +215,7 @@ pub(super) fn webhook(config: &Config) -> control::webhook::Settings {
     }
 }
 
-/// Where the messages of a rule go.
+/// Returns the destination of the messages of a rule.
 fn forward(rule: &config::ForwardRule) -> control::webhook::Forward {
     control::webhook::Forward {
         filter: rule.filter.as_str().into(),
@@ -229,7 +229,7 @@ fn forward(rule: &config::ForwardRule) -> control::webhook::Forward {
     }
 }
 
-/// Which messages go to a back end.
+/// Returns the rules that say which messages go to a back end.
 fn forwards(config: &Config) -> shard::Forwards {
     let rule = |rule: &config::ForwardRule| shard::ForwardRule {
         filter: rule.filter.as_str().into(),
@@ -239,7 +239,7 @@ fn forwards(config: &Config) -> shard::Forwards {
     shard::Forwards::new(config.forwards.iter().map(rule).collect())
 }
 
-/// What the application wants to hear.
+/// Returns the events that the application requests.
 fn events(config: &Config) -> shard::HookEvents {
     let wants = |event: &str| config.webhook.events.iter().any(|it| it == event);
     shard::HookEvents {
@@ -271,7 +271,7 @@ pub(super) fn webhook_fixed(
     }
 }
 
-/// Where spans of traces go; `None` where no collector is configured.
+/// Returns the destination of spans of traces; `None` if no collector is configured.
 pub(super) fn tracing(
     config: &Config,
     authorities: control::Authorities,
@@ -297,12 +297,12 @@ pub(super) fn admin(config: &Config) -> control::ConnectionLimits {
     }
 }
 
-/// Who may call the admin port.
+/// Returns the callers that the admin port accepts.
 pub(super) fn access(config: &Config) -> control::AccessSettings {
     let named = config.keys.iter().map(|key| control::ApiKey {
         name: key.name.clone(),
         hash: key.hash.0,
-        // The configuration has checked them.
+        // The configuration has validated them.
         scopes: key.scopes.iter().filter_map(|scope| scope.parse().ok()).collect(),
         expires: key.expires,
         limits: per_key(&config.limits, Some(key)),
@@ -315,7 +315,7 @@ pub(super) fn access(config: &Config) -> control::AccessSettings {
     control::AccessSettings {
         keys: plain.into_iter().chain(named).collect(),
         hosts: config.admin.hosts.clone(),
-        // The configuration has checked them.
+        // The configuration has validated them.
         proxies: proxies::Networks::parse(&config.admin.trusted_proxies).unwrap_or_default(),
         session: Duration::from_secs(config.admin.session_seconds),
     }
@@ -329,17 +329,17 @@ pub(super) fn broker(config: &Config) -> broker::Limits {
     }
 }
 
-/// How long a drain may take, in seconds.
+/// Returns how long a drain may take, in seconds.
 pub(super) fn drain_seconds(config: &Config) -> u32 {
     clamped(config.timeouts.drain_seconds)
 }
 
-/// Handshakes of TLS that may be under way, in all shards together.
+/// Returns the most TLS handshakes under way at a time, in all shards together.
 pub(super) fn handshakes(config: &Config) -> usize {
     clamped(config.tls.handshakes_max)
 }
 
-/// Where clients connect.
+/// Returns the ports and addresses at which clients connect.
 pub(super) fn listeners(config: &Config) -> Vec<(Port, SocketAddr)> {
     let ports = [
         (Port::plain(Listener::Client), config.client.listen),
@@ -350,7 +350,7 @@ pub(super) fn listeners(config: &Config) -> Vec<(Port, SocketAddr)> {
     ports.into_iter().filter_map(|(port, address)| Some((port, address?))).collect()
 }
 
-/// What MQTT clients may do and have, if there is MQTT.
+/// Returns the settings of MQTT clients, if there is MQTT.
 fn mqtt(config: &Config) -> Option<protocol::MqttSettings> {
     let mqtt = &config.mqtt;
     config.has_mqtt().then(|| protocol::MqttSettings {
@@ -487,7 +487,7 @@ const LIMITS: [&str; 14] = [
     "outbox.",
 ];
 
-/// The limits by name.
+/// Returns the limits by name.
 pub(super) fn limits(loaded: &Loaded) -> Vec<(String, u64)> {
     let limits = LIMITS.into_iter().flat_map(|section| loaded.numbers(section));
     limits.map(|(name, max)| (name.to_owned(), max)).collect()
@@ -497,7 +497,7 @@ pub(super) fn live(loaded: &Loaded, fixed: &Fixed, jwks: Arc<token::Jwks>) -> co
     let config = &loaded.config;
     let limits = LIMITS.into_iter().flat_map(|section| loaded.numbers(section));
     let in_force = |(key, max)| match key {
-        // Its 0 is as much as a message needs.
+        // 0 stands for what the largest message needs.
         "mqtt.packet_bytes_max" => (key, config.mqtt_packet_bytes_max()),
         _ => (key, max),
     };
@@ -518,8 +518,8 @@ pub(super) fn live(loaded: &Loaded, fixed: &Fixed, jwks: Arc<token::Jwks>) -> co
     }
 }
 
-/// The directory in which the server makes copies of its store: absolute, because its callers have other working
-/// directories.
+/// Returns the directory in which the server makes copies of its store: absolute, because its callers have other
+/// working directories.
 fn backups(store: &config::Store) -> PathBuf {
     let dir = match &*store.backups {
         "" => Path::new(&store.data).join("backups"),

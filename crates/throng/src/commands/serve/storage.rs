@@ -15,14 +15,14 @@ use crate::error::CommandError;
 use super::log::ms;
 use super::settings::clamped;
 
-/// What there is of a store at the start.
+/// The store at the start.
 #[derive(Default)]
 pub(super) struct Found {
-    /// Nothing where the configuration has none.
+    /// `None` if the configuration has none.
     pub store: Option<Store>,
     /// Loads its content.
     pub reader: Option<Reader>,
-    /// Where topics with history continue.
+    /// The position at which topics with history continue.
     pub begin: Option<Begin>,
 }
 
@@ -45,13 +45,13 @@ pub(super) fn open(config: &Config, new_epoch: u32) -> Result<Found, CommandErro
     Ok(Found { store: Some(store), reader: Some(reader), begin: Some(begin) })
 }
 
-/// A store that another process has until it passes it on, if the configuration has one.
+/// Creates a store that another process has until it passes it on, if the configuration has one.
 pub(super) fn waiting(config: &Config, new_epoch: u32) -> Found {
     if config.store.data.is_empty() {
         return Found::default();
     }
     let store = Store::waiting(&options(config, new_epoch));
-    // Where topics with history continue is among what the other process passes on.
+    // The other process passes on the position at which topics with history continue.
     let begin = Begin { epoch: Epoch(0), last: 0, store: Some(store.clone()) };
     Found { store: Some(store), reader: None, begin: Some(begin) }
 }
@@ -81,7 +81,7 @@ fn to_error(error: String) -> CommandError {
     CommandError::Runtime(format!("the store can't be read: {error}"))
 }
 
-/// Loads which tokens are revoked.
+/// Loads the revoked tokens.
 pub(super) fn load_revocations(
     store: &Reader,
     revocations: &token::Revocations,
@@ -91,7 +91,7 @@ pub(super) fn load_revocations(
         if part == control::REVOCATIONS
             && let (Some(revoked), Ok(until)) = (revoked, until)
         {
-            // There were no more than might be.
+            // The limit was applied when the token was revoked.
             revocations.add(&Revocation { revoked, until }, usize::MAX);
         }
     };
@@ -147,10 +147,10 @@ pub(super) fn load(
     Ok(())
 }
 
-/// An event's number, and what was written of it.
+/// An event's number, and its bytes.
 type StoredEvent = (u64, Box<[u8]>);
 
-/// The events that the application has not taken from the process before this one.
+/// Returns the events of the process before this one that the application has not accepted.
 pub(super) fn events(store: &Reader) -> Result<Vec<StoredEvent>, CommandError> {
     let mut events = Vec::new();
     match store.each_event(|number, event| events.push((number, event.into()))) {
@@ -159,7 +159,7 @@ pub(super) fn events(store: &Reader) -> Result<Vec<StoredEvent>, CommandError> {
     }
 }
 
-/// Keeps events in the store until the application has taken them.
+/// Stores events until the application has accepted them.
 pub(super) struct SavedEvents(pub Store);
 
 impl control::webhook::EventStore for SavedEvents {

@@ -1,4 +1,4 @@
-//! What tokens are worth, by the configuration.
+//! The check of tokens, by the configuration.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::error::CommandError;
 /// The largest file with a public key, in bytes.
 const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// What outlives a reload of the configuration.
+/// The state of tokens that outlives a reload of the configuration.
 #[derive(Default)]
 pub(super) struct Tokens {
     pub revocations: Arc<token::Revocations>,
@@ -20,21 +20,21 @@ pub(super) struct Tokens {
     pub fetcher: KeyFetcher,
 }
 
-/// Who says what tokens are worth, and the keys that are to be fetched for it.
+/// The authenticator, which checks tokens, and the keys to fetch for it.
 pub(super) struct Auth {
-    /// Nobody where the configuration has no key.
+    /// `None` if the configuration has no key.
     pub authenticator: Option<Arc<dyn Authenticator>>,
     pub jwks: Arc<Jwks>,
 }
 
 impl Tokens {
-    /// No token is revoked yet. Keys are fetched from servers of these authorities alone.
+    /// Creates the state without a revoked token. Keys are fetched from servers of these authorities alone.
     pub fn new(authorities: Authorities) -> Self {
         Tokens { fetcher: KeyFetcher::new(authorities), ..Tokens::default() }
     }
 
-    /// Who says what tokens are worth by this configuration. Keys that were fetched for the one before
-    /// stay where they come from the same places.
+    /// Returns the authenticator for this configuration. Fetched keys of the former configuration stay if they come
+    /// from the same places.
     ///
     /// # Errors
     /// When a key can't be read or used.
@@ -58,7 +58,7 @@ impl Tokens {
     }
 }
 
-/// What tokens have to be.
+/// Returns the requirements that tokens must meet.
 ///
 /// # Errors
 /// When a key can't be read or used.
@@ -93,7 +93,7 @@ pub(crate) fn authority(config: &Config) -> Result<token::Settings, CommandError
     })
 }
 
-/// Patterns by their actions. The configuration has checked them.
+/// Sorts patterns by their actions. The configuration has validated them.
 fn grants(written: &[String]) -> Patterns {
     let of = |action: &str| {
         let pairs = written.iter().filter_map(|grant| grant.split_once(':'));

@@ -1,4 +1,4 @@
-//! The files that the configuration names, and what is read from them.
+//! The files that the configuration names, and the certificates in them.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -23,12 +23,12 @@ pub(super) struct CertificateFiles {
     setting: String,
 }
 
-/// What the configuration says of TLS.
+/// The settings of TLS.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct TlsConfig {
     pairs: Vec<CertificateFiles>,
     version_min: Version,
-    /// The authorities of clients' certificates; `None` where none are requested.
+    /// The authorities of clients' certificates; `None` if the server requests none.
     client_ca: Option<PathBuf>,
     client_certificates: config::ClientCertificates,
     certificate_user: CertificateUser,

@@ -24,18 +24,18 @@ pub(super) use self::part::{NoTicketsPart, TicketsPart};
 /// The largest file with certificates or a key, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// How often the files are compared with what was read.
+/// How often the server checks whether the files have changed.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 
-/// A certificate that ends within this time is logged as a warning, once a day. For one that is valid for less than four
-/// times as long it is a quarter of its time.
+/// A certificate that ends within this time is logged as a warning, once a day. For one that is valid for less than
+/// four times as long, the time is a quarter of its validity.
 const WARN_SECONDS: u64 = 14 * DAY;
 
 const DAY: u64 = 86_400;
 
 struct State {
     tls_config: TlsConfig,
-    /// The files, as they were when they were read.
+    /// The stamps of the files when they were read.
     stamps: Vec<Stamp>,
     ticket_keys: TicketKeys,
     /// Why the files could not be read the last time, so that it is logged once.
@@ -45,31 +45,31 @@ struct State {
     acme: AcmeState,
 }
 
-/// What loading needs besides the files of the configuration.
+/// The context of a load, besides the files of the configuration.
 struct LoadContext<'a> {
     ticket_keys: &'a TicketKeys,
     challenges: &'a AlpnChallenges,
-    /// The self-signed certificate and its key, in PEM, which clients of the hosts of ACME get until an authority has signed
-    /// one; `None` without ACME.
+    /// The self-signed certificate and its key, in PEM, which clients of the hosts of ACME get until an authority has
+    /// signed one; `None` without ACME.
     placeholder: Option<&'a str>,
     /// The certificates that the server uses now; none at the start. One of them that has expired since is no reason to
     /// reject new ones of other hosts.
     in_use: &'a [tls::Certificate],
-    /// Whether one of them is of ACME.
+    /// True if one of them is of ACME.
     has_ordered: bool,
 }
 
 /// The certificates of a server.
 pub(super) struct Certificates {
     context: TlsContext,
-    /// What `control` reports of them, and accepts connections of the admin port by.
+    /// `control` reports these, and accepts connections of the admin port with them.
     control: Arc<control::Certificates>,
     challenges: AlpnChallenges,
     state: Mutex<State>,
 }
 
 impl Certificates {
-    /// Reads the files. `None` where no port has TLS.
+    /// Reads the files. Returns `None` if no port has TLS.
     ///
     /// # Errors
     /// When a certificate or its key can't be read or used.
@@ -102,12 +102,12 @@ impl Certificates {
         Ok(Some(Arc::new(Certificates { context, control, challenges, state })))
     }
 
-    /// What shards accept connections by.
+    /// Returns the context with which shards accept connections.
     pub fn context(&self) -> TlsContext {
         self.context.clone()
     }
 
-    /// What `control` reports of the certificates, and accepts connections of the admin port by.
+    /// Returns the certificates that `control` reports, and with which it accepts connections of the admin port.
     pub fn control(&self) -> Arc<control::Certificates> {
         self.control.clone()
     }
@@ -115,7 +115,7 @@ impl Certificates {
     /// Reads the files that this configuration names.
     ///
     /// # Errors
-    /// When a certificate or its key can't be read or used. The ones before stay.
+    /// When a certificate or its key can't be read or used. The former ones stay in use.
     pub fn reload(&self, config: &Config) -> Result<(), CommandError> {
         self.read(&mut self.state(), TlsConfig::of(config)).map_err(CommandError::Usage)
     }
@@ -154,7 +154,7 @@ impl Certificates {
         }
         if now >= state.warned_s + DAY {
             for certificate in self.control.get() {
-                // 0 is a placeholder: an order that fails is logged itself.
+                // A placeholder has 0: an order that fails logs its own error.
                 if certificate.not_after > 0 && now >= certificate.renew_at {
                     state.warned_s = now;
                     let days = certificate.not_after.saturating_sub(now) / DAY;

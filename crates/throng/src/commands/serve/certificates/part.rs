@@ -1,4 +1,4 @@
-//! The keys of tickets pass from process to process.
+//! Passes the keys of TLS tickets from process to process.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use tls::TicketKeys;
 
 use super::{Certificates, unix_s};
 
-/// The name of what a process passes on.
+/// The name of the part.
 const TICKETS: &str = "tls-tickets";
 
-/// The keys of tickets, for another process: clients resume their sessions there.
+/// Passes the keys of tickets to another process, where clients then resume their TLS sessions.
 pub(in super::super) struct TicketsPart(pub Arc<Certificates>);
 
 impl Part for TicketsPart {
@@ -27,7 +27,7 @@ impl Part for TicketsPart {
         let Some(value) = value else { return Ok(()) };
         let mut state = self.0.state();
         let keys = TicketKeys::import(value).map_err(|error| PartError::new(TICKETS, error))?;
-        // They may have been on their way for a long time.
+        // The keys may have been on their way for a long time.
         keys.rotate(unix_s()).map_err(|error| PartError::new(TICKETS, error))?;
         let before = std::mem::replace(&mut state.ticket_keys, keys);
         let tls_config = state.tls_config.clone();
@@ -38,7 +38,7 @@ impl Part for TicketsPart {
     }
 }
 
-/// Takes the keys of a process with TLS where this one has none.
+/// Ignores the keys of a process with TLS if this one has no TLS.
 pub(in super::super) struct NoTicketsPart;
 
 impl Part for NoTicketsPart {

@@ -12,25 +12,26 @@ use zeroize::Zeroizing;
 
 use super::{CHECK_EVERY, Certificates, FILE_BYTES_MAX, LoadContext, unix_s};
 
-/// What the configuration says of ACME.
+/// The settings of ACME.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct AcmeConfig {
-    /// What is ordered. `trusted` is `None`: each order reads it from `ca_file`.
+    /// The order. `trusted` is `None`: each order reads it from `ca_file`.
     pub order: Order,
     ca_file: Option<PathBuf>,
 }
 
-/// What the process knows of its orders.
+/// The state of orders in this process.
 #[derive(Default)]
 pub(super) struct AcmeState {
     /// The certificate from the folder that is in use, whichever authority signed it.
     pub current: Option<Certificate>,
-    /// Hosts, and their self-signed certificate and its key in PEM, which clients get until an authority has signed one.
+    /// Hosts, and their self-signed certificate and its key in PEM, which clients get until an authority has signed
+    /// one.
     placeholder: Option<(Vec<String>, Zeroizing<String>)>,
 }
 
 impl AcmeConfig {
-    /// `None` where the server orders no certificate.
+    /// Returns `None` if the server orders no certificate.
     pub fn of(config: &Config) -> Option<Self> {
         let tls = &config.tls;
         if tls.acme_hosts.is_empty() {
@@ -53,17 +54,17 @@ impl AcmeConfig {
         Some(AcmeConfig { order, ca_file })
     }
 
-    /// What is ordered, with the certificates to trust.
+    /// Returns the order, with the certificates to trust.
     fn order(&self) -> Result<Order, String> {
         let trusted = self.ca_file.as_ref().map(|path| files::read_text(path, FILE_BYTES_MAX));
         let trusted = trusted.transpose().map_err(|error| format!("tls.acme_ca_file: {error}"))?;
         Ok(Order { trusted, ..self.order.clone() })
     }
 
-    /// The certificate in the folder; `None` if there is none, or the server starts and can't read it.
+    /// Returns the certificate in the folder; `None` if there is none, or the server starts and can't read it.
     ///
     /// # Errors
-    /// When the server runs, and can't read it or uses one that is no longer there.
+    /// When the running server can't read the certificate, or uses one that is gone from the folder.
     pub fn stored(&self, context: &LoadContext<'_>) -> Result<Option<Identity>, String> {
         let path = self.order.folder.certificate_file();
         let read = || -> Result<Option<Identity>, String> {
@@ -88,14 +89,14 @@ impl AcmeConfig {
         }
     }
 
-    /// The self-signed certificate that clients get without another one.
+    /// Returns the self-signed certificate that clients get until an authority has signed one.
     pub fn placeholder(&self, context: &LoadContext<'_>) -> Result<Identity, String> {
         let pem = context.placeholder.unwrap_or_default().as_bytes();
         Identity::from_pem(pem, pem).map_err(|error| format!("tls.acme_hosts: {error}"))
     }
 
-    /// The validity of a certificate that is of this authority and has all hosts; `None` for any other, in whose place one is
-    /// ordered.
+    /// Returns the validity of a certificate that is of this authority and has all hosts. Returns `None` for any
+    /// other, which a new order replaces.
     fn validity(&self, certificate: &Certificate, orders: &OrderState) -> Option<Validity> {
         let is_of_authority = orders.certificate_of.as_ref() == Some(&self.order.directory);
         let has_all = self.order.hosts.iter().all(|host| certificate.hosts().any(|it| it == host));
@@ -105,7 +106,7 @@ impl AcmeConfig {
 }
 
 impl AcmeState {
-    /// Makes the placeholder of these hosts, unless it exists.
+    /// Creates the placeholder of these hosts, unless it exists.
     pub fn prepare_placeholder(&mut self, acme: Option<&AcmeConfig>) -> Result<(), String> {
         let Some(AcmeConfig { order, .. }) = acme else { return Ok(()) };
         if self.placeholder.as_ref().is_none_or(|(hosts, _)| *hosts != order.hosts) {
@@ -116,7 +117,7 @@ impl AcmeState {
         Ok(())
     }
 
-    /// The placeholder in PEM; `None` without ACME.
+    /// Returns the placeholder in PEM; `None` without ACME.
     pub fn placeholder(&self) -> Option<&str> {
         self.placeholder.as_ref().map(|(_, pem)| pem.as_str())
     }
@@ -135,7 +136,7 @@ impl Challenges for Replies<'_> {
     }
 }
 
-/// Starts the thread that orders certificates when it is time. It ends with the process.
+/// Starts the thread that orders certificates when they are due. It ends with the process.
 pub(super) fn spawn(certificates: &Arc<Certificates>) -> io::Result<()> {
     let certificates = certificates.clone();
     let thread = std::thread::Builder::new().name("acme".into());
@@ -150,7 +151,7 @@ pub(super) fn spawn(certificates: &Arc<Certificates>) -> io::Result<()> {
     Ok(())
 }
 
-/// Orders a certificate if it is time.
+/// Orders a certificate if one is due.
 fn renew(certificates: &Certificates, orders: &mut Option<(Folder, OrderState)>) {
     let state = certificates.state();
     let Some(acme) = state.tls_config.acme.clone() else { return };
@@ -181,7 +182,8 @@ fn renew(certificates: &Certificates, orders: &mut Option<(Folder, OrderState)>)
     }
 }
 
-/// Orders a certificate. The state of orders is stored before and after, so that the next process respects the schedule.
+/// Orders a certificate. The state of orders is stored before and after, so that the next process respects the
+/// schedule.
 fn obtain(
     acme: &AcmeConfig,
     certificates: &Certificates,
@@ -206,7 +208,7 @@ fn obtain(
     folder.store_order_state(orders).map_err(|error| error.to_string())
 }
 
-/// Reads the new certificate, which new connections then get.
+/// Reads the new certificate, for new connections.
 fn use_ordered(certificates: &Certificates, hosts: &str) {
     let mut state = certificates.state();
     let tls_config = state.tls_config.clone();

@@ -99,7 +99,7 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "mqtt.filter_levels_max" => session.filter_levels_max as u128,
         "mqtt.session_messages_max" => mqtt.session_messages_max as u128,
         "mqtt.session_bytes_max" => mqtt.session_bytes_max as u128,
-        // 0 is what the largest message needs.
+        // 0 stands for what the largest message needs.
         "mqtt.packet_bytes_max" if config.mqtt.packet_bytes_max == 0 => {
             u128::from(mqtt.packet_bytes_max == clamped::<u32>(config.mqtt_packet_bytes_max())) - 1
         }
@@ -254,7 +254,7 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
     Some(number)
 }
 
-/// The same for a key of a rule.
+/// The value of a key of a rule where the server uses it.
 fn arrived_rule(key: &str, loaded: &Loaded) -> Option<u128> {
     let rules = rules(&loaded.config, false);
     let rule = rules.rules.first()?;
@@ -273,7 +273,7 @@ fn arrived_rule(key: &str, loaded: &Loaded) -> Option<u128> {
     Some(number)
 }
 
-/// The same for a key of a rule that forwards.
+/// The value of a key of a rule that forwards where the server uses it.
 fn arrived_forward(key: &str, loaded: &Loaded) -> Option<u128> {
     let webhook = webhook(&loaded.config);
     let forward = webhook.forwards.first()?;
@@ -338,7 +338,7 @@ fn no_silence_limit_exceeds_a_shards_clock() {
         ("idle_seconds", Some(settings.idle_seconds)),
         ("ws_silence_seconds", Some(settings.session.ws_silence_seconds)),
         ("phoenix_silence_seconds", Some(settings.session.phoenix_silence_seconds)),
-        // An MQTT client may be silent for one and a half of its keep-alive.
+        // An MQTT client may be silent for one and a half times its keep-alive.
         (
             "keep_alive_seconds_max",
             settings.mqtt().map(|mqtt| u32::from(mqtt.keep_alive_seconds_max) * 3 / 2),

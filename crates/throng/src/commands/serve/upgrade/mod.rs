@@ -1,5 +1,5 @@
-//! A new version in the place of a running one: what the old process has is copied to the new one while it
-//! serves, and passed on in one moment. See docs/internals/upgrades.md.
+//! Replaces a running process by a new version. The old process copies its state to the new one while it serves, and
+//! passes the rest on in one moment. See docs/internals/upgrades.md.
 
 mod new;
 mod old;
@@ -13,7 +13,7 @@ pub(super) use process::{Forwarded, arguments};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The time of the clock that all processes of a host share, in nanoseconds.
+/// Returns the time of the clock that all processes of a host share, in nanoseconds.
 fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let ns = now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec);

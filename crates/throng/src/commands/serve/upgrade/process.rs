@@ -1,4 +1,4 @@
-//! The new process, as long as it is the old one's to watch.
+//! The new process, as long as the old one watches it.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,11 +14,11 @@ use rustix::process::Pid;
 /// How long a new process may take until it waits at its socket.
 const START_WAIT: Duration = Duration::from_secs(30);
 
-/// The variable that says which process has started another one to take over from it, and at which socket. It stays in
+/// The variable that names the process that has started another one to take over from it, and the socket. It stays in
 /// the environment, also of processes that an older version starts, which have another socket.
 const STARTER: &str = "_THRONG_STARTER";
 
-/// The process that has started this one to wait at this socket.
+/// Returns the process that has started this one to wait at this socket.
 pub(super) fn starter(socket: &Path) -> Option<Pid> {
     let value = std::env::var_os(STARTER)?.into_string().ok()?;
     let (pid, of) = value.split_once(' ')?;
@@ -29,7 +29,7 @@ pub(super) fn starter(socket: &Path) -> Option<Pid> {
 pub(super) struct Folder(PathBuf);
 
 impl Folder {
-    /// Makes one: where the service manager has given this service a place, else among temporary files.
+    /// Creates one, in the service manager's runtime directory for this service, or else among temporary files.
     pub fn new() -> io::Result<Self> {
         let parent = std::env::var_os("RUNTIME_DIRECTORY")
             .and_then(|paths| std::env::split_paths(&paths).next())
@@ -53,17 +53,17 @@ impl Drop for Folder {
     }
 }
 
-/// A socket at which this process takes requests that the ones before it forward. It goes from process to
-/// process: one of them may still have a connection when the one after it has gone.
+/// A socket at which this process takes requests that earlier processes forward. Each process passes it to the next:
+/// an earlier one may still have a connection when the one after it has gone.
 pub(in super::super) struct Forwarded {
     path: PathBuf,
     listener: UnixListener,
-    /// It is this process's: without it, the path is removed by whoever has it next.
+    /// The folder, which this process removes. `None` if the next process has it, and removes it.
     folder: Option<Folder>,
 }
 
 impl Forwarded {
-    /// One in a folder of its own.
+    /// Creates one in a folder of its own.
     pub fn new() -> io::Result<Self> {
         let folder = Folder::new()?;
         let path = folder.0.join("admin");
@@ -71,23 +71,23 @@ impl Forwarded {
         Ok(Forwarded { path, listener, folder: Some(folder) })
     }
 
-    /// The one of the process before.
+    /// Takes over the one of the process before.
     pub fn inherited(path: PathBuf, listener: UnixListener) -> Self {
         let folder = path.parent().map(|folder| Folder(folder.to_owned()));
         Forwarded { path, listener, folder }
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The listener.
+    /// Returns a clone of the listener.
     pub fn listener(&self) -> io::Result<UnixListener> {
         self.listener.try_clone()
     }
 
-    /// The next process has it.
+    /// Leaves the folder to the next process.
     pub fn let_go(&mut self) {
         if let Some(folder) = self.folder.take() {
             std::mem::forget(folder);
@@ -95,7 +95,7 @@ impl Forwarded {
     }
 }
 
-/// The new process.
+/// The new process, which is killed when this is dropped.
 pub(super) struct NewProcess {
     child: Option<Child>,
     binary: PathBuf,
@@ -110,7 +110,7 @@ impl NewProcess {
             .arg(socket)
             .env(STARTER, format!("{} {}", std::process::id(), socket.display()))
             .stdin(Stdio::null())
-            // A terminal's Ctrl-C goes to the process that was there first, which passes it on.
+            // A terminal's Ctrl-C goes only to the first process, which passes it on.
             .process_group(0)
             .spawn();
         let child = child.map_err(|error| {
@@ -119,7 +119,7 @@ impl NewProcess {
         Ok(NewProcess { child: Some(child), binary: binary.to_owned() })
     }
 
-    /// Waits until somebody waits at the socket, unless the wait is cancelled.
+    /// Waits until the new process waits at the socket, unless the wait is cancelled.
     pub fn wait_for(&mut self, socket: &Path, is_cancelled: impl Fn() -> bool) -> io::Result<()> {
         self.wait_within(START_WAIT, socket, is_cancelled)
     }
@@ -151,7 +151,7 @@ impl NewProcess {
         Ok(())
     }
 
-    /// How it has ended, if it has.
+    /// Returns how the process has ended, if it has.
     pub fn has_ended(&mut self) -> Option<String> {
         let status = self.child.as_mut()?.try_wait().ok()??;
         let how = match (status.code(), status.signal()) {
@@ -162,7 +162,7 @@ impl NewProcess {
         Some(format!("{} has ended {how}; what it said is in its log", self.binary.display()))
     }
 
-    /// It serves now, and outlives this process. Its number.
+    /// Lets the new process outlive this one, since it serves now. Returns its process id.
     pub fn let_go(&mut self) -> Option<u32> {
         self.child.take().map(|child| child.id())
     }
@@ -177,7 +177,7 @@ impl Drop for NewProcess {
     }
 }
 
-/// The command line of this process without what was for it alone: where it took over.
+/// Returns the arguments of this process without `--take-over`, which was for it alone.
 pub(in super::super) fn arguments(all: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments = Vec::new();
     let mut all = all.skip(1);

@@ -1,5 +1,5 @@
-//! What the two processes say to each other besides what their shards do. Kinds of frames and the numbers
-//! of fields stay the same for good; a reader passes over what it doesn't know.
+//! The frames that the two processes exchange, besides those of their shards. Kinds of frames and the numbers of
+//! fields stay the same for good; a reader skips what it doesn't know.
 
 use std::{fmt, io};
 
@@ -7,42 +7,42 @@ use handover::{Part, Sent};
 use minicbor::{Decode, Encode};
 use shard::{Channel, Frame};
 
-/// The version of what the processes say. Another one is another language.
+/// The version of the frames. Processes of different versions don't understand each other.
 pub(super) const FORMAT: u16 = 1;
 
-/// The old one's: [`Facts`], with the listener of the admin port.
+/// From the old process: [`Facts`], with the listener of the admin port.
 pub(super) const FACTS: u16 = 32;
-/// The new one's: [`Accepted`].
+/// From the new process: [`Accepted`].
 pub(super) const ACCEPTED: u16 = 33;
-/// The new one's: its shards are ready for connections.
+/// From the new process: its shards are ready for connections.
 pub(super) const READY: u16 = 34;
-/// The old one's: records of parts.
+/// From the old process: records of parts.
 pub(super) const PARTS: u16 = 35;
-/// The old one's: it wants to hear [`SYNCED`] when what it has said is taken.
+/// From the old process: it requests [`SYNCED`] when the new one has taken everything so far.
 pub(super) const SYNC: u16 = 36;
 pub(super) const SYNCED: u16 = 37;
-/// The old one's: that was all.
+/// From the old process: it has sent everything.
 pub(super) const END: u16 = 38;
-/// The new one's: it has everything.
+/// From the new process: it has everything.
 pub(super) const HAVE: u16 = 39;
-/// The old one's: its store is closed, and the new one may open it.
+/// From the old process: its store is closed, and the new one may open it.
 pub(super) const OPEN_STORE: u16 = 40;
 pub(super) const STORE_OPEN: u16 = 41;
-/// The old one's: from now on the new one serves.
+/// From the old process: from now on the new one serves.
 pub(super) const GO: u16 = 42;
-/// The new one's: it serves; the body is the path where it takes forwarded requests.
+/// From the new process: it serves; the body is the path where it takes forwarded requests.
 pub(super) const SERVING: u16 = 43;
-/// The old one's, at last: how long everything stood still, in microseconds.
+/// From the old process, at last: how long everything stood still, in microseconds.
 pub(super) const PAUSED: u16 = 45;
-/// The old one's, before [`GO`]: the listener of the admin port with TLS.
+/// From the old process, before [`GO`]: the listener of the admin port with TLS.
 pub(super) const ADMIN_TLS: u16 = 46;
-/// Either one's: why it can't go on, as text.
+/// From either process: why it can't go on, as text.
 pub(super) const ERROR: u16 = 44;
 
-/// A frame of records is sent when it has so many bytes.
+/// A frame of records is sent once it has this many bytes.
 const PARTS_BYTES: usize = 256 << 10;
 
-/// What the old process says of itself.
+/// The old process's description of itself.
 #[derive(Clone, Debug, Encode, Decode)]
 #[cbor(map)]
 pub(super) struct Facts {
@@ -55,51 +55,51 @@ pub(super) struct Facts {
     /// When the node's clock was zero, in nanoseconds of CLOCK_MONOTONIC, which processes of a host share.
     #[n(3)]
     pub clock_zero_ns: u64,
-    /// Makes the tokens of Phoenix long-poll sessions.
+    /// The key for the tokens of Phoenix long-poll sessions.
     #[cbor(n(4), with = "minicbor::bytes")]
     pub longpoll_key: Vec<u8>,
     #[n(5)]
     pub shards: u32,
-    /// The most that one of them holds.
+    /// The most connections of one shard.
     #[n(6)]
     pub most_connections: u64,
     #[n(7)]
     pub connections: u64,
     #[n(8)]
     pub parts: Vec<String>,
-    /// Of the engine's records.
+    /// The version of the engine's records.
     #[n(9)]
     pub record_version: u16,
     /// The format of its store's file.
     #[n(10)]
     pub store_format: Option<u64>,
-    /// Where its store is.
+    /// The path of its store.
     #[n(11)]
     pub store: Option<String>,
-    /// The process.
+    /// The process id.
     #[n(12)]
     pub pid: Option<u32>,
     /// Names of the limits and other settings that can be compared, and their values.
     #[cbor(n(13), default)]
     pub limits: Vec<(String, u64)>,
-    /// Where its admin port is.
+    /// The address of its admin port.
     #[n(15)]
     pub admin: Option<String>,
-    /// Where its admin port with TLS is; `None` if it has none.
+    /// The address of its admin port with TLS; `None` if it has none.
     #[n(16)]
     pub admin_tls: Option<String>,
     /// The name of its cluster; `None` for a node that is alone.
     #[n(17)]
     pub cluster: Option<String>,
-    /// The epoch of its log in PostgreSQL; `None` where no database has its history.
+    /// The epoch of its log in PostgreSQL; `None` if no database has its history.
     #[n(18)]
     pub history_epoch: Option<u32>,
-    /// Whether the new one is only asked whether it could.
+    /// True if the new process only checks that it could take over.
     #[cbor(n(14), default)]
     pub check: bool,
 }
 
-/// What the new process says when it can go on with that.
+/// The new process's response if it can take over.
 #[derive(Clone, Debug, Encode, Decode)]
 #[cbor(map)]
 pub(super) struct Accepted {
@@ -110,7 +110,7 @@ pub(super) struct Accepted {
     /// The parts that it knows.
     #[n(2)]
     pub parts: Vec<String>,
-    /// What is otherwise in it, or would not go along, as text for people.
+    /// Differences in it, and state that would not be passed on, as text for people.
     #[n(3)]
     pub notes: Vec<String>,
 }
@@ -137,17 +137,17 @@ impl fmt::Display for Said {
 
 impl std::error::Error for Said {}
 
-/// Whether an error is what the other process has said.
+/// Returns true if an error came from the other process.
 pub(super) fn was_said(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<Said>())
 }
 
-/// Why the other process can't go on, if it has said so before it went and nobody has read that.
+/// Returns why the other process can't go on, from an `ERROR` that it sent before it went and that was not read.
 pub(super) fn last_word(channel: &Channel) -> Option<String> {
     channel.find(ERROR).map(|frame| Said::from(&frame).to_string())
 }
 
-/// Waits for a frame of this kind, and passes over kinds that aren't known.
+/// Waits for a frame of this kind, and skips other kinds.
 pub(super) fn expect(channel: &Channel, kind: u16) -> io::Result<Frame> {
     loop {
         let frame = channel.receive()?.ok_or_else(|| {
@@ -161,7 +161,7 @@ pub(super) fn expect(channel: &Channel, kind: u16) -> io::Result<Frame> {
     }
 }
 
-/// Sends what of a part differs from what was sent before.
+/// Sends the records of a part that differ from those sent before.
 pub(in super::super) fn send_part(
     channel: &Channel,
     part: &dyn Part,
@@ -185,7 +185,7 @@ pub(in super::super) fn send_part(
     result
 }
 
-/// Writes a record as it stands in a frame of records.
+/// Appends a record to a frame of records.
 pub(in super::super) fn push(body: &mut Vec<u8>, part: &str, key: &[u8], value: Option<&[u8]>) {
     let mut piece = |bytes: &[u8]| {
         body.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
@@ -202,7 +202,7 @@ pub(in super::super) fn push(body: &mut Vec<u8>, part: &str, key: &[u8], value: 
     }
 }
 
-/// Has each record's part take it.
+/// Passes each record to its part.
 pub(in super::super) fn take_parts(
     parts: &[std::sync::Arc<dyn Part>],
     body: &[u8],
@@ -214,7 +214,7 @@ pub(in super::super) fn take_parts(
             b"+" => Some(piece(&mut rest)?),
             _ => None,
         };
-        // One that isn't known was spoken of before.
+        // The processes have compared their parts before: an unknown part is skipped.
         if let Some(part) = parts.iter().find(|part| part.name().as_bytes() == name) {
             part.import(key, value).map_err(io::Error::other)?;
         }
@@ -222,7 +222,7 @@ pub(in super::super) fn take_parts(
     Ok(())
 }
 
-/// Takes a piece behind its length.
+/// Takes a piece, which follows its length.
 fn piece<'a>(rest: &mut &'a [u8]) -> io::Result<&'a [u8]> {
     let cut = || io::Error::new(io::ErrorKind::InvalidData, "a record of the hand-over is cut off");
     let (length, body) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
@@ -282,7 +282,7 @@ mod tests {
         }
     }
 
-    /// What 0.3.0 says of itself, byte by byte.
+    /// The facts that 0.3.0 sends, byte by byte.
     const FACTS_0_3_0: &[u8] = b"\xb0\x00\x01\x01\x650.3.0\x02\x07\x03\x08\x04\x42\x01\x02\x05\x04\x06\x05\
         \x07\x06\x08\x81\x66recent\x09\x01\x0a\x03\x0b\x62/s\x0c\x09\x0d\x81\x82\x61a\x01\x0e\xf5\x0f\x61b";
 
@@ -322,10 +322,10 @@ mod tests {
         assert!(least.limits.is_empty() && least.admin.is_none() && least.store_format.is_none());
     }
 
-    /// A key and what stands under it.
+    /// A key and its value.
     type Note = (Vec<u8>, Option<Vec<u8>>);
 
-    /// Notes what it is given.
+    /// Notes the records that it imports.
     #[derive(Default)]
     struct Notes(Mutex<Vec<Note>>);
 
@@ -359,7 +359,7 @@ mod tests {
         take_parts(&parts, &body).unwrap();
         let got = std::mem::take(&mut *notes.0.lock().unwrap());
         assert_eq!(got, [(b"k".to_vec(), Some(b"v".to_vec())), (b"k".to_vec(), None)]);
-        // Cut between two records it is whole; anywhere else it is an error.
+        // A body that is cut between two records is valid; a cut anywhere else is an error.
         let ends = [0, 24, 24 + 22];
         for at in 0..body.len() {
             let result = take_parts(&parts, &body[..at]);
