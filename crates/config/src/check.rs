@@ -10,6 +10,8 @@ mod log;
 mod mqtt;
 mod tls;
 
+pub use database::check_database_url;
+
 use std::net::{IpAddr, SocketAddr};
 
 use ::auth::LoginRule;

@@ -39,6 +39,7 @@ use std::net::SocketAddr;
 
 pub use address::Resolve;
 pub use certificates::{CERTIFICATE_KEYS, CertificateRule};
+pub use check::check_database_url;
 pub use eab::parse_eab_key;
 pub use forwards::{FORWARD_KEYS, ForwardRule};
 pub use key_file::NO_KEY;

@@ -125,7 +125,11 @@ impl Schema {
         client.batch_execute("COMMIT").await
     }
 
-    async fn found(&self, client: &Client, schema: &str) -> Result<i32, DatabaseError> {
+    /// Returns the version that the database has; 0 is none. Changes nothing.
+    ///
+    /// # Errors
+    /// If PostgreSQL is too old, or does not reply.
+    pub async fn found(&self, client: &Client, schema: &str) -> Result<i32, DatabaseError> {
         let row = client.query_one("SHOW server_version_num", &[]).await?;
         let number: String = row.try_get(0)?;
         if number.parse::<u32>().is_ok_and(|number| number < 140_000) {

@@ -19,6 +19,9 @@
 //! again by themselves, and the follower continues where it was.
 //!
 //! **Upgrade.** A new process continues after the last offset that the old process has delivered.
+//!
+//! **Moving.** [`LogWriter`] writes the history of an embedded store into an empty database, and [`LogReader`] reads one
+//! back.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
@@ -26,8 +29,10 @@
 mod batch;
 mod contract;
 mod driver;
+mod export;
 mod follower;
 mod handover;
+mod import;
 mod jobs;
 mod postgres;
 mod publish;
@@ -41,16 +46,20 @@ mod settings;
 mod state;
 mod status;
 mod thread;
+mod transfer;
 mod trimmer;
 mod writer;
 
 pub use batch::BATCH_MESSAGES_MAX;
+pub use export::{LogWriter, Written};
 pub use handover::{PART, PostgresPart};
+pub use import::LogReader;
 pub use postgres::{OpenError, Postgres};
 pub use runtime::Runtime;
 pub use settings::Settings;
 pub use status::Status;
 pub use thread::{Running, spawn};
+pub use transfer::TransferError;
 
 /// The tables and functions in the database.
 pub const SCHEMA: database::Schema =

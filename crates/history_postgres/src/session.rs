@@ -87,7 +87,7 @@ pub(crate) struct Database {
 }
 
 /// Converts a number for PostgreSQL, which has no unsigned ones.
-fn signed(number: u64) -> i64 {
+pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
@@ -100,15 +100,15 @@ fn unsigned(number: i64) -> u64 {
 }
 
 /// Limits an age in seconds, because PostgreSQL calculates with it in milliseconds.
-fn age(seconds: u64) -> i64 {
+pub(crate) fn age(seconds: u64) -> i64 {
     signed(seconds.min(1 << 40))
 }
 
-fn unsigned_at(row: &Row, column: &str) -> Result<u64, DatabaseError> {
+pub(crate) fn unsigned_at(row: &Row, column: &str) -> Result<u64, DatabaseError> {
     Ok(unsigned(row.try_get(column)?))
 }
 
-fn epoch_of(row: &Row) -> Result<u32, DatabaseError> {
+pub(crate) fn epoch_of(row: &Row) -> Result<u32, DatabaseError> {
     Ok(u32::try_from(row.try_get::<_, i64>("epoch")?).unwrap_or(0))
 }
 
@@ -357,7 +357,7 @@ impl Database {
 
 /// Makes sure that a commit is on disk when PostgreSQL confirms it, that each statement sees all earlier commits of
 /// other sessions, and that texts are UTF-8.
-async fn prepare_session(client: &Client) -> Result<(), DatabaseError> {
+pub(crate) async fn prepare_session(client: &Client) -> Result<(), DatabaseError> {
     let row = step(client.query_one("SHOW server_encoding", &[])).await?;
     let encoding: String = row.try_get(0)?;
     if encoding != "UTF8" {

@@ -33,6 +33,17 @@ pub(crate) fn write_copy(
     to: &Path,
     write: impl FnOnce(&Directory) -> Result<(), InternalError>,
 ) -> Result<(), OpenError> {
+    write_new(to, Some(from), |error| copy_error(error, from, to), write)
+}
+
+/// Creates the directory `to` if it is missing, locks it, and lets `write` fill it with a store, which belongs to the
+/// owner of the file `like`. After an error, which `to_error` makes, it is removed.
+pub(crate) fn write_new(
+    to: &Path,
+    like: Option<&Path>,
+    to_error: impl FnOnce(InternalError) -> OpenError,
+    write: impl FnOnce(&Directory) -> Result<(), InternalError>,
+) -> Result<(), OpenError> {
     require_no_store(to)?;
     let mut created = Vec::new();
     let written = create_directories(to, &mut created)
@@ -45,11 +56,11 @@ pub(crate) fn write_copy(
                 if result.is_err() {
                     directory.remove_files();
                 }
-                result.map_err(|error| copy_error(error, from, to))
+                result.map_err(to_error)
             });
-            if result.is_ok() {
+            if let (Ok(()), Some(like)) = (&result, like) {
                 // The copy is as good on a disk that has no owners.
-                let _ = copy_owner(from, directory.paths().into_iter().chain(created.clone()));
+                let _ = copy_owner(like, directory.paths().into_iter().chain(created.clone()));
             }
             directory.release();
             result

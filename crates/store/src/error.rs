@@ -199,6 +199,15 @@ pub enum OpenError {
         /// What the copy found.
         reason: String,
     },
+    /// A row for a new store is damaged, so that the store was not written.
+    #[error(
+        "the history has a row that can't be read ({reason}): delete the history of its topic, or use the newer \
+         version that wrote it. The half store was removed"
+    )]
+    NotImported {
+        /// What the import found.
+        reason: String,
+    },
     /// The file is not a store, or it is damaged.
     #[error(
         "{file} is not a store of Throng or is damaged ({reason}). Nothing was changed: restore the \

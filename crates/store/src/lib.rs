@@ -21,7 +21,8 @@
 //!
 //! **Copies.** [`Store::begin_backup`] copies the store as of one commit while it is in use, and [`back_up`]
 //! copies one that no process has open. [`restore`] puts a copy into the place of a store, and [`compact`] rewrites
-//! a file without its free pages.
+//! a file without its free pages. [`StoreExport`] reads the history of one for another place, and [`import`] writes a
+//! store of a history from there.
 //!
 //! **Retention.** The rule that came with a topic's last message applies to the whole topic. Reads never return a
 //! message that is too old or has expired. By number and by bytes a topic may exceed its rule by a tenth, so that the
@@ -49,9 +50,12 @@ mod destination;
 mod disk;
 mod error;
 mod events;
+mod export;
 mod files;
 mod handover;
+mod import;
 mod last_commit;
+mod log_rows;
 mod metadata;
 mod open;
 mod order;
@@ -88,8 +92,11 @@ pub use check::{Report, check};
 pub use clock::{Age, AgeClock};
 pub use compact::{Compacted, compact};
 pub use error::{BackupError, Damage, OpenError, QueueError, RowError, StoreError};
+pub use export::{ExportTopic, OtherRows, StoreExport};
 pub use files::FILE;
 pub use handover::can_read;
+pub use import::{Imported, NotTaken, StoreImport, import};
+pub use log_rows::{LogHead, LogKey, LogMessage, LogRow, LogTopic, TransferError};
 pub use metadata::OFFSETS_SKIPPED;
 pub use passed::Passed;
 pub use read::{CountedMessages, ReadLimits, StoredMessages};

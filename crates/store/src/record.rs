@@ -193,6 +193,18 @@ pub(crate) fn encode(publication: &Publication, at_ms: u64) -> Box<[u8]> {
     out.into()
 }
 
+/// Returns a record with another time. The rest is not decoded.
+pub(crate) fn with_time(record: &[u8], at_ms: u64) -> Result<Vec<u8>, RowError> {
+    let mut input = Decoder(record);
+    let flags = input.byte()?;
+    input.number()?;
+    let mut out = Vec::with_capacity(input.0.len() + 11);
+    out.push(flags);
+    put_varint(&mut out, at_ms);
+    out.extend_from_slice(input.0);
+    Ok(out)
+}
+
 impl<'a> RecordRef<'a> {
     /// Decodes a record without copying it. All texts are checked to be UTF-8.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, RowError> {
@@ -351,6 +363,8 @@ mod tests {
             prop_assert_eq!(head.counted_bytes(), publication.bytes() as u64);
             let want = Record { offset, at_ms, publication: publication.clone() };
             prop_assert_eq!(head.record(&publication.topic, offset), Ok(want));
+            let other = with_time(&bytes, offset).unwrap();
+            prop_assert_eq!(&*other, &*encode(&publication, offset));
         }
 
         #[test]

@@ -9,6 +9,7 @@ mod full_disk;
 mod handover;
 mod kill;
 mod known_damage;
+mod moves;
 mod open;
 mod permissions;
 mod power;

@@ -76,7 +76,8 @@ pub enum Command {
     /// The server knows keys by their hashes, in tables [[keys]] of its configuration.
     #[command(subcommand, after_long_help = help::KEY)]
     Key(crate::commands::key::What),
-    /// Back up a store, look for damage in it, shorten its file, or write a new one of all that is whole.
+    /// Back up a store, look for damage in it, shorten its file, write a new one of all that is whole, or move its
+    /// history into PostgreSQL and back.
     ///
     /// A store is the directory of "throng serve --data". Only "backup" copies one that a server has open.
     #[command(subcommand, after_long_help = help::STORE)]

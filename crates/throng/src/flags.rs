@@ -6,7 +6,7 @@ use clap::Args;
 
 /// The settings that have a flag. A flag wins over the file and the environment. Values stay texts
 /// here, because the configuration checks them together with those of the file.
-#[derive(Args, Default)]
+#[derive(Args, Clone, Default)]
 pub struct Flags {
     /// Read the configuration from this file instead of ./throng.toml.
     #[arg(long, value_name = "FILE")]

@@ -120,13 +120,15 @@ Examples:
   throng store backup /mnt/throng --from /var/lib/throng
   throng store check /var/lib/throng
   throng store compact /var/lib/throng
+  throng store export /var/lib/throng --history-url postgres://throng@db.example:5432/app
+  throng store import /var/lib/throng.new --history-url postgres://throng@db.example:5432/app
   throng store restore /mnt/throng /var/lib/throng --replace
   throng store salvage /var/lib/throng /var/lib/throng.new
 
 Exit status:
-  0  all is whole, or the copy, the shorter file, the backup or the new store is written
+  0  all is whole, or the copy, the shorter file, the backup, the new store or the history in PostgreSQL is written
   1  it can't be done: a server has the store open or refuses the backup, there is no store or one of
-     another version, one is in the way, or the disk is full
+     another version, one is in the way, the disk is full, or the database can't be used or is not empty
   2  the command line is wrong
   3  something is damaged";
 

@@ -3,7 +3,7 @@
 
 mod copies;
 mod damage;
-mod folder;
+pub mod folder;
 mod foreign;
 pub mod full;
 mod kill;

@@ -12,7 +12,9 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
         ("outbox.url", &outbox.url, "outbox.password_file"),
         ("history.url", &history.url, "history.password_file"),
     ] {
-        if let Some(reason) = database(url, password_file).err().filter(|_| !url.is_empty()) {
+        if let Some(reason) =
+            check_database_url(url, password_file).err().filter(|_| !url.is_empty())
+        {
             checks.require(&[key], false, || reason);
         }
     }
@@ -26,8 +28,11 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
     }
 }
 
-/// Checks the URL of a database. The error does not repeat a text that may contain a password.
-fn database(url: &str, password_file: &str) -> Result<(), String> {
+/// Checks the URL of a database; `password_file` is the setting for its password.
+///
+/// # Errors
+/// If it is no URL of a database, or has a password. The text does not repeat what may contain one.
+pub fn check_database_url(url: &str, password_file: &str) -> Result<(), String> {
     let Some(rest) = ["postgres://", "postgresql://"].iter().find_map(|it| url.strip_prefix(it))
     else {
         return Err("a database is postgres://user@host:5432/database".into());

@@ -14,7 +14,7 @@ fn serve(settings: &[(&str, &str)]) -> std::process::Output {
 }
 
 /// The statements of the page for a user that owns nothing, as the page has them.
-fn grants() -> String {
+pub fn grants() -> String {
     let page = include_str!("../../../../docs/history-postgres.md");
     let (_, grants) = page.split_once("<!-- the grants -->").expect("the grants");
     let (_, grants) = grants.split_once("```sql\n").unwrap();

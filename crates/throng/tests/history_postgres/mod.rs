@@ -4,6 +4,7 @@ mod access;
 mod append;
 mod faults;
 mod gaps;
+mod moves;
 mod nodes;
 mod refusals;
 mod support;

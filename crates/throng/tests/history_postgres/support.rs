@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 pub use crate::cluster::support::{Nats, until_disconnected, until_nodes};
-pub use crate::outbox::support::Postgres;
+pub use crate::outbox::support::{Postgres, until};
 use crate::support::*;
 
 /// Topics with history, and how many messages.

@@ -207,7 +207,7 @@ impl Postgres {
 }
 
 /// Waits until something is so.
-fn until(what: &str, is_so: impl Fn() -> bool) {
+pub fn until(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < end, "waited in vain until {what}");

@@ -1,8 +1,12 @@
-//! `throng store`: copies stores, and looks for damage and free space in them.
+//! `throng store`: copies stores, looks for damage and free space in them, and moves their history into PostgreSQL
+//! and back.
 
 mod backup;
 mod check;
 mod compact;
+mod database;
+mod export;
+mod import;
 mod restore;
 mod salvage;
 
@@ -28,6 +32,13 @@ pub enum What {
     /// Rewrite the file of a store without its free space. No server may have it open, and the disk needs room for
     /// both files. The old one stays until the new one is complete, and if it is damaged.
     Compact(compact::Compact),
+    /// Write the history of a store that no server has open into an empty PostgreSQL database, with its ids, once all
+    /// of it is verified. It is one transaction: after an error or a kill nothing is there. Users' cursors,
+    /// subscriptions, sessions of MQTT and the like stay behind, and are counted.
+    Export(export::Export),
+    /// Write a new store of the history in a PostgreSQL database as of one moment, while servers use it. Clients that
+    /// come back learn that messages may be missing.
+    Import(import::Import),
     /// Put a backup into the place of a store that no server has open, once all of it is verified and on the disk.
     /// Clients that come back learn that messages may be missing.
     Restore(restore::Restore),
@@ -43,6 +54,8 @@ pub fn run(what: &What) -> Result<(), CommandError> {
         What::Backup(args) => backup::run(args),
         What::Check(args) => check::run(args),
         What::Compact(args) => compact::run(args),
+        What::Export(args) => export::run(args),
+        What::Import(args) => import::run(args),
         What::Restore(args) => restore::run(args),
         What::Salvage(args) => salvage::run(args),
     }
@@ -54,15 +67,19 @@ fn directory(
     settings: &Flags,
     command: &str,
 ) -> Result<PathBuf, CommandError> {
-    let dir = match named {
-        Some(dir) => dir.into(),
-        None => PathBuf::from(&sources::load(settings)?.config.store.data),
-    };
+    match named {
+        Some(dir) => require_named(dir, command),
+        None => require_named(Path::new(&sources::load(settings)?.config.store.data), command),
+    }
+}
+
+/// Requires that a path names a directory.
+fn require_named(dir: &Path, command: &str) -> Result<PathBuf, CommandError> {
     if dir.as_os_str().is_empty() {
         let message = format!("which store? Name its directory: throng store {command} DIR");
         return Err(CommandError::Usage(message));
     }
-    Ok(dir)
+    Ok(dir.into())
 }
 
 fn runtime(error: OpenError) -> CommandError {
@@ -74,6 +91,11 @@ fn runtime(error: OpenError) -> CommandError {
         ),
         other => other.to_string(),
     })
+}
+
+/// Makes the error of a history in PostgreSQL.
+fn database_error(error: &dyn std::fmt::Display) -> CommandError {
+    CommandError::Runtime(format!("the history in PostgreSQL: {error}"))
 }
 
 /// A random epoch for a copy.

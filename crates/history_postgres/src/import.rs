@@ -1,0 +1,151 @@
+//! Reads a whole history from a database, as of one moment, while servers go on.
+
+use std::pin::pin;
+
+use database::{Address, Session, connect, of_schema};
+use futures_util::StreamExt;
+use model::Name;
+use store::{LogHead, LogKey, LogRow, LogTopic};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use crate::SCHEMA;
+use crate::session::{epoch_of, prepare_session, unsigned_at};
+use crate::transfer::{BULK, TransferError, runtime};
+
+/// Topics without an offset never had a message.
+const TOPICS: &str = "SELECT t.id, t.name, {schema}.history_floor(t) AS floor, t.last_offset, t.last_ms, \
+     t.messages_max, t.bytes_max, t.seconds_max \
+     FROM {schema}.history_topics AS t WHERE t.last_offset > 0 ORDER BY t.id";
+
+const MESSAGES: &str = "SELECT topic_id, log_offset, at_ms, record \
+     FROM {schema}.history_messages WHERE record IS NOT NULL ORDER BY topic_id, log_offset";
+
+const KEYS: &str = "SELECT t.name, k.key, k.log_offset, k.expires_ms \
+     FROM {schema}.history_keys AS k JOIN {schema}.history_topics AS t ON t.id = k.topic_id \
+     WHERE k.expires_ms > floor(extract(epoch FROM transaction_timestamp()) * 1000)::bigint";
+
+/// A history in PostgreSQL as of one moment.
+pub struct LogReader {
+    // The session ends before the runtime.
+    session: Session,
+    schema: String,
+    head: LogHead,
+    runtime: tokio::runtime::Runtime,
+}
+
+/// A topic, and its number in the database.
+struct NumberedTopic {
+    id: i64,
+    topic: LogTopic,
+}
+
+impl LogReader {
+    /// Connects, and begins a transaction that sees one moment. It waits for no server, and no server waits for it.
+    ///
+    /// # Errors
+    /// If the database can't be used, or has no history of this version.
+    pub fn begin(address: &Address, password: &str, schema: &str) -> Result<Self, TransferError> {
+        let runtime = runtime()?;
+        let (session, head) = runtime.block_on(async {
+            let session = connect(address, password, |_| ()).await?;
+            let client = &session.client;
+            let (found, expected) = (SCHEMA.found(client, schema).await?, SCHEMA.version());
+            if found != expected {
+                return Err(TransferError::NoHistory { schema: schema.into(), found, expected });
+            }
+            prepare_session(client).await?;
+            client.batch_execute(BULK).await?;
+            client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+            let head = "SELECT epoch, last_offset, forgotten FROM {schema}.history_log";
+            let row = client.query_one(&of_schema(head, schema), &[]).await?;
+            let (last_offset, forgotten) =
+                (unsigned_at(&row, "last_offset")?, unsigned_at(&row, "forgotten")?);
+            Ok((session, LogHead { epoch: epoch_of(&row)?, last_offset, forgotten }))
+        })?;
+        Ok(LogReader { session, schema: schema.into(), head, runtime })
+    }
+
+    /// Returns the state of the log.
+    pub fn head(&self) -> LogHead {
+        self.head
+    }
+
+    fn topics(&self) -> Result<Vec<NumberedTopic>, TransferError> {
+        let topics = of_schema(TOPICS, &self.schema);
+        let rows = self.runtime.block_on(self.session.client.query(&topics, &[]))?;
+        rows.iter().map(numbered_topic).collect()
+    }
+
+    /// Passes all topics to `each`, each with the messages that its rule retains, in the order of their offsets.
+    ///
+    /// # Errors
+    /// If the database fails, or `each` does.
+    pub fn rows<E: From<TransferError>>(
+        &self,
+        mut each: impl FnMut(LogRow<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let topics = self.topics()?;
+        let mut next = topics.iter();
+        let mut current: Option<&NumberedTopic> = None;
+        let messages = of_schema(MESSAGES, &self.schema);
+        let none: [&(dyn ToSql + Sync); 0] = [];
+        let read = self.session.client.query_raw(&messages, none);
+        let mut rows = pin!(self.runtime.block_on(read).map_err(TransferError::from)?);
+        while let Some(row) = self.runtime.block_on(rows.next()) {
+            let row = row.map_err(TransferError::from)?;
+            let id: i64 = row.try_get("topic_id").map_err(TransferError::from)?;
+            let offset = unsigned_at(&row, "log_offset").map_err(TransferError::from)?;
+            while current.is_none_or(|topic| topic.id < id)
+                && let Some(topic) = next.next()
+            {
+                each(LogRow::Topic(&topic.topic))?;
+                current = Some(topic);
+            }
+            if current.is_some_and(|topic| topic.id == id && offset > topic.topic.floor) {
+                each(message(&row)?)?;
+            }
+        }
+        next.try_for_each(|topic| each(LogRow::Topic(&topic.topic)))
+    }
+
+    /// Returns the idempotency keys that have not expired. They were published `seconds` before they expire.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn keys(&self, seconds: u64) -> Result<Vec<LogKey>, TransferError> {
+        let keys = of_schema(KEYS, &self.schema);
+        let rows = self.runtime.block_on(self.session.client.query(&keys, &[]))?;
+        let key = |row: &Row| {
+            let expires_ms = unsigned_at(row, "expires_ms")?;
+            Ok(LogKey {
+                topic: Name::from(row.try_get::<_, &str>("name")?),
+                key: Name::from(row.try_get::<_, &str>("key")?),
+                offset: unsigned_at(row, "log_offset")?,
+                at_ms: expires_ms.saturating_sub(seconds.saturating_mul(1000)),
+            })
+        };
+        rows.iter().map(key).collect()
+    }
+}
+
+fn numbered_topic(row: &Row) -> Result<NumberedTopic, TransferError> {
+    let topic = LogTopic {
+        name: Name::from(row.try_get::<_, &str>("name")?),
+        floor: unsigned_at(row, "floor")?,
+        last_offset: unsigned_at(row, "last_offset")?,
+        last_ms: unsigned_at(row, "last_ms")?,
+        messages_max: unsigned_at(row, "messages_max")?,
+        bytes_max: unsigned_at(row, "bytes_max")?,
+        seconds_max: unsigned_at(row, "seconds_max")?,
+    };
+    Ok(NumberedTopic { id: row.try_get("id")?, topic })
+}
+
+fn message(row: &Row) -> Result<LogRow<'_>, TransferError> {
+    Ok(LogRow::Message {
+        offset: unsigned_at(row, "log_offset")?,
+        at_ms: unsigned_at(row, "at_ms")?,
+        record: row.try_get("record")?,
+    })
+}

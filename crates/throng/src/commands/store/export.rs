@@ -1,0 +1,206 @@
+//! `throng store export`: writes a store's history into PostgreSQL.
+
+use std::path::{Path, PathBuf};
+
+use admin::text::grouped;
+use clap::Args;
+use history_postgres::{LogWriter, TransferError as DatabaseFailure, Written};
+use store::{LogHead, LogTopic, OtherRows, StoreExport, TransferError};
+
+use super::database::{self, Target};
+use crate::error::CommandError;
+use crate::flags::Flags;
+
+/// Topics that a text names, at most.
+const NAMED_TOPICS_MAX: usize = 5;
+
+#[derive(Args)]
+pub struct Export {
+    /// The store's directory [default: the configuration's store.data].
+    #[arg(value_name = "DIR")]
+    dir: Option<PathBuf>,
+    #[command(flatten)]
+    database: database::HistoryUrl,
+    /// Leave compact topics behind. Without this flag, a store that has any is not exported, because a history in
+    /// PostgreSQL is not compacted.
+    #[arg(long)]
+    skip_compact: bool,
+    #[command(flatten)]
+    settings: Box<Flags>,
+}
+
+pub fn run(args: &Export) -> Result<(), CommandError> {
+    let config = database::load(&args.settings, args.dir.as_deref())?;
+    let dir = args.dir.as_deref().unwrap_or(Path::new(&config.store.data));
+    let dir = super::require_named(dir, "export")?;
+    let target = args.database.target(&config)?;
+    let (report, export) = StoreExport::open(&dir).map_err(super::runtime)?;
+    super::print_report(&dir, &report)?;
+    let Some(export) = export else { return Err(CommandError::Findings) };
+    if !args.skip_compact && !export.compact_topics().is_empty() {
+        return Err(CommandError::Runtime(format!(
+            "a history in PostgreSQL is not compacted, and these topics are: {}. Nothing was exported: with \
+             --skip-compact they stay behind, with all their messages",
+            names(export.compact_topics())
+        )));
+    }
+    let others = export.other_rows().map_err(super::runtime)?;
+    let key_seconds = config.history.idempotency_seconds_max;
+    let (written, head) = write(&export, &target, key_seconds).map_err(|error| match error {
+        TransferError::Store(error) => super::runtime(error),
+        TransferError::Other(error) => super::database_error(&error),
+    })?;
+    super::print(&text(&dir, &target.schema, written, head.epoch != export.head().epoch));
+    super::print(&left_out_text(export.compact_topics(), &others));
+    Ok(())
+}
+
+/// Writes the whole history in one transaction.
+fn write(
+    export: &StoreExport,
+    target: &Target,
+    key_seconds: u64,
+) -> Result<(Written, LogHead), TransferError<DatabaseFailure>> {
+    let Target { address, password, schema } = target;
+    let other = TransferError::Other;
+    let mut writer = LogWriter::begin(address, password, schema).map_err(other)?;
+    writer.add_topics(export.topics().iter().map(|topic| &topic.topic.name)).map_err(other)?;
+    for topic in export.topics() {
+        writer.begin_topic(&topic.topic).map_err(other)?;
+        export.messages(topic, |message| writer.message(&message))?;
+    }
+    writer.add_keys(&export.keys()?, key_seconds).map_err(other)?;
+    let mut head = export.head();
+    if export.has_gaps() {
+        let random = getrandom::u32().map_err(|error| other(std::io::Error::from(error).into()))?;
+        head.epoch = other_epoch(head.epoch, random);
+    }
+    Ok((writer.commit(head).map_err(other)?, head))
+}
+
+/// Returns an epoch that is not this one. 0 is none.
+fn other_epoch(epoch: u32, random: u32) -> u32 {
+    let is_usable = |new: &u32| *new != 0 && *new != epoch;
+    [random, epoch ^ 1].into_iter().find(is_usable).unwrap_or(2)
+}
+
+/// Formats the names of some topics.
+fn names(topics: &[LogTopic]) -> String {
+    let named = topics.iter().take(NAMED_TOPICS_MAX);
+    let mut text = named.map(|topic| format!("{:?}", topic.name)).collect::<Vec<_>>().join(", ");
+    if let Some(more) = topics.len().checked_sub(NAMED_TOPICS_MAX).filter(|more| *more > 0) {
+        text += &format!(" and {more} more");
+    }
+    text
+}
+
+/// Formats what is in the database.
+fn text(dir: &Path, schema: &str, written: Written, has_new_epoch: bool) -> String {
+    let Written { topics, messages, keys } = written;
+    let (topics, messages, keys) = (grouped(topics), grouped(messages), grouped(keys));
+    let ids = match has_new_epoch {
+        true => {
+            "under a new epoch, because the store may lack messages that clients have seen: clients that come back \
+             learn that messages may be missing"
+        }
+        false => "with the ids that clients know",
+    };
+    let dir = dir.display();
+    format!(
+        "{topics} topics with {messages} messages, and {keys} idempotency keys are in the schema {schema:?}, {ids}\n\
+         serve them with history.url in place of store.data. Start no server with {dir} again: it would assign ids of \
+         this history a second time\n"
+    )
+}
+
+/// Formats what stayed behind, and why.
+fn left_out_text(compact: &[LogTopic], others: &OtherRows) -> String {
+    let OtherRows { cursors, subscribers, events, records } = others;
+    let of_part = |parts: &[&str]| -> u64 {
+        records
+            .iter()
+            .filter(|(part, _)| parts.contains(&part.as_str()))
+            .map(|(_, rows)| rows)
+            .sum()
+    };
+    let sessions = sessions::Part::ALL.map(sessions::Part::name);
+    let known = [&sessions[..], &[sessions::RETAINED, control::REVOCATIONS]].concat();
+    let unknown: u64 = records.values().sum::<u64>() - of_part(&known);
+    let mut text = String::new();
+    let rows: [(u64, &str); 7] = [
+        (*cursors, "cursors: with a history in PostgreSQL users do not acknowledge messages"),
+        (*subscribers, "users' subscriptions: they are in memory then; subscribe the users again"),
+        (
+            of_part(&[sessions::Part::Session.name()]),
+            "sessions of MQTT, with the messages that wait for them: they end with their connections then",
+        ),
+        (
+            of_part(&[sessions::RETAINED]),
+            "retained messages of MQTT: they are in memory then; publish them again",
+        ),
+        (
+            of_part(&[control::REVOCATIONS]),
+            "revoked tokens: revocations are in memory then; revoke them again",
+        ),
+        (
+            *events,
+            "events for the application: they are in memory then; let a server deliver them first",
+        ),
+        (unknown, "records of a newer version"),
+    ];
+    for (count, what) in rows {
+        if count > 0 {
+            text += &format!("not exported: {} {what}\n", grouped(count));
+        }
+    }
+    if !compact.is_empty() {
+        let (count, names) = (grouped(compact.len() as u64), names(compact));
+        text += &format!("not exported: {count} compact topics (--skip-compact): {names}\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn another_epoch_is_another_and_never_none() {
+        assert_eq!(other_epoch(7, 9), 9);
+        for (epoch, random) in [(7, 7), (7, 0), (1, 1), (1, 0)] {
+            let new = other_epoch(epoch, random);
+            assert!(new != epoch && new != 0, "{epoch} {random}: {new}");
+        }
+    }
+
+    #[test]
+    fn what_stays_behind_is_counted_and_has_a_reason() {
+        let records =
+            [("mqtt_session", 2), ("mqtt_progress", 2), ("mqtt_retained", 3), ("later", 4)];
+        let records: BTreeMap<String, u64> =
+            records.into_iter().map(|(part, rows)| (part.into(), rows)).collect();
+        let others = OtherRows { cursors: 1_000, events: 0, subscribers: 0, records };
+        let topics: Vec<LogTopic> = (1..=7)
+            .map(|number| LogTopic {
+                name: format!("t{number}").as_str().into(),
+                floor: 0,
+                last_offset: 1,
+                last_ms: 0,
+                messages_max: 1,
+                bytes_max: 1,
+                seconds_max: 1,
+            })
+            .collect();
+        let text = left_out_text(&topics, &others);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 5, "{text}");
+        assert!(lines[0].starts_with("not exported: 1,000 cursors: "), "{text}");
+        assert!(lines[1].starts_with("not exported: 2 sessions of MQTT"), "{text}");
+        assert!(lines[2].starts_with("not exported: 3 retained messages"), "{text}");
+        assert_eq!(lines[3], "not exported: 4 records of a newer version");
+        assert!(lines[4].ends_with("\"t5\" and 2 more"), "{text}");
+        assert_eq!(left_out_text(&[], &OtherRows::default()), "");
+    }
+}

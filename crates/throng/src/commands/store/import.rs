@@ -1,0 +1,70 @@
+//! `throng store import`: writes a new store of a history in PostgreSQL.
+
+use std::path::PathBuf;
+
+use admin::text::grouped;
+use clap::Args;
+use history_postgres::{LogReader, TransferError as DatabaseFailure};
+use store::{Imported, NotTaken, TransferError};
+
+use super::database::{self, Target};
+use crate::error::CommandError;
+use crate::flags::Flags;
+
+#[derive(Args)]
+pub struct Import {
+    /// The new store's directory: one that has none yet.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    #[command(flatten)]
+    database: database::HistoryUrl,
+    #[command(flatten)]
+    settings: Box<Flags>,
+}
+
+/// Why no more rows came.
+enum Failure {
+    Database(DatabaseFailure),
+    /// The store has the reason.
+    NotTaken,
+}
+
+impl From<DatabaseFailure> for Failure {
+    fn from(error: DatabaseFailure) -> Self {
+        Failure::Database(error)
+    }
+}
+
+impl From<NotTaken> for Failure {
+    fn from(_: NotTaken) -> Self {
+        Failure::NotTaken
+    }
+}
+
+pub fn run(args: &Import) -> Result<(), CommandError> {
+    let config = database::load(&args.settings, Some(&args.dir))?;
+    let dir = &args.dir;
+    let Target { address, password, schema } = args.database.target(&config)?;
+    let key_seconds = config.history.idempotency_seconds_max;
+    let imported = store::import(dir, super::new_epoch()?, |store| -> Result<_, Failure> {
+        let reader = LogReader::begin(&address, &password, &schema)?;
+        reader.rows(|row| Ok::<_, Failure>(store.put(row)?))?;
+        store.put_keys(&reader.keys(key_seconds)?)?;
+        Ok(reader.head())
+    });
+    let imported = imported.map_err(|error| match error {
+        TransferError::Store(error) => super::runtime(error),
+        TransferError::Other(Failure::Database(error)) => super::database_error(&error),
+        TransferError::Other(Failure::NotTaken) => super::database_error(&NotTaken),
+    })?;
+    let Imported { topics, messages, keys, lost_range: (after, _) } = imported;
+    let (topics, messages, keys) = (grouped(topics), grouped(messages), grouped(keys));
+    super::print(&format!(
+        "{topics} topics with {messages} messages, and {keys} idempotency keys are imported into {dir}: serve it with \
+         --data {dir}\n\
+         messages after offset {after} may be missing: servers may have appended them since; clients that come back \
+         learn of that\n",
+        dir = dir.display()
+    ));
+    Ok(())
+}

@@ -1,0 +1,356 @@
+//! `throng store export` and `throng store import`: the history of an embedded store moves into PostgreSQL and back.
+
+use std::process::{Command, Stdio};
+
+use crate::store::folder::{Folder, end};
+
+use super::*;
+
+/// Runs `throng store …` in a folder. Returns the exit status and the output.
+fn throng_store(folder: &Folder, args: &[&str]) -> (Option<i32>, String) {
+    let output = output_within(&mut command(folder, args));
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+fn command(folder: &Folder, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+    command.arg("store").args(args).current_dir(&folder.root).stdin(Stdio::null());
+    command
+}
+
+/// All of a topic's messages with all that a page has of them. A topic here has less than a page.
+fn messages(server: &Server, topic: &str) -> Vec<Value> {
+    let (status, page) = server.api("GET", &format!("/api/history/{topic}?limit=100"), None);
+    assert_eq!((status, &page["more"]), (200, &json!(false)), "{page}");
+    page["messages"].as_array().unwrap().clone()
+}
+
+fn offset(id: &str) -> u64 {
+    id.rsplit_once(':').unwrap().1.parse().unwrap()
+}
+
+/// The same ids in another epoch are other ids, so only offsets are compared.
+fn in_any_epoch(mut messages: Vec<Value>) -> Vec<Value> {
+    for message in &mut messages {
+        message["id"] = offset(message["id"].as_str().unwrap()).into();
+    }
+    messages
+}
+
+const TOPICS: [&str; 4] = ["chat:1", "chat:2", "few:1", "chat:gone"];
+
+/// The offsets of some messages in the store.
+struct Stored {
+    ids: Vec<String>,
+    keyed: String,
+    few: Vec<String>,
+    gone: Vec<String>,
+    messages: Vec<Vec<Value>>,
+}
+
+fn keyed() -> Value {
+    json!({"topic": "chat:2", "data": "paid", "idempotency_key": "order-17", "tags": ["red"], "event": "sale"})
+}
+
+/// Publishes messages of each kind at a server with a store, and ends it.
+fn fill(folder: &Folder) -> Stored {
+    let server = folder.serve();
+    let ids: Vec<String> = (1..=5).map(|n| publish(&server, "chat:1", n)).collect();
+    let few: Vec<String> = (1..=9).map(|n| publish(&server, "few:1", n)).collect();
+    let keyed = server.post("/api/publish", keyed())["id"].as_str().unwrap().to_owned();
+    server.post(
+        "/api/publish",
+        json!({"topic": "chat:2", "data": {"for": "an hour"}, "ttl_seconds": 3600}),
+    );
+    let gone: Vec<String> = (1..=3).map(|n| publish(&server, "chat:gone", n)).collect();
+    let (status, reply) = server.api("DELETE", "/api/history/chat:gone", None);
+    assert!(status < 300, "{reply}");
+    let messages = TOPICS.map(|topic| messages(&server, topic)).to_vec();
+    assert_eq!(messages.iter().map(Vec::len).collect::<Vec<_>>(), [5, 2, 3, 0]);
+    assert_eq!(end(server), Some(0));
+    Stored { ids, keyed, few, gone, messages }
+}
+
+#[test]
+fn a_history_moves_into_postgres_with_its_ids_and_back_under_a_new_epoch() {
+    let (database, folder) = (Database::start(), Folder::new("move", RULES));
+    let url = database.postgres.url("postgres");
+    let stored = fill(&folder);
+    let early = database.server();
+    let (status, text) = throng_store(&folder, &["export", "data", "--history-url", &url]);
+    assert_eq!(status, Some(0), "{text}");
+    // It knows the empty log, and appends nothing to another one.
+    until_refused(&early, "restart this server");
+    drop(early);
+    assert!(text.contains("4 topics with 10 messages, and 1 idempotency keys are in"), "{text}");
+    assert!(text.contains("with the ids that clients know"), "{text}");
+    let server = database.server();
+    check_moved(&server, &stored);
+    let (status, text) = throng_store(&folder, &["export", "data", "--history-url", &url]);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("is not empty (4 topics") && text.contains("history.schema"), "{text}");
+    // What its rule no longer retains may still be in the database, and a deletion is a row there.
+    (10..=12).for_each(|n| _ = publish(&server, "few:1", n));
+    publish(&server, "chat:deleted", 1);
+    let (status, reply) = server.api("DELETE", "/api/history/chat:deleted", None);
+    assert!(status < 300, "{reply}");
+    let there = TOPICS.map(|topic| in_any_epoch(messages(&server, topic)));
+    let last = publish(&server, "chat:1", "last");
+    check_back(&folder, &url, &there, &stored, &last);
+}
+
+/// Checks that clients and publishers of the single server find everything at a server on the database.
+fn check_moved(server: &Server, stored: &Stored) {
+    let Stored { ids, keyed: key, few, gone, messages: all } = stored;
+    for (topic, all) in TOPICS.iter().zip(all) {
+        assert_eq!(messages(server, topic), *all, "{topic}");
+    }
+    let mut page = server.listen(&format!("/sse?topic=chat:1&since={}", ids[1]));
+    let recovery: Value = serde_json::from_str(&page.data()).unwrap();
+    assert_eq!(recovery["recovered"], true, "{recovery}");
+    assert_eq!([page.data(), page.data(), page.data()], ["3", "4", "5"]);
+    let recovered = |topic: &str, id: &str| {
+        let mut back = member(server, &format!("topic={topic}&since={id}"));
+        back.next_object()["recovered"].clone()
+    };
+    // The first of what the rule retains is the seventh.
+    assert_eq!(
+        (recovered("few:1", &few[5]), recovered("few:1", &few[4])),
+        (true.into(), false.into())
+    );
+    assert_eq!(
+        (recovered("chat:gone", &gone[2]), recovered("chat:gone", &gone[1])),
+        (true.into(), false.into())
+    );
+    assert_eq!(server.post("/api/publish", keyed())["id"], json!(key));
+    let conditional = |if_offset: u64| {
+        let body = json!({"topic": "chat:1", "data": "next", "if_offset": if_offset});
+        server.api("POST", "/api/publish", Some(body))
+    };
+    let (status, refused) = conditional(offset(&ids[3]));
+    assert_eq!((status, &refused["error"]["code"]), (409, &json!("newer_message")), "{refused}");
+    let (status, next) = conditional(offset(&ids[4]));
+    assert_eq!(status, 200, "{next}");
+    // Offsets go on after the last of all topics, in the same epoch.
+    let (epoch, _) = ids[0].split_once(':').unwrap();
+    assert_eq!(next["id"], format!("{epoch}:{}", offset(&gone[2]) + 1));
+    assert_eq!(page.data(), "next", "members get what comes after what they missed");
+}
+
+/// Checks that a new store has what the database had, while a server goes on with that.
+fn check_back(folder: &Folder, url: &str, there: &[Vec<Value>; 4], stored: &Stored, last: &str) {
+    let (status, text) = throng_store(folder, &["import", "back", "--history-url", url]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("5 topics with 12 messages, and 1 idempotency keys"), "{text}");
+    assert!(
+        text.contains(&format!("messages after offset {} may be missing", offset(last))),
+        "{text}"
+    );
+    let (status, text) = throng_store(folder, &["import", "back", "--history-url", url]);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("back has a store already"), "{text}");
+    let (status, text) = throng_store(folder, &["check", "back"]);
+    assert_eq!(status, Some(0), "{text}");
+    let server = folder.serve_in(&folder.root.join("back"));
+    let back = TOPICS.map(|topic| in_any_epoch(messages(&server, topic)));
+    assert_eq!(
+        data_of(&back[0]),
+        [json!(1), 2.into(), 3.into(), 4.into(), 5.into(), "next".into(), "last".into()]
+    );
+    assert_eq!(back[0][..6], there[0][..]);
+    assert_eq!(back[1..], there[1..]);
+    assert!(messages(&server, "chat:deleted").is_empty());
+    let again = server.post("/api/publish", keyed());
+    assert_eq!(offset(again["id"].as_str().unwrap()), offset(&stored.keyed));
+    let mut client = member(&server, &format!("topic=chat:1&since={last}"));
+    assert_eq!(client.next_object()["recovered"], false, "the log may have gone on");
+    let id = publish(&server, "chat:1", "new");
+    assert!(offset(&id) > offset(last), "{id}");
+    assert_eq!(next(&mut client).1, "new");
+    assert_eq!(end(server), Some(0));
+}
+
+fn data_of(messages: &[Value]) -> Vec<Value> {
+    messages.iter().map(|message| message["data"].clone()).collect()
+}
+
+fn migrate(url: &str) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+    command.args(["history", "migrate"]).env("THRONG_HISTORY_URL", url).current_dir("/");
+    assert!(output_within(&mut command).status.success());
+}
+
+/// Whether the database has any row of a history.
+fn is_empty(database: &Database) -> bool {
+    let rows = "SELECT (SELECT count(*) FROM throng.history_topics) + (SELECT count(*) FROM throng.history_messages) \
+                + (SELECT count(*) FROM throng.history_keys) + (SELECT last_offset FROM throng.history_log)";
+    database.postgres.psql(rows) == "0"
+}
+
+#[test]
+fn of_a_killed_export_nothing_is_there_and_the_next_one_works() {
+    let (database, folder) = (Database::start(), Folder::new("kill", RULES));
+    let url = database.postgres.url("postgres");
+    fill(&folder);
+    migrate(&url);
+    // The messages are written before the keys, which wait for this.
+    let mut blocker = database.postgres.session();
+    blocker.run("BEGIN");
+    blocker.run("LOCK TABLE throng.history_keys IN SHARE MODE");
+    let export = ["export", "data", "--history-url", &url];
+    let mut child =
+        command(&folder, &export).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let waiting = || database.processes("INSERT INTO \"throng\".history_keys", LOCKED);
+    until("the export waits", || !waiting().is_empty());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    blocker.run("ROLLBACK");
+    until("its session has ended", || database.processes("history_", "true").is_empty());
+    assert!(is_empty(&database));
+    let (status, text) = throng_store(&folder, &export);
+    assert_eq!(status, Some(0), "{text}");
+    assert_eq!(database.rows(), 10);
+    // A backup may lack messages that clients have seen after it.
+    let (status, text) = throng_store(&folder, &["backup", "copy", "--from", "data"]);
+    assert_eq!(status, Some(0), "{text}");
+    let mut of_copy = command(&folder, &["export", "copy", "--history-url", &url]);
+    let output = output_within(of_copy.env("THRONG_HISTORY_SCHEMA", "moved"));
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("under a new epoch"), "{output:?}");
+    let same = "SELECT a.epoch = b.epoch FROM throng.history_log AS a, moved.history_log AS b";
+    assert_eq!(database.postgres.psql(same), "f");
+}
+
+#[test]
+fn of_an_export_that_fails_in_the_middle_nothing_is_there() {
+    let (database, folder) = (Database::start(), Folder::new("fail", RULES));
+    let url = database.postgres.url("postgres");
+    fill(&folder);
+    let (status, text) = throng_store(&folder, &["import", "none", "--history-url", &url]);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("has no history that this version can read (version 0 of 1)"), "{text}");
+    assert!(!folder.root.join("none").exists());
+    migrate(&url);
+    database.postgres.psql(
+        "CREATE FUNCTION reject() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no more'; END $$; \
+         CREATE TRIGGER reject BEFORE UPDATE ON throng.history_log EXECUTE FUNCTION reject()",
+    );
+    let export = ["export", "data", "--history-url", &url];
+    let (status, text) = throng_store(&folder, &export);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("error: the history in PostgreSQL: no more"), "{text}");
+    assert!(is_empty(&database));
+    database.postgres.psql("DROP TRIGGER reject ON throng.history_log");
+    // The user of a server, with the rights of the page, needs no more than that.
+    database.postgres.psql("CREATE ROLE throng LOGIN");
+    database.postgres.psql(&access::grants());
+    let url = database.postgres.url("throng");
+    let (status, text) = throng_store(&folder, &["export", "data", "--history-url", &url]);
+    assert_eq!(status, Some(0), "{text}");
+    let (status, text) = throng_store(&folder, &["import", "back", "--history-url", &url]);
+    assert_eq!(status, Some(0), "{text}");
+}
+
+#[test]
+fn what_can_not_be_moved_is_refused_with_what_to_do() {
+    let database = Database::start();
+    let rules = format!(
+        "{RULES}[[topics]]\npattern = \"state:*\"\nhistory_messages_max = 9\ncompact = true\n\
+         [history]\nschema = \"moved\"\n"
+    );
+    let folder = Folder::new("refuse", &rules);
+    let url = database.postgres.url("postgres");
+    let export = ["export", "data", "--config", "throng.toml", "--history-url", &url];
+    let refused = |args: &[&str], status: i32, part: &str| {
+        let (found, text) = throng_store(&folder, args);
+        assert_eq!(found, Some(status), "{text}");
+        assert!(text.contains(part), "{text}");
+    };
+    refused(&export, 1, "data has no store");
+    let server = folder.serve();
+    publish(&server, "chat:1", "the text of a message");
+    server.post("/api/publish", json!({"topic": "state:1", "key": "k", "data": 1}));
+    refused(&export, 1, "stop the server that has it open");
+    assert_eq!(end(server), Some(0));
+    refused(&export[..2], 2, "which database? Name it: --history-url");
+    refused(&["export", "--history-url", &url], 2, "durable message needs a disk");
+    let secret = "postgres://a:hush@h/d";
+    let (status, text) = throng_store(&folder, &["export", "data", "--history-url", secret]);
+    assert_eq!(status, Some(2), "{text}");
+    assert!(text.contains("history.password_file") && !text.contains("hush"), "{text}");
+    refused(&export, 1, "these topics are: \"state:1\"");
+    let schemas = || {
+        database
+            .postgres
+            .psql("SELECT count(*) FROM pg_namespace WHERE nspname IN ('throng', 'moved')")
+    };
+    assert_eq!(schemas(), "0");
+    let good = std::fs::read(folder.file()).unwrap();
+    let mut damaged = good.clone();
+    let at = damaged.windows(9).position(|part| part == b"a message").unwrap();
+    damaged[at] ^= 1;
+    std::fs::write(folder.file(), &damaged).unwrap();
+    // The directory is the configuration's.
+    let skip = ["export", "--data", "data", "--history-url", &url, "--skip-compact"];
+    refused(&skip, 3, "damaged: ");
+    assert_eq!(schemas(), "0");
+    std::fs::write(folder.file(), &good).unwrap();
+    refused(&skip, 0, "not exported: 1 compact topics (--skip-compact): \"state:1\"");
+    let moved = "SELECT string_agg(name, ' ') FROM moved.history_topics";
+    assert_eq!(database.postgres.psql(moved), "chat:1");
+}
+
+/// The rows of a history in a schema, by the names of topics.
+fn all_rows(schema: &str) -> String {
+    format!(
+        "SELECT t.name, t.last_offset, t.last_sequence, t.last_total, t.messages_max, t.bytes_max, t.seconds_max, \
+         m.log_offset, m.previous, m.sequence, m.total, m.at_ms, m.expires_ms, m.record \
+         FROM {schema}.history_topics AS t LEFT JOIN {schema}.history_messages AS m ON m.topic_id = t.id"
+    )
+}
+
+#[test]
+fn a_long_history_has_the_same_rows_after_it_went_there_and_back() {
+    let (database, folder) = (Database::start(), Folder::new("long", RULES));
+    let url = database.postgres.url("postgres");
+    let server = folder.serve();
+    for batch in 0..5 {
+        let publish = |n: usize| {
+            let topic = format!("chat:{}", n % 3);
+            json!({"publish": {"topic": topic, "data": "x".repeat(n % 700), "ttl_seconds": 9_000 + n}})
+        };
+        let commands: Vec<Value> = (0..1_000).map(|n| publish(batch * 1_000 + n)).collect();
+        let (status, reply) = server.api("POST", "/api/batch", Some(json!({"commands": commands})));
+        assert_eq!(status, 200, "{reply}");
+    }
+    (0..7).for_each(|n| _ = publish(&server, "few:1", n));
+    assert_eq!(end(server), Some(0));
+    let run = |args: &[&str], schema: &str, part: &str| {
+        let mut command = command(&folder, args);
+        let output = output_within(
+            command.args(["--history-url", &url]).env("THRONG_HISTORY_SCHEMA", schema),
+        );
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(output.status.success() && text.contains(part), "{text}");
+    };
+    let part = "4 topics with 5,003 messages";
+    run(&["export", "data"], "throng", part);
+    run(&["import", "back"], "throng", part);
+    run(&["export", "back"], "again", part);
+    let (one, other) = (all_rows("throng"), all_rows("again"));
+    assert_eq!(database.postgres.psql(&format!("SELECT count(*) FROM ({one}) AS it")), "5003");
+    for (one, other) in [(&one, &other), (&other, &one)] {
+        let more = format!("SELECT count(*) FROM ({one} EXCEPT {other}) AS it");
+        assert_eq!(database.postgres.psql(&more), "0");
+    }
+    // As a server would have written them.
+    let wrong = "SELECT count(*) FROM (SELECT m.*, lag(m.log_offset, 1, m.previous) OVER topic AS before, \
+         row_number() OVER topic AS number FROM throng.history_messages AS m \
+         WINDOW topic AS (PARTITION BY topic_id ORDER BY log_offset)) AS m \
+         WHERE previous <> before OR sequence <> number OR expires_ms IS NULL AND total > 2";
+    assert_eq!(database.postgres.psql(wrong), "0");
+    let total = "SELECT sum(last_total) FROM throng.history_topics WHERE name LIKE 'chat:%'";
+    let bytes: usize = (0..5_000).map(|n| n % 700).sum();
+    assert_eq!(database.postgres.psql(total), bytes.to_string());
+}
