@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{MissedTickBehavior, timeout};
 
-use crate::api::OutboxPublisher;
+use crate::api::{NodeConnections, OutboxPublisher};
 use crate::http::admission::Connections;
 use crate::http::gate::{END_WAIT, Gate, receive::receive};
 use crate::http::listener::{BACKLOG, Bounded, On};
@@ -25,6 +25,7 @@ pub struct Running {
     connections: Arc<Connections>,
     gate: Arc<Gate>,
     outbox_publisher: Arc<OutboxPublisher>,
+    node_connections: Arc<NodeConnections>,
 }
 
 /// How long requests may be forwarded to the process that took over: as long as one may take, and the
@@ -38,6 +39,11 @@ impl Running {
     /// Returns the publisher of the outbox's rows on this node.
     pub fn outbox_publisher(&self) -> Arc<dyn outbox::Publisher> {
         self.outbox_publisher.clone()
+    }
+
+    /// Returns the connections of this node, to which changes of subscriptions are applied.
+    pub fn node_connections(&self) -> Arc<dyn subscriptions_postgres::Connections> {
+        self.node_connections.clone()
     }
 
     /// Ends the requests that are under way, and the thread.
@@ -119,6 +125,7 @@ pub fn spawn<S: Shards + 'static>(
     let (stop, stopped) = oneshot::channel();
     let node: Arc<Node> = Arc::new(node);
     let outbox_publisher = Arc::new(OutboxPublisher(node.clone()));
+    let node_connections = Arc::new(NodeConnections(node.clone()));
     let thread = std::thread::Builder::new().name("control".into());
     let thread = thread.spawn(move || {
         raise_priority();
@@ -141,7 +148,7 @@ pub fn spawn<S: Shards + 'static>(
         // A name that is being looked up for a webhook doesn't keep the process from ending.
         runtime.shutdown_background();
     })?;
-    Ok(Running { stop, thread, connections, gate, outbox_publisher })
+    Ok(Running { stop, thread, connections, gate, outbox_publisher, node_connections })
 }
 
 /// How long the last spans may take to a collector when the node stops.

@@ -15,4 +15,4 @@ mod session;
 pub use address::{Address, AddressError};
 pub use error::DatabaseError;
 pub use schema::{LOCK_CLASS, Schema, of_schema};
-pub use session::{STEP_SECONDS, Session, connect, step, step_within};
+pub use session::{STEP_SECONDS, Session, connect, prepare_session, step, step_within};

@@ -65,6 +65,28 @@ pub async fn connect(
     Ok(Session { client, connection })
 }
 
+/// Makes sure that a commit is on disk when PostgreSQL confirms it, that each statement sees all earlier commits of
+/// other sessions, and that texts are UTF-8.
+///
+/// # Errors
+/// If the database has another encoding, or does not reply.
+pub async fn prepare_session(client: &Client) -> Result<(), DatabaseError> {
+    let row = step(client.query_one("SHOW server_encoding", &[])).await?;
+    let encoding: String = row.try_get(0)?;
+    if encoding != "UTF8" {
+        return Err(DatabaseError::Statement(format!(
+            "the database has the encoding {encoding}, and Throng needs UTF8: make one with ENCODING 'UTF8'"
+        )));
+    }
+    let row = step(client.query_one("SHOW synchronous_commit", &[])).await?;
+    if row.try_get::<_, String>(0)? == "off" {
+        step(client.batch_execute("SET synchronous_commit = on")).await?;
+    }
+    // With a stricter default, one of two servers that append at the same time would always fail.
+    step(client.batch_execute("SET default_transaction_isolation = 'read committed'")).await?;
+    Ok(())
+}
+
 /// Performs a step with the database, with a time limit.
 ///
 /// # Errors

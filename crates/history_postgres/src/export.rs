@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use database::{Address, DatabaseError, Session, connect, of_schema};
+use database::{Address, DatabaseError, Session, connect, of_schema, prepare_session};
 use model::Name;
 use store::{LogHead, LogKey, LogMessage, LogTopic};
 use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
 
 use crate::SCHEMA;
-use crate::session::{age, prepare_session, signed, unsigned_at};
+use crate::session::{age, signed, unsigned_at};
 use crate::transfer::{BULK, TransferError, runtime};
 
 /// The most rows of one statement.

@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 
-use database::{Address, Session, connect, of_schema};
+use database::{Address, Session, connect, of_schema, prepare_session};
 use futures_util::StreamExt;
 use model::Name;
 use store::{LogHead, LogKey, LogRow, LogTopic};
@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use crate::SCHEMA;
-use crate::session::{epoch_of, prepare_session, unsigned_at};
+use crate::session::{epoch_of, unsigned_at};
 use crate::transfer::{BULK, TransferError, runtime};
 
 /// Topics without an offset never had a message.

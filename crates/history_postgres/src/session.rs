@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use database::{DatabaseError, Session, connect, of_schema, step, step_within};
+use database::{DatabaseError, Session, connect, of_schema, prepare_session, step, step_within};
 use tokio::sync::Notify;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Row, Statement};
+use tokio_postgres::{Row, Statement};
 
 use crate::SCHEMA;
 use crate::batch::{AppendOutcome, Appended, PendingMessage};
@@ -353,23 +353,4 @@ impl Database {
     pub async fn close(self) {
         self.session.close().await;
     }
-}
-
-/// Makes sure that a commit is on disk when PostgreSQL confirms it, that each statement sees all earlier commits of
-/// other sessions, and that texts are UTF-8.
-pub(crate) async fn prepare_session(client: &Client) -> Result<(), DatabaseError> {
-    let row = step(client.query_one("SHOW server_encoding", &[])).await?;
-    let encoding: String = row.try_get(0)?;
-    if encoding != "UTF8" {
-        return Err(DatabaseError::Statement(format!(
-            "the database has the encoding {encoding}, and the history needs UTF8: make one with ENCODING 'UTF8'"
-        )));
-    }
-    let row = step(client.query_one("SHOW synchronous_commit", &[])).await?;
-    if row.try_get::<_, String>(0)? == "off" {
-        step(client.batch_execute("SET synchronous_commit = on")).await?;
-    }
-    // With a stricter default, one of two servers that append at the same time would always fail.
-    step(client.batch_execute("SET default_transaction_isolation = 'read committed'")).await?;
-    Ok(())
 }

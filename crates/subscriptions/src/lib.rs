@@ -38,7 +38,7 @@ mod tests;
 mod users;
 
 pub use self::handover::SubscriptionsPart;
-pub use plan::Plan;
+pub use plan::{Plan, check_names};
 pub use subscribers::{Page, Search};
 pub use table::{ROWS_A_LOCK, Subscriptions};
 

@@ -63,11 +63,8 @@ impl<'a> Plan<'a> {
     }
 
     fn plan(&mut self, user: &str, add: &[&str], removal: &Removal) -> Result<Edited, EditError> {
-        check_name(user).map_err(EditError::User)?;
         let removed = if let Removal::Only(names) = removal { names } else { &[][..] };
-        for topic in add.iter().chain(removed) {
-            check_topic(topic).map_err(|reason| EditError::Topic(Name::from(*topic), reason))?;
-        }
+        check_names(user, add.iter().chain(removed).copied())?;
         let PlannedTopics { old, mut new, unnumbered } = self.planned_topics(user, add, removal);
         let count = new.len() + unnumbered.len();
         if count > self.max && count > old.len() {
@@ -154,6 +151,18 @@ impl<'a> Plan<'a> {
             }
         }
     }
+}
+
+/// Checks the names of a user and of topics.
+///
+/// # Errors
+/// If one of them is not valid.
+pub fn check_names<'a>(user: &str, topics: impl Iterator<Item = &'a str>) -> Result<(), EditError> {
+    check_name(user).map_err(EditError::User)?;
+    for topic in topics {
+        check_topic(topic).map_err(|reason| EditError::Topic(Name::from(topic), reason))?;
+    }
+    Ok(())
 }
 
 /// Returns the numbers of a sorted list that are not in another sorted list.

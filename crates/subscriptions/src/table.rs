@@ -53,6 +53,18 @@ impl Subscriptions {
         self.tables.read().users.len()
     }
 
+    /// Returns the users with at least one topic, in arbitrary order. It locks the table for some of them at a time, so
+    /// that users who are added meanwhile may be missing.
+    pub fn user_names(&self) -> impl Iterator<Item = Name> + '_ {
+        let end = self.tables.read().users.end();
+        (0..end).step_by(ROWS_A_LOCK).flat_map(move |from| {
+            let tables = self.tables.read();
+            let until = end.min(from + ROWS_A_LOCK as u32);
+            let names = (from..until).filter_map(|number| tables.users.name_of(number));
+            names.map(Name::from).collect::<Vec<Name>>()
+        })
+    }
+
     /// Returns the number of subscriptions of all users.
     pub fn edges(&self) -> u64 {
         self.tables.read().users.edges()

@@ -66,6 +66,9 @@ impl Collector for Reading {
         if let Some(postgres) = &self.0.history_database {
             history_database(&mut encoder, postgres)?;
         }
+        if let Some(postgres) = &self.0.subscription_database {
+            subscription_database(&mut encoder, postgres)?;
+        }
         self.tokens(&mut encoder)?;
         self.tls(&mut encoder)?;
         self.webhook(&mut encoder)?;
@@ -712,6 +715,24 @@ fn history_database(
     counter(encoder, "history_commits", help, None, status.batches as f64)?;
     let help = "PostgreSQL: how often the connection of the history was lost";
     counter(encoder, "history_connections_lost", help, None, status.connections_lost as f64)
+}
+
+/// The stored subscriptions in PostgreSQL.
+fn subscription_database(
+    encoder: &mut DescriptorEncoder,
+    postgres: &subscriptions_postgres::Postgres,
+) -> fmt::Result {
+    let status = postgres.status();
+    let help = "PostgreSQL: 0 while the database of the subscriptions can't be used";
+    let connected = f64::from(u8::from(status.is_connected));
+    gauge(encoder, "subscriptions_connected", help, None, connected)?;
+    let help =
+        "PostgreSQL: changes of users' subscriptions, by any node, that this node has applied";
+    counter(encoder, "subscriptions_applied", help, None, status.applied as f64)?;
+    let help = "PostgreSQL: how often this node has read all subscriptions again since its start";
+    counter(encoder, "subscriptions_reloads", help, None, status.reloads as f64)?;
+    let help = "PostgreSQL: how often the connection of the subscriptions was lost";
+    counter(encoder, "subscriptions_connections_lost", help, None, status.connections_lost as f64)
 }
 
 /// Counts with their upper bounds in seconds, the last of which may be infinite.

@@ -76,6 +76,8 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub subscriptions: Arc<::subscriptions::Subscriptions>,
     /// Stores changes of those, if they outlive the process.
     pub keep_subscriptions: Option<Arc<dyn ::subscriptions::SubscriptionStore>>,
+    /// Has them in PostgreSQL, if they are there.
+    pub subscription_database: Option<subscriptions_postgres::Postgres>,
     /// Begins spans of traces, if a collector is configured.
     pub tracer: Option<Arc<Tracer>>,
     /// Passes all of this to another process.

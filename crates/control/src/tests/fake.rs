@@ -542,6 +542,7 @@ fn node_from(
         cluster: None,
         outbox: None,
         history_database: None,
+        subscription_database: None,
         broker: Arc::new(broker),
         history,
         shared: Arc::new(shard::Shared::new(

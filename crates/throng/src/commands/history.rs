@@ -18,6 +18,7 @@ pub fn run(what: &What) -> Result<(), CommandError> {
     let What::Migrate(args) = what;
     args.run(|config| Target {
         tables: history_postgres::SCHEMA,
+        section: "history",
         schema: &config.history.schema,
         url: &config.history.url,
         password: &config.history.password,

@@ -26,6 +26,8 @@ pub struct Migrate {
 /// The tables to make, and the database for them.
 pub struct Target<'a> {
     pub tables: Schema,
+    /// The section of the settings that name the database.
+    pub section: &'static str,
     pub schema: &'a str,
     pub url: &'a str,
     pub password: &'a str,
@@ -43,14 +45,13 @@ impl Migrate {
     }
 
     fn migrate(&self, config: &Config, target: &Target<'_>) -> Result<String, CommandError> {
-        let Target { tables, schema, url, password, address } = *target;
+        let Target { tables, section, schema, url, password, address } = *target;
         if self.print {
             return Ok(tables.script(schema, self.from.into()));
         }
         if url.is_empty() {
             return Err(CommandError::Usage(format!(
-                "{}.url: it names no database: set it, or print the statements with --print",
-                tables.part
+                "{section}.url: it names no database: set it, or print the statements with --print"
             )));
         }
         let address = address(config)?;

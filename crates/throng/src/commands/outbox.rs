@@ -18,6 +18,7 @@ pub fn run(what: &What) -> Result<(), CommandError> {
     let What::Migrate(args) = what;
     args.run(|config| Target {
         tables: outbox::SCHEMA,
+        section: "outbox",
         schema: &config.outbox.schema,
         url: &config.outbox.url,
         password: &config.outbox.password,

@@ -15,6 +15,8 @@ use serde_json::Value;
 use subscriptions::csv;
 use subscriptions::generate::Graph;
 
+use crate::commands::migrate::{Migrate, Target};
+use crate::commands::serve::history::address;
 use crate::error::CommandError;
 
 const IMPORT: &str = "/api/subscriptions/import";
@@ -44,6 +46,8 @@ pub enum What {
     List(List),
     /// Print the users who enter a topic on connect, connected now or not.
     Followers(Followers),
+    /// Make the tables and functions of subscriptions in the database of history.url, as the server does when it starts.
+    Migrate(Migrate),
 }
 
 /// Importing what is there already changes nothing, so an import that stopped can be begun anew.
@@ -119,6 +123,14 @@ pub fn run(what: &What) -> Result<(), CommandError> {
         What::Generate(args) => generate(args),
         What::List(args) => list(args),
         What::Followers(args) => followers(args),
+        What::Migrate(args) => args.run(|config| Target {
+            tables: subscriptions_postgres::SCHEMA,
+            section: "history",
+            schema: &config.history.schema,
+            url: &config.history.url,
+            password: &config.history.password,
+            address,
+        }),
     }
 }
 

@@ -32,9 +32,11 @@ fn a_user_with_the_rights_of_the_page_needs_nothing_else() {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("throng history migrate --print | psql"), "{error}");
-    let script = throng(&["history", "migrate", "--print"], &[]);
-    assert!(script.status.success(), "{script:?}");
-    postgres.psql(&String::from_utf8(script.stdout).unwrap());
+    for part in ["history", "subscriptions"] {
+        let script = throng(&[part, "migrate", "--print"], &[]);
+        assert!(script.status.success(), "{script:?}");
+        postgres.psql(&String::from_utf8(script.stdout).unwrap());
+    }
     let output = serve(&settings);
     assert!(String::from_utf8_lossy(&output.stderr).contains("permission denied"), "{output:?}");
     postgres.psql(&grants());
@@ -48,6 +50,8 @@ fn a_user_with_the_rights_of_the_page_needs_nothing_else() {
     let mut back = member(&server, &format!("topic=few:1&since={}", ids[8]));
     publish(&server, "few:1", "last");
     assert_eq!(next(&mut back).1, "last");
+    let subscribe = json!({"user": "bob", "add": ["feed:a"]});
+    assert_eq!(server.post("/api/subscriptions", subscribe)["added"], 1);
 }
 
 #[test]
@@ -63,6 +67,7 @@ fn the_command_makes_the_schema_once_and_the_outbox_stands_beside_it() {
     assert_eq!(printed("outbox"), "the schema \"throng\" has version 1 now (it was 0)\n");
     assert_eq!(printed("history"), "the schema \"throng\" has version 1 now (it was 0)\n");
     assert_eq!(printed("history"), "the schema \"throng\" has version 1 already\n");
+    assert_eq!(printed("subscriptions"), "the schema \"throng\" has version 1 now (it was 0)\n");
     postgres.psql("INSERT INTO throng.history_migrations (version) VALUES (99)");
     let output = serve(&settings);
     assert!(

@@ -7,6 +7,7 @@ mod gaps;
 mod moves;
 mod nodes;
 mod refusals;
+mod subscriptions;
 mod support;
 mod trim;
 mod upgrade;

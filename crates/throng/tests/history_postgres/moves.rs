@@ -176,9 +176,11 @@ fn data_of(messages: &[Value]) -> Vec<Value> {
 }
 
 fn migrate(url: &str) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
-    command.args(["history", "migrate"]).env("THRONG_HISTORY_URL", url).current_dir("/");
-    assert!(output_within(&mut command).status.success());
+    for part in ["history", "subscriptions"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+        command.args([part, "migrate"]).env("THRONG_HISTORY_URL", url).current_dir("/");
+        assert!(output_within(&mut command).status.success());
+    }
 }
 
 /// Whether the database has any row of a history.

@@ -52,11 +52,7 @@ fn check_capacity(node: &Node, edits: &[(Name, Edited)]) -> Result<(), Rejection
     if max == 0 || more == 0 || node.subscriptions.edges().saturating_add(more) <= max {
         return Ok(());
     }
-    let message = format!(
-        "the node has room for {max} subscriptions (history.subscriptions_max), and {more} more \
-         would be too many: nothing was changed"
-    );
-    Err(Rejection::new(ErrorCode::SubscriptionsFull, message))
+    Err(full(max, more))
 }
 
 /// Waits until the change is on disk, if there is a store.
@@ -96,6 +92,22 @@ impl Sent {
         }
         is_known.then_some(self.connections)
     }
+}
+
+/// Makes the open connections of users enter and leave topics that the table has already. Returns when shards have replied.
+pub(super) async fn enter_and_leave(node: &Node, edits: &[(Name, Edited)]) {
+    for sent in send_all(node, edits).await {
+        sent.connections().await;
+    }
+}
+
+/// Rejects a change that adds so many subscriptions more than it removes.
+pub(super) fn full(max: u64, more: u64) -> Rejection {
+    let message = format!(
+        "the node has room for {max} subscriptions (history.subscriptions_max), and {more} more \
+         would be too many: nothing was changed"
+    );
+    Rejection::new(ErrorCode::SubscriptionsFull, message)
 }
 
 /// Makes the open connections of users enter and leave topics, on the shards where they have any. Later connections

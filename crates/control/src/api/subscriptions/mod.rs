@@ -4,8 +4,11 @@
 //! A change is stored before it is applied, so that a restart finds the topics that connections have entered. A
 //! change that can't be stored has no effect. Meanwhile other changes of the same user wait for their turn, for the
 //! store writes each row whole. A change runs in a task of its own: a caller that goes away leaves nothing half done.
+//!
+//! If PostgreSQL has the subscriptions, it computes the changes (`shared`), because other nodes change them as well.
 
 mod commit;
+pub(super) mod shared;
 pub(super) mod subscribers;
 
 use std::sync::Arc;
@@ -79,8 +82,8 @@ pub(crate) struct Changed {
     /// Topics that the user has now.
     #[schema(example = 17)]
     count: usize,
-    /// Open connections of the user that enter and leave, 0 if nothing changed; null if a shard did not reply in 5
-    /// seconds: it may still do it.
+    /// Open connections of the user at this node that enter and leave, 0 if nothing changed; null if a shard did not
+    /// reply in 5 seconds: it may still do it.
     #[schema(example = 2)]
     connections: Option<u64>,
 }
@@ -184,6 +187,9 @@ pub(crate) async fn clear(
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Changed>, Rejection> {
     let user = path_name(name)?;
+    if let Some(database) = &node.subscription_database {
+        return shared::clear(&node, database, user).await.map(Json);
+    }
     let lock = node.subscription_locks.of([user.as_str()].into_iter()).await;
     let mut plan = node.subscriptions.plan(0);
     let edited = plan.set(&user, &[])?;
@@ -206,6 +212,9 @@ pub(crate) async fn import(
     State(node): State<Arc<Node>>,
     Csv(text): Csv,
 ) -> Result<Json<Imported>, Rejection> {
+    if let Some(database) = &node.subscription_database {
+        return shared::import(&node, database, &text).await.map(Json);
+    }
     let lock = node.subscription_locks.of_all().await;
     let mut plan = node.subscriptions.plan(max(&node));
     let (rows, edits) = plan_rows(&mut plan, &text).await?;
@@ -267,6 +276,9 @@ impl Changed {
 }
 
 async fn change_one(node: Arc<Node>, change: UserChange) -> Result<Answer, Rejection> {
+    if let Some(database) = &node.subscription_database {
+        return shared::change_one(&node, database, &change).await.map(Answer::One);
+    }
     let lock = node.subscription_locks.of([change.user.as_str()].into_iter()).await;
     let mut plan = node.subscriptions.plan(max(&node));
     let edited = change.plan(&mut plan)?;
@@ -294,6 +306,10 @@ async fn change_many(node: Arc<Node>, changes: Vec<Box<RawValue>>) -> Result<Ans
     }
     let parsed: Vec<Result<UserChange, Rejection>> =
         changes.iter().map(|change| parse(change.get().as_bytes())).collect();
+    if let Some(database) = &node.subscription_database {
+        let results = shared::change_many(&node, database, parsed).await?;
+        return Ok(Answer::Many { results });
+    }
     let users = parsed.iter().flatten().map(|change| change.user.as_str());
     let lock = node.subscription_locks.of(users).await;
     let mut plan = node.subscriptions.plan(max(&node));

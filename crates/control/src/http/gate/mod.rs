@@ -108,6 +108,11 @@ impl Gate {
         (*self.mode.borrow() == Mode::Open).then_some(working)
     }
 
+    /// Begins work of a request that this process works on. It may outlive the request.
+    pub(crate) fn extend(self: &Arc<Self>) -> Working {
+        Working::new(self)
+    }
+
     /// Waits until this process may work on a request, or must forward it. Calls `waits` once before the first wait.
     pub(crate) async fn pass(self: &Arc<Self>, waits: impl FnOnce()) -> Pass {
         if let Some(working) = self.work() {

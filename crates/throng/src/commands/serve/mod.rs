@@ -14,6 +14,7 @@ mod services;
 mod settings;
 mod start;
 mod storage;
+pub(in crate::commands) mod subscriptions;
 pub(crate) mod tokens;
 mod upgrade;
 
@@ -141,6 +142,9 @@ struct Server {
     cluster: Option<(Arc<link::Link>, link::Running)>,
     /// The history in a database, and its thread.
     postgres: Option<(history_postgres::Postgres, history_postgres::Running)>,
+    /// The stored subscriptions in a database, and their thread.
+    subscription_database:
+        Option<(subscriptions_postgres::Postgres, subscriptions_postgres::Running)>,
     /// The outbox, and the thread that drains it.
     outbox: Option<(Arc<::outbox::Outbox>, ::outbox::Running)>,
 }
@@ -294,6 +298,9 @@ impl Server {
         if let Some((postgres, _)) = &self.postgres {
             postgres.set_password(new.config.history.password.clone());
         }
+        if let Some((subscriptions, _)) = &self.subscription_database {
+            subscriptions.set_password(new.config.history.password.clone());
+        }
         for handle in &self.handles {
             handle.send(shard::Command::Settings(settings.clone()));
         }
@@ -326,6 +333,8 @@ impl Server {
         self.forwarded.iter_mut().for_each(Forwarded::let_go);
         // The other process drains the outbox from now on.
         drop(self.outbox.take());
+        // It follows the changes of subscriptions, too.
+        drop(self.subscription_database.take());
         let stays = parent::must_stay(self.upgrade.is_parent(), self.stay);
         if stays {
             parent::pass_signals_on();
@@ -370,6 +379,9 @@ impl Server {
         // This delivers or stores the last events.
         self.webhook.end();
         self.control.stop();
+        if let Some((_, running)) = self.subscription_database.take() {
+            running.stop();
+        }
         if let Some(store) = &self.store {
             self.mqtt_state.end(store);
             if let Err(error) = store.close() {

@@ -22,6 +22,7 @@ use super::mqtt;
 use super::outbox;
 use super::settings::{self, Fixed};
 use super::storage::{self, Found};
+use super::subscriptions as subscription_database;
 use super::tokens::Tokens;
 use super::upgrade::TakeOver;
 
@@ -58,6 +59,15 @@ impl Identity {
     }
 }
 
+/// What connects to databases; empty without `history.url`.
+#[derive(Clone, Copy)]
+pub(super) struct Databases<'a> {
+    pub history: Option<&'a history_postgres::Runtime>,
+    pub subscriptions: Option<&'a subscriptions_postgres::Runtime>,
+    /// True if no other process passes the subscriptions on.
+    pub loads: bool,
+}
+
 /// The services of a node.
 pub(super) struct Services {
     pub started: Instant,
@@ -67,6 +77,8 @@ pub(super) struct Services {
     pub local: Arc<Local>,
     /// The history in PostgreSQL, if the configuration has one.
     pub postgres: Option<Postgres>,
+    /// The stored subscriptions there.
+    pub subscription_database: Option<subscriptions_postgres::Postgres>,
     pub store: Option<store::Store>,
     /// The presence of users in topics, for another process or other nodes.
     pub presence: Arc<presence::Local>,
@@ -104,7 +116,7 @@ impl Services {
         handles: Vec<shard::Handle>,
         identity: Identity,
         found: &mut Found,
-        history_runtime: Option<&history_postgres::Runtime>,
+        databases: Databases<'_>,
     ) -> Result<(Self, control::webhook::Workers), CommandError> {
         let Identity { node, started, longpoll_key, new_epoch: _ } = identity;
         let subscriptions =
@@ -117,7 +129,10 @@ impl Services {
         let inboxes = handles.iter().map(shard::Handle::inbox).collect();
         let router = mqtt_state.router(inboxes);
         let open = |runtime| open_history(config, runtime, router.clone(), started);
-        let postgres = history_runtime.map(open).transpose()?;
+        let postgres = databases.history.map(open).transpose()?;
+        let (subscribed, loads) = (subscriptions.clone(), databases.loads);
+        let open = |runtime| subscription_database::open(config, runtime, subscribed, loads);
+        let subscription_database = databases.subscriptions.map(open).transpose()?;
         let (broker, local) = broker(config, router, started, begin, postgres.as_ref(), relay)?;
         let history: Arc<dyn History> = match &postgres {
             Some(postgres) => Arc::new(postgres.clone()),
@@ -159,6 +174,7 @@ impl Services {
             history,
             local,
             postgres,
+            subscription_database,
             store,
             presence,
             subscriptions,

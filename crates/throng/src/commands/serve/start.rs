@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, RwLock};
 
+use ::subscriptions::SubscriptionStore;
 use config::{Config, Loaded};
 use control::UpgradeProgress;
 use handover::Part;
@@ -12,16 +13,15 @@ use protocol::{Listener, Protocols};
 use shard::Port;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
-use subscriptions::SubscriptionStore;
 
 use crate::cli::Serve;
 use crate::error::CommandError;
 
 use super::log::Log;
-use super::services::{Configured, Identity, Services};
+use super::services::{Configured, Databases, Identity, Services};
 use super::settings::{self, live};
 use super::upgrade::{self, ByCall, Forwarded, Old, TakeOver, Upgrade};
-use super::{Server, cluster, failed, history, outbox, parts, ports, storage};
+use super::{Server, cluster, failed, history, outbox, parts, ports, storage, subscriptions};
 
 /// What somebody wants to be started.
 pub(super) struct Start<'a> {
@@ -48,7 +48,17 @@ struct First {
     outbox: Option<::outbox::Runtime>,
     /// The same for the history, whose thread takes it.
     history: Option<history_postgres::Runtime>,
+    /// The same for the subscriptions.
+    subscriptions: Option<subscriptions_postgres::Runtime>,
     signals: Signals,
+}
+
+impl First {
+    /// With `loads`, no other process passes the subscriptions on.
+    fn databases(&self, loads: bool) -> Databases<'_> {
+        let (history, subscriptions) = (self.history.as_ref(), self.subscriptions.as_ref());
+        Databases { history, subscriptions, loads }
+    }
 }
 
 /// A node whose shards run.
@@ -94,9 +104,9 @@ impl Start<'_> {
         let prepared = ports::prepare(config, Vec::new())?;
         let mut found = storage::open(config, identity.new_epoch)?;
         let handles = prepared.handles.clone();
-        let (args, protocols, runtime) = (self.args, self.protocols, first.history.as_ref());
+        let (args, protocols, databases) = (self.args, self.protocols, first.databases(true));
         let (services, workers) =
-            Services::new(config, args, protocols, handles, identity, &mut found, runtime)?;
+            Services::new(config, args, protocols, handles, identity, &mut found, databases)?;
         let configured = services.configure(config)?;
         if let Some(reader) = found.reader {
             services.load(&reader)?;
@@ -142,8 +152,8 @@ impl Start<'_> {
         // The old process has the store until all else has been passed.
         let mut found = storage::waiting(config, identity.new_epoch);
         let handles = prepared.handles.clone();
-        let (args, protocols, runtime) = (self.args, self.protocols, first.history.as_ref());
-        let made = Services::new(config, args, protocols, handles, identity, &mut found, runtime)
+        let (args, protocols, databases) = (self.args, self.protocols, first.databases(false));
+        let made = Services::new(config, args, protocols, handles, identity, &mut found, databases)
             .and_then(|(services, workers)| {
                 services.postgres.iter().try_for_each(|postgres| old.verify_log(postgres))?;
                 let configured = services.configure(config)?;
@@ -171,7 +181,8 @@ impl Start<'_> {
         let cluster = cluster::runtime(&self.loaded.config)?;
         let outbox = outbox::runtime(&self.loaded.config)?;
         let history = history::runtime(&self.loaded.config)?;
-        Ok(First { runtime, cluster, outbox, history, signals })
+        let subscriptions = subscriptions::runtime(&self.loaded.config)?;
+        Ok(First { runtime, cluster, outbox, history, subscriptions, signals })
     }
 
     /// Starts the shards of these services, and lists all that the node would pass on.
@@ -218,6 +229,7 @@ impl Start<'_> {
             certificates: services.certificates.clone(),
             cluster: services.cluster.as_ref().map(|cluster| cluster.link.clone()),
             postgres: services.postgres.clone(),
+            subscription_database: services.subscription_database.clone(),
         });
         let postgres = match (&services.postgres, first.history.take()) {
             (Some(postgres), Some(runtime)) => {
@@ -247,6 +259,7 @@ impl Start<'_> {
             runtime,
             cluster: cluster_runtime,
             outbox: outbox_runtime,
+            subscriptions: subscriptions_runtime,
             signals,
             history: _,
         }: First,
@@ -346,6 +359,7 @@ impl Start<'_> {
             },
             subscription_locks: control::UserLocks::default(),
             keep_subscriptions,
+            subscription_database: services.subscription_database.clone(),
         };
         let admin_tls = listener_tls.as_ref().and_then(|it| it.local_addr().ok());
         let listeners = control::Listeners { plain: listener, tls: listener_tls };
@@ -365,9 +379,16 @@ impl Start<'_> {
             }
             _ => None,
         };
+        let subscription_database = match (services.subscription_database, subscriptions_runtime) {
+            (Some(database), Some(runtime)) => {
+                Some((database.clone(), self::subscriptions::start(runtime, database, &control)?))
+            }
+            _ => None,
+        };
         let server = Server {
             cluster,
             outbox,
+            subscription_database,
             postgres,
             history,
             store,

@@ -129,7 +129,10 @@ fn left_out_text(compact: &[LogTopic], others: &OtherRows) -> String {
     let mut text = String::new();
     let rows: [(u64, &str); 7] = [
         (*cursors, "cursors: with a history in PostgreSQL users do not acknowledge messages"),
-        (*subscribers, "users' subscriptions: they are in memory then; subscribe the users again"),
+        (
+            *subscribers,
+            "users with subscriptions: subscribe them again at a server with the database",
+        ),
         (
             of_part(&[sessions::Part::Session.name()]),
             "sessions of MQTT, with the messages that wait for them: they end with their connections then",

@@ -11,7 +11,7 @@ use super::certificates::{Certificates, NoTicketsPart, TicketsPart};
 use super::mqtt::Mqtt;
 
 /// The names of all parts, in the order in which they are passed on.
-pub(super) const NAMES: [&str; 19] = [
+pub(super) const NAMES: [&str; 20] = [
     "recent",
     "history",
     "cursors",
@@ -31,6 +31,7 @@ pub(super) const NAMES: [&str; 19] = [
     "tls-tickets",
     "cluster",
     "history-postgres",
+    "subscriptions-postgres",
 ];
 
 /// What the parts are parts of.
@@ -49,13 +50,14 @@ pub(super) struct Services<'a> {
     pub certificates: Option<Arc<Certificates>>,
     pub cluster: Option<Arc<link::Link>>,
     pub postgres: Option<history_postgres::Postgres>,
+    pub subscription_database: Option<subscriptions_postgres::Postgres>,
 }
 
 /// All parts of this process, in the order of [`NAMES`].
 pub(super) fn all(services: Services<'_>) -> Vec<Arc<dyn Part>> {
     let Services { broker, history, presence, subscriptions, revocations, live, .. } = services;
     let Services { mqtt_state, access, samples, webhook, handles, certificates, .. } = services;
-    let Services { cluster, postgres, .. } = services;
+    let Services { cluster, postgres, subscription_database, .. } = services;
     let tickets: Arc<dyn Part> = match certificates {
         Some(certificates) => Arc::new(TicketsPart(certificates)),
         None => Arc::new(NoTicketsPart),
@@ -96,6 +98,7 @@ pub(super) fn all(services: Services<'_>) -> Vec<Arc<dyn Part>> {
         tickets,
         Arc::new(link::ClusterPart::new(cluster)),
         Arc::new(history_postgres::PostgresPart::new(postgres)),
+        Arc::new(subscriptions_postgres::PostgresPart::new(subscription_database)),
     ];
     debug_assert!(parts.iter().map(|part| part.name()).eq(NAMES));
     parts
