@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::PublishError;
-use database::DatabaseError;
+use database::{DatabaseError, ErrorLevel, Reconnects, ended};
 use history::HistoryError;
-use throttle::Backoff;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -17,12 +16,6 @@ use crate::reader;
 use crate::session::Database;
 use crate::trimmer;
 use crate::writer::Writer;
-
-/// The delay before a connect, in milliseconds: the first one, and the longest.
-const CONNECT_MS: (u64, u64) = (50, 2_000);
-
-/// Sessions that last longer than this reset the delay before the next connect.
-const STABLE: Duration = Duration::from_secs(5);
 
 /// When the server ends, the writer appends queued messages within this time, or not at all.
 const END_WAIT: Duration = Duration::from_secs(5);
@@ -42,30 +35,24 @@ pub(crate) struct Driver {
     follower: Follower,
     /// True when the driver must end.
     ending: watch::Receiver<bool>,
-    /// The error that was logged last; `None` while connected.
-    logged: Option<DatabaseError>,
+    reconnects: Reconnects,
 }
 
 impl Driver {
     pub fn new(postgres: Postgres, hash: Hash, ending: watch::Receiver<bool>) -> Self {
         let writer = Writer::new(postgres.clone());
         let follower = Follower::new(postgres.clone(), hash);
-        Driver { postgres, writer, follower, ending, logged: None }
+        Driver { postgres, writer, follower, ending, reconnects: Reconnects::default() }
     }
 
     pub async fn run(mut self) {
-        let mut backoff = Backoff::new(CONNECT_MS.0, CONNECT_MS.1);
         while !*self.ending.borrow() {
             let error = match self.connect().await {
                 None => break,
                 Some(Ok(sessions)) => {
-                    let began = Instant::now();
                     self.on_connected();
                     let result = self.serve(sessions).await;
                     self.on_disconnected(result.as_ref().err());
-                    if began.elapsed() > STABLE {
-                        backoff.reset();
-                    }
                     match result {
                         Ok(()) => break,
                         Err(error) => error,
@@ -75,7 +62,7 @@ impl Driver {
             };
             self.on_error(error);
             let why = self.why();
-            let delay = Duration::from_millis(backoff.delay_ms());
+            let delay = self.reconnects.delay(Instant::now());
             tokio::select! {
                 () = sleep(delay) => {}
                 () = ended(&mut self.ending) => {}
@@ -138,9 +125,9 @@ impl Driver {
             (status.is_connected, status.error) = (true, None);
             status.since = Some(Instant::now());
         });
-        match self.logged.take() {
-            Some(_) => tracing::info!("the history in PostgreSQL is there again"),
-            None => tracing::debug!("connected to PostgreSQL for the history"),
+        match self.reconnects.on_connected(Instant::now()) {
+            true => tracing::info!("the history in PostgreSQL is there again"),
+            false => tracing::debug!("connected to PostgreSQL for the history"),
         }
     }
 
@@ -161,24 +148,18 @@ impl Driver {
         jobs.into_iter().for_each(|job| job.fail(HistoryError::Unavailable(why.clone())));
     }
 
-    /// Logs an error once, until another error occurs or the connection is back.
     fn on_error(&mut self, error: DatabaseError) {
         self.postgres.set_status(|status| status.error = Some(error.to_string()));
-        if self.logged.as_ref() == Some(&error) {
-            return;
-        }
-        match error.needs_operator() {
-            true => {
-                tracing::error!(%error, "the history in PostgreSQL can't be used; it is tried again")
+        match self.reconnects.on_error(&error) {
+            ErrorLevel::Error => {
+                tracing::error!(%error, "the history in PostgreSQL can't be used; it is tried again");
             }
-            // The texts of network errors differ from one attempt to the next: only the first is logged.
-            false if self.logged.as_ref().is_some_and(|it| !it.needs_operator()) => {}
-            false => tracing::warn!(
+            ErrorLevel::Warning => tracing::warn!(
                 %error,
                 "there is no connection to PostgreSQL: nothing is published to topics with history"
             ),
+            ErrorLevel::Repeated => {}
         }
-        self.logged = Some(error);
     }
 }
 
@@ -189,9 +170,4 @@ async fn open(postgres: &Postgres) -> Result<Sessions, DatabaseError> {
     let follow = Database::open(settings, &password, committed).await?;
     let read = Arc::new(Database::open(settings, &password, None).await?);
     Ok(Sessions { append, follow, read })
-}
-
-/// Waits until the driver must end, or its handle is gone.
-async fn ended(ending: &mut watch::Receiver<bool>) {
-    let _ = ending.wait_for(|is_ending| *is_ending).await;
 }

@@ -40,7 +40,6 @@ mod queue;
 mod read;
 mod reader;
 mod resolve;
-mod runtime;
 mod session;
 mod settings;
 mod state;
@@ -55,10 +54,9 @@ pub use export::{LogWriter, Written};
 pub use handover::{PART, PostgresPart};
 pub use import::LogReader;
 pub use postgres::{OpenError, Postgres};
-pub use runtime::Runtime;
 pub use settings::Settings;
 pub use status::Status;
-pub use thread::{Running, spawn};
+pub use thread::spawn;
 pub use transfer::TransferError;
 
 /// The tables and functions in the database.

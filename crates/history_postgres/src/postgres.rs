@@ -5,14 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use broker::Router;
-use database::DatabaseError;
+use database::{DatabaseError, Runtime};
 use history_local::windows;
 use model::{Epoch, HistoryRule, Position, Rules};
 use tokio::sync::{Notify, watch};
 
 use crate::jobs::Jobs;
 use crate::queue::Queue;
-use crate::runtime::Runtime;
 use crate::session::{Amount, Database};
 use crate::settings::Settings;
 use crate::state::State;
@@ -95,7 +94,7 @@ impl Postgres {
         writer: u64,
     ) -> Result<Self, OpenError> {
         let none = Amount { messages_max: 0, bytes_max: 0 };
-        let found = runtime.0.block_on(async {
+        let found = runtime.block_on(async {
             let database = Database::open(&settings, &password, None).await?;
             let found = database.follow(0, 0, none).await;
             database.close().await;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::database::DatabaseError;
-use throttle::{Backoff, Throttle};
+use ::database::{DatabaseError, ErrorLevel, Reconnects, ended};
+use throttle::Throttle;
 use tokio::sync::mpsc;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -13,12 +13,6 @@ use crate::database::Database;
 use crate::drain::{Action, Drain, Finished, Unfinished};
 use crate::outbox::Outbox;
 use crate::row::{Outcome, Publisher, Row};
-
-/// The delay before a connect, in milliseconds: the first one, and the longest.
-const CONNECT_MS: (u64, u64) = (50, 2_000);
-
-/// After a session that lasted so long, earlier failures do not delay the next connect.
-const STABLE: Duration = Duration::from_secs(5);
 
 /// The interval between attempts to get the lock that another node has.
 const LOCK_INTERVAL: Duration = Duration::from_millis(500);
@@ -48,8 +42,7 @@ pub(crate) struct Driver {
     ending: watch::Receiver<bool>,
     started: Instant,
     refused: Throttle,
-    /// The last logged error, while the database is disconnected.
-    logged: Option<DatabaseError>,
+    reconnects: Reconnects,
     /// Rows that the last session has published, and perhaps not deleted.
     unfinished: Unfinished,
 }
@@ -61,18 +54,24 @@ impl Driver {
         ending: watch::Receiver<bool>,
     ) -> Self {
         let refused = Throttle::new(REFUSED_LINES, 1_000_000);
-        let (logged, unfinished) = (None, Unfinished::new());
-        Driver { outbox, publisher, ending, started: Instant::now(), refused, logged, unfinished }
+        let (reconnects, unfinished) = (Reconnects::default(), Unfinished::new());
+        Driver {
+            outbox,
+            publisher,
+            ending,
+            started: Instant::now(),
+            refused,
+            reconnects,
+            unfinished,
+        }
     }
 
     /// Connects and drains, and connects again when the connection breaks.
     pub async fn run(mut self) {
-        let mut backoff = Backoff::new(CONNECT_MS.0, CONNECT_MS.1);
         while !self.is_ending() {
             let error = match self.connect().await {
                 None => return,
                 Some(Ok(database)) => {
-                    let began = Instant::now();
                     let overdue = overdue(self.ending.clone());
                     let result = tokio::select! {
                         result = self.session(&database) => result,
@@ -80,9 +79,6 @@ impl Driver {
                     };
                     self.on_disconnected(result.as_ref().err());
                     database.close().await;
-                    if began.elapsed() > STABLE {
-                        backoff.reset();
-                    }
                     match result {
                         Ok(()) => return,
                         Err(error) => error,
@@ -91,7 +87,8 @@ impl Driver {
                 Some(Err(error)) => error,
             };
             self.on_error(error);
-            self.wait(Duration::from_millis(backoff.delay_ms())).await;
+            let delay = self.reconnects.delay(Instant::now());
+            self.wait(delay).await;
         }
     }
 
@@ -122,7 +119,7 @@ impl Driver {
 
     /// Waits for the lock and drains, until the server ends or the connection breaks.
     async fn session(&mut self, database: &Database) -> Result<(), DatabaseError> {
-        self.logged = None;
+        self.reconnects.on_connected(Instant::now());
         self.outbox.set_status(|status| {
             (status.is_connected, status.error) = (true, None);
             status.since = Some(Instant::now());
@@ -277,21 +274,17 @@ impl Driver {
         });
     }
 
-    /// Logs an error once, until another error occurs or the connection is back.
     fn on_error(&mut self, error: DatabaseError) {
         self.outbox.set_status(|status| status.error = Some(error.to_string()));
-        if self.logged.as_ref() == Some(&error) {
-            return;
-        }
-        match error.needs_operator() {
-            true => tracing::error!(%error, "the outbox can't be drained; it is tried again"),
-            // Texts of network errors differ from one attempt to the next.
-            false if self.logged.as_ref().is_some_and(|it| !it.needs_operator()) => {}
-            false => {
-                tracing::warn!(%error, "the outbox has no connection to PostgreSQL: rows wait")
+        match self.reconnects.on_error(&error) {
+            ErrorLevel::Error => {
+                tracing::error!(%error, "the outbox can't be drained; it is tried again");
             }
+            ErrorLevel::Warning => {
+                tracing::warn!(%error, "the outbox has no connection to PostgreSQL: rows wait");
+            }
+            ErrorLevel::Repeated => {}
         }
-        self.logged = Some(error);
     }
 }
 
@@ -318,11 +311,6 @@ impl Drop for Reply {
     fn drop(&mut self) {
         self.report(Outcome::Wait("the server gave no reply to a publish".into()));
     }
-}
-
-/// Waits until the server ends, or the handle is gone.
-async fn ended(ending: &mut watch::Receiver<bool>) {
-    let _ = ending.wait_for(|is_ending| *is_ending).await;
 }
 
 /// Waits until the time of publishes in flight at the end is over.

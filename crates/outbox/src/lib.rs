@@ -22,7 +22,7 @@ mod thread;
 
 pub use outbox::{Outbox, Settings, Status};
 pub use row::{Done, Outcome, Publisher, Reason, Row};
-pub use thread::{Running, Runtime, spawn};
+pub use thread::spawn;
 
 /// The tables and functions in the database.
 pub const SCHEMA: ::database::Schema =

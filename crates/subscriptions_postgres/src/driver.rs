@@ -4,21 +4,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use database::DatabaseError;
+use database::{DatabaseError, ErrorLevel, Reconnects, ended};
 use model::Name;
-use throttle::Backoff;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::sleep;
 
 use crate::edit::{EditError, EditReply};
 use crate::postgres::{Call, Connections, Postgres, apply};
 use crate::session::{Database, PAGE_USERS, Position, UserTopics};
-
-/// The delay before a connect, in milliseconds: the first one, and the longest.
-const CONNECT_MS: (u64, u64) = (50, 2_000);
-
-/// Sessions that last longer than this reset the delay before the next connect.
-const STABLE: Duration = Duration::from_secs(5);
 
 /// The interval between two reads without a notification.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -42,8 +35,7 @@ pub(crate) struct Driver {
     /// Wakes the driver after a commit.
     changed: Arc<Notify>,
     trimmed: Option<Instant>,
-    /// The error that was logged last; `None` while connected.
-    logged: Option<DatabaseError>,
+    reconnects: Reconnects,
 }
 
 impl Driver {
@@ -53,24 +45,19 @@ impl Driver {
         calls: mpsc::Receiver<Call>,
         ending: watch::Receiver<bool>,
     ) -> Self {
-        let (changed, trimmed, logged) = (Arc::default(), None, None);
-        Driver { postgres, connections, calls, ending, changed, trimmed, logged }
+        let (changed, reconnects) = (Arc::default(), Reconnects::default());
+        Driver { postgres, connections, calls, ending, changed, trimmed: None, reconnects }
     }
 
     pub async fn run(mut self) {
-        let mut backoff = Backoff::new(CONNECT_MS.0, CONNECT_MS.1);
         while !*self.ending.borrow() {
             let error = match self.connect().await {
                 None => break,
                 Some(Ok(database)) => {
-                    let began = Instant::now();
                     self.on_connected();
                     let result = self.serve(&database).await;
                     self.on_disconnected(result.as_ref().err());
                     database.close().await;
-                    if began.elapsed() > STABLE {
-                        backoff.reset();
-                    }
                     match result {
                         Ok(()) => break,
                         Err(error) => error,
@@ -80,8 +67,9 @@ impl Driver {
             };
             self.on_error(error);
             let why = self.postgres.why();
+            let delay = self.reconnects.delay(Instant::now());
             tokio::select! {
-                () = sleep(Duration::from_millis(backoff.delay_ms())) => {}
+                () = sleep(delay) => {}
                 () = ended(&mut self.ending) => {}
                 () = fail(&mut self.calls, &why) => {}
             }
@@ -97,7 +85,7 @@ impl Driver {
         tokio::select! {
             result = Database::open(settings, &password, Some(self.changed.clone())) => Some(result),
             () = ended(&mut self.ending) => None,
-            () = fail(&mut self.calls, &why), if self.logged.is_some() => None,
+            () = fail(&mut self.calls, &why), if self.reconnects.has_failed() => None,
         }
     }
 
@@ -159,11 +147,12 @@ impl Driver {
         }
     }
 
-    /// Begins work on the node's state, unless a call has done so. Returns `None` if it must not change now.
-    fn work(&self, is_working: bool) -> Option<Option<Box<dyn Send>>> {
+    /// Begins work on the node's state; nothing has to begin if a call works on it. Returns `None` if the state must not
+    /// change now.
+    fn work(&self, is_working: bool) -> Option<Box<dyn Send>> {
         match is_working {
-            true => Some(None),
-            false => self.connections.work().map(Some),
+            true => Some(Box::new(())),
+            false => self.connections.work(),
         }
     }
 
@@ -211,7 +200,7 @@ impl Driver {
     }
 
     fn on_connected(&mut self) {
-        self.logged = None;
+        self.reconnects.on_connected(Instant::now());
         self.postgres.set_status(|status| {
             (status.is_connected, status.error) = (true, None);
             status.since = Some(Instant::now());
@@ -227,24 +216,18 @@ impl Driver {
         });
     }
 
-    /// Logs an error once, until another error occurs or the connection is back.
     fn on_error(&mut self, error: DatabaseError) {
         self.postgres.set_status(|status| status.error = Some(error.to_string()));
-        if self.logged.as_ref() == Some(&error) {
-            return;
-        }
-        match error.needs_operator() {
-            true => {
+        match self.reconnects.on_error(&error) {
+            ErrorLevel::Error => {
                 tracing::error!(%error, "subscriptions can't be changed, and changes of other nodes are not seen; the \
                                          server tries again");
             }
-            // Texts of network errors differ from one attempt to the next.
-            false if self.logged.as_ref().is_some_and(|it| !it.needs_operator()) => {}
-            false => {
+            ErrorLevel::Warning => {
                 tracing::warn!(%error, "subscriptions can't be changed: PostgreSQL is not connected");
             }
+            ErrorLevel::Repeated => {}
         }
-        self.logged = Some(error);
     }
 }
 
@@ -253,9 +236,4 @@ async fn fail(calls: &mut mpsc::Receiver<Call>, why: &str) {
     while let Some(call) = calls.recv().await {
         let _ = call.reply.send(Err(EditError::Failed(why.into())));
     }
-}
-
-/// Waits until the server ends, or the handle is gone.
-async fn ended(ending: &mut watch::Receiver<bool>) {
-    let _ = ending.wait_for(|is_ending| *is_ending).await;
 }

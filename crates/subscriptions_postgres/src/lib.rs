@@ -24,7 +24,6 @@ mod driver;
 mod edit;
 mod handover;
 mod postgres;
-mod runtime;
 mod session;
 mod settings;
 mod thread;
@@ -32,9 +31,8 @@ mod thread;
 pub use edit::{EditError, EditOutcome, EditReply, Edits, UserEdit};
 pub use handover::{PART, PostgresPart};
 pub use postgres::{Applying, Connections, OpenError, Postgres, Status};
-pub use runtime::Runtime;
 pub use settings::Settings;
-pub use thread::{Running, spawn};
+pub use thread::spawn;
 
 /// The tables and functions in the database.
 pub const SCHEMA: database::Schema =

@@ -3,13 +3,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use database::DatabaseError;
+use database::{DatabaseError, Runtime};
 use model::Name;
 use subscriptions::{Edited, Subscriptions};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::edit::{EditError, EditReply, Edits};
-use crate::runtime::Runtime;
 use crate::session::{Database, Position, UserTopics};
 use crate::settings::Settings;
 
@@ -87,7 +86,7 @@ impl Postgres {
         subscriptions: Arc<Subscriptions>,
         loads: bool,
     ) -> Result<Self, OpenError> {
-        let position = runtime.0.block_on(async {
+        let position = runtime.block_on(async {
             let database = Database::open(&settings, &password, None).await?;
             let position = match loads {
                 true => load(&database, &subscriptions).await,

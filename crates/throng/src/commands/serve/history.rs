@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use broker::{Broker, Router};
 use config::Config;
-use database::Address;
-use history_postgres::{Postgres, Running, Runtime, Settings};
+use database::{Address, Running, Runtime};
+use history_postgres::{Postgres, Settings};
 
 use crate::error::CommandError;
 

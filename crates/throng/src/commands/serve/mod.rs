@@ -141,12 +141,11 @@ struct Server {
     /// The link to other nodes, and its thread.
     cluster: Option<(Arc<link::Link>, link::Running)>,
     /// The history in a database, and its thread.
-    postgres: Option<(history_postgres::Postgres, history_postgres::Running)>,
+    postgres: Option<(history_postgres::Postgres, database::Running)>,
     /// The stored subscriptions in a database, and their thread.
-    subscription_database:
-        Option<(subscriptions_postgres::Postgres, subscriptions_postgres::Running)>,
+    subscription_database: Option<(subscriptions_postgres::Postgres, database::Running)>,
     /// The outbox, and the thread that drains it.
-    outbox: Option<(Arc<::outbox::Outbox>, ::outbox::Running)>,
+    outbox: Option<(Arc<::outbox::Outbox>, database::Running)>,
 }
 
 impl Server {

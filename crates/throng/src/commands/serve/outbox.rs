@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::Config;
-use database::Address;
-use outbox::{Outbox, Runtime, Settings};
+use database::{Address, Runtime};
+use outbox::{Outbox, Settings};
 
 use crate::error::CommandError;
 
@@ -66,7 +66,7 @@ pub(super) fn start(
     runtime: Runtime,
     outbox: Arc<Outbox>,
     control: &control::Running,
-) -> Result<outbox::Running, CommandError> {
+) -> Result<database::Running, CommandError> {
     outbox::spawn(runtime, outbox, control.outbox_publisher())
         .map_err(|error| CommandError::Runtime(format!("the outbox's thread can't start: {error}")))
 }

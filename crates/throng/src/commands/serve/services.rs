@@ -62,8 +62,8 @@ impl Identity {
 /// What connects to databases; empty without `history.url`.
 #[derive(Clone, Copy)]
 pub(super) struct Databases<'a> {
-    pub history: Option<&'a history_postgres::Runtime>,
-    pub subscriptions: Option<&'a subscriptions_postgres::Runtime>,
+    pub history: Option<&'a database::Runtime>,
+    pub subscriptions: Option<&'a database::Runtime>,
     /// True if no other process passes the subscriptions on.
     pub loads: bool,
 }
@@ -253,7 +253,7 @@ fn number(bytes: &[u8]) -> u64 {
 
 fn open_history(
     config: &Config,
-    runtime: &history_postgres::Runtime,
+    runtime: &database::Runtime,
     router: Arc<broker::Router>,
     started: Instant,
 ) -> Result<Postgres, CommandError> {

@@ -45,11 +45,11 @@ struct First {
     /// `None` if the node is not one of a cluster.
     cluster: Option<link::Runtime>,
     /// `None` without a database.
-    outbox: Option<::outbox::Runtime>,
+    outbox: Option<database::Runtime>,
     /// The same for the history, whose thread takes it.
-    history: Option<history_postgres::Runtime>,
+    history: Option<database::Runtime>,
     /// The same for the subscriptions.
-    subscriptions: Option<subscriptions_postgres::Runtime>,
+    subscriptions: Option<database::Runtime>,
     signals: Signals,
 }
 
@@ -65,7 +65,7 @@ impl First {
 struct Running {
     services: Services,
     /// The history in a database, and the thread that serves it.
-    postgres: Option<(history_postgres::Postgres, history_postgres::Running)>,
+    postgres: Option<(history_postgres::Postgres, database::Running)>,
     workers: control::webhook::Workers,
     shards: shard::Running,
     ports: Ports,

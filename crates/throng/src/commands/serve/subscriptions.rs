@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use config::Config;
+use database::{Running, Runtime};
 use subscriptions::Subscriptions;
-use subscriptions_postgres::{Postgres, Running, Runtime, Settings};
+use subscriptions_postgres::{Postgres, Settings};
 
 use crate::error::CommandError;
 
