@@ -9,6 +9,7 @@
 
 mod address;
 mod error;
+mod number;
 mod reconnects;
 mod schema;
 mod secure;
@@ -17,7 +18,8 @@ mod thread;
 
 pub use address::{Address, AddressError};
 pub use error::DatabaseError;
+pub use number::{signed, unsigned};
 pub use reconnects::{ErrorLevel, Reconnects};
 pub use schema::{LOCK_CLASS, Schema, of_schema};
-pub use session::{STEP_SECONDS, Session, connect, prepare_session, step, step_within};
+pub use session::{STEP_SECONDS, Session, connect, prepare_session, step, step_within, wake_for};
 pub use thread::{Running, Runtime, ended, spawn};

@@ -1,8 +1,10 @@
 //! A connection to PostgreSQL, and the time limits of its steps.
 
 use std::future::{Future, poll_fn};
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::{AsyncMessage, Client, Notification};
@@ -63,6 +65,21 @@ pub async fn connect(
     });
     step(client.batch_execute(SESSION)).await?;
     Ok(Session { client, connection })
+}
+
+/// Returns what [`connect`] calls for a notification: it wakes a task when the notification names the schema.
+pub fn wake_for(
+    schema: &str,
+    task: Option<Arc<Notify>>,
+) -> impl FnMut(&Notification) + Send + 'static {
+    let schema = schema.to_owned();
+    move |notification| {
+        if let Some(task) = &task
+            && notification.payload().trim_matches('"') == schema
+        {
+            task.notify_one();
+        }
+    }
 }
 
 /// Makes sure that a commit is on disk when PostgreSQL confirms it, that each statement sees all earlier commits of

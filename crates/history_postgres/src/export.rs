@@ -1,16 +1,16 @@
-//! Writes a whole history into an empty database, in one transaction: after an error or a kill nothing of it is there.
+//! Writes a whole history into an empty database, in one transaction: an error or a kill leaves nothing of it.
 
 use std::collections::HashMap;
 
-use database::{Address, DatabaseError, Session, connect, of_schema, prepare_session};
+use database::{Address, DatabaseError, Session, connect, of_schema, prepare_session, signed};
 use model::Name;
 use store::{LogHead, LogKey, LogMessage, LogTopic};
 use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
 
 use crate::SCHEMA;
-use crate::session::{age, signed, unsigned_at};
-use crate::transfer::{BULK, TransferError, runtime};
+use crate::session::{age, unsigned_at};
+use crate::transfer::{BULK, LogTransferError, runtime};
 
 /// The most rows of one statement.
 const BATCH_ROWS_MAX: usize = 2_000;
@@ -45,7 +45,8 @@ const COUNT: &str = "SELECT (SELECT count(*) FROM {schema}.history_topics) AS to
      EXISTS (SELECT FROM {schema}.history_messages) OR EXISTS (SELECT FROM {schema}.history_keys) AS has_rows, \
      (SELECT last_offset + forgotten FROM {schema}.history_log) AS last";
 
-/// An empty history in PostgreSQL that takes the rows of another one. Nothing is there before [`LogWriter::commit`].
+/// An empty history in PostgreSQL that takes the rows of another one. The database has none of them before
+/// [`LogWriter::commit`].
 pub struct LogWriter {
     // The session ends before the runtime.
     session: Session,
@@ -61,7 +62,7 @@ pub struct LogWriter {
     runtime: tokio::runtime::Runtime,
 }
 
-/// What was written.
+/// The counts of written rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// The number of topics.
@@ -106,7 +107,11 @@ impl LogWriter {
     ///
     /// # Errors
     /// If the database can't be used, or its history is not empty.
-    pub fn begin(address: &Address, password: &str, schema: &str) -> Result<Self, TransferError> {
+    pub fn begin(
+        address: &Address,
+        password: &str,
+        schema: &str,
+    ) -> Result<Self, LogTransferError> {
         let runtime = runtime()?;
         let (session, insert_messages, now_ms) = runtime.block_on(async {
             let session = connect(address, password, |_| ()).await?;
@@ -120,7 +125,7 @@ impl LogWriter {
             let row = client.query_one(&of_schema(COUNT, schema), &[]).await?;
             let (topics, last) = (unsigned_at(&row, "topics")?, unsigned_at(&row, "last")?);
             if topics > 0 || last > 0 || row.try_get("has_rows")? {
-                return Err(TransferError::NotEmpty { schema: schema.into(), topics });
+                return Err(LogTransferError::NotEmpty { schema: schema.into(), topics });
             }
             let insert = client.prepare(&of_schema(INSERT_MESSAGES, schema)).await?;
             Ok((session, insert, now_ms))
@@ -143,7 +148,7 @@ impl LogWriter {
         &self,
         statement: &str,
         parameters: &[&(dyn ToSql + Sync)],
-    ) -> Result<(), TransferError> {
+    ) -> Result<(), LogTransferError> {
         let statement = of_schema(statement, &self.schema);
         self.runtime.block_on(self.session.client.execute(&statement, parameters))?;
         Ok(())
@@ -156,7 +161,7 @@ impl LogWriter {
     pub fn add_topics<'a>(
         &mut self,
         names: impl Iterator<Item = &'a Name>,
-    ) -> Result<(), TransferError> {
+    ) -> Result<(), LogTransferError> {
         let names: Vec<&str> = names.map(Name::as_str).collect();
         for names in names.chunks(BATCH_ROWS_MAX) {
             let insert = of_schema(INSERT_TOPICS, &self.schema);
@@ -175,9 +180,9 @@ impl LogWriter {
     ///
     /// # Errors
     /// If the topic was not added.
-    pub fn begin_topic(&mut self, topic: &LogTopic) -> Result<(), TransferError> {
+    pub fn begin_topic(&mut self, topic: &LogTopic) -> Result<(), LogTransferError> {
         let id = self.ids.get(&topic.name).copied();
-        let id = id.ok_or(TransferError::OutOfOrder)?;
+        let id = id.ok_or(LogTransferError::OutOfOrder)?;
         let &LogTopic { last_offset, floor, last_ms, messages_max, bytes_max, seconds_max, .. } =
             topic;
         self.ends.push(TopicEnd {
@@ -197,8 +202,8 @@ impl LogWriter {
     ///
     /// # Errors
     /// If no topic was begun, or the database rejects the message.
-    pub fn message(&mut self, message: &LogMessage<'_>) -> Result<(), TransferError> {
-        let Some(topic) = self.ends.last_mut() else { return Err(TransferError::OutOfOrder) };
+    pub fn message(&mut self, message: &LogMessage<'_>) -> Result<(), LogTransferError> {
+        let Some(topic) = self.ends.last_mut() else { return Err(LogTransferError::OutOfOrder) };
         topic.sequence += 1;
         let batch = &mut self.batch;
         batch.offsets.push(signed(message.offset));
@@ -218,7 +223,7 @@ impl LogWriter {
         }
     }
 
-    fn flush(&mut self) -> Result<(), TransferError> {
+    fn flush(&mut self) -> Result<(), LogTransferError> {
         let batch = std::mem::take(&mut self.batch);
         if batch.offsets.is_empty() {
             return Ok(());
@@ -244,7 +249,7 @@ impl LogWriter {
     ///
     /// # Errors
     /// If the database rejects them.
-    pub fn add_keys(&mut self, keys: &[LogKey], seconds: u64) -> Result<(), TransferError> {
+    pub fn add_keys(&mut self, keys: &[LogKey], seconds: u64) -> Result<(), LogTransferError> {
         let mut latest: HashMap<(i64, &str), (i64, i64)> = HashMap::new();
         for LogKey { topic, key, offset, at_ms } in keys {
             let expires_ms = at_ms.saturating_add(seconds.saturating_mul(1000));
@@ -268,7 +273,7 @@ impl LogWriter {
     ///
     /// # Errors
     /// If the database rejects it. Where the connection breaks during the commit, the history may be there.
-    pub fn commit(mut self, head: LogHead) -> Result<Written, TransferError> {
+    pub fn commit(mut self, head: LogHead) -> Result<Written, LogTransferError> {
         self.flush()?;
         for ends in self.ends.chunks(BATCH_ROWS_MAX) {
             let column = |value: fn(&TopicEnd) -> u64| -> Vec<i64> {
@@ -278,7 +283,7 @@ impl LogWriter {
             let seconds: Vec<i64> = ends.iter().map(|end| age(end.seconds_max)).collect();
             let parameters: [&(dyn ToSql + Sync); 8] = [
                 &ids,
-                // Where there is no message, this is up to where they are gone.
+                // A topic without messages has the offset up to which they are gone.
                 &column(|end| match end.sequence {
                     0 => end.last_offset.max(end.floor),
                     _ => end.last_offset,
@@ -298,7 +303,7 @@ impl LogWriter {
         let LogWriter { runtime, session, written, .. } = self;
         runtime.block_on(async {
             let commit = session.client.batch_execute("COMMIT").await;
-            commit.map_err(|error| TransferError::Unknown(DatabaseError::from(error)))?;
+            commit.map_err(|error| LogTransferError::Unknown(DatabaseError::from(error)))?;
             session.close().await;
             Ok(written)
         })

@@ -11,7 +11,7 @@ use tokio_postgres::types::ToSql;
 
 use crate::SCHEMA;
 use crate::session::{epoch_of, unsigned_at};
-use crate::transfer::{BULK, TransferError, runtime};
+use crate::transfer::{BULK, LogTransferError, runtime};
 
 /// Topics without an offset never had a message.
 const TOPICS: &str = "SELECT t.id, t.name, {schema}.history_floor(t) AS floor, t.last_offset, t.last_ms, \
@@ -45,14 +45,18 @@ impl LogReader {
     ///
     /// # Errors
     /// If the database can't be used, or has no history of this version.
-    pub fn begin(address: &Address, password: &str, schema: &str) -> Result<Self, TransferError> {
+    pub fn begin(
+        address: &Address,
+        password: &str,
+        schema: &str,
+    ) -> Result<Self, LogTransferError> {
         let runtime = runtime()?;
         let (session, head) = runtime.block_on(async {
             let session = connect(address, password, |_| ()).await?;
             let client = &session.client;
             let (found, expected) = (SCHEMA.found(client, schema).await?, SCHEMA.version());
             if found != expected {
-                return Err(TransferError::NoHistory { schema: schema.into(), found, expected });
+                return Err(LogTransferError::NoHistory { schema: schema.into(), found, expected });
             }
             prepare_session(client).await?;
             client.batch_execute(BULK).await?;
@@ -71,7 +75,7 @@ impl LogReader {
         self.head
     }
 
-    fn topics(&self) -> Result<Vec<NumberedTopic>, TransferError> {
+    fn topics(&self) -> Result<Vec<NumberedTopic>, LogTransferError> {
         let topics = of_schema(TOPICS, &self.schema);
         let rows = self.runtime.block_on(self.session.client.query(&topics, &[]))?;
         rows.iter().map(numbered_topic).collect()
@@ -81,7 +85,7 @@ impl LogReader {
     ///
     /// # Errors
     /// If the database fails, or `each` does.
-    pub fn rows<E: From<TransferError>>(
+    pub fn rows<E: From<LogTransferError>>(
         &self,
         mut each: impl FnMut(LogRow<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -91,11 +95,11 @@ impl LogReader {
         let messages = of_schema(MESSAGES, &self.schema);
         let none: [&(dyn ToSql + Sync); 0] = [];
         let read = self.session.client.query_raw(&messages, none);
-        let mut rows = pin!(self.runtime.block_on(read).map_err(TransferError::from)?);
+        let mut rows = pin!(self.runtime.block_on(read).map_err(LogTransferError::from)?);
         while let Some(row) = self.runtime.block_on(rows.next()) {
-            let row = row.map_err(TransferError::from)?;
-            let id: i64 = row.try_get("topic_id").map_err(TransferError::from)?;
-            let offset = unsigned_at(&row, "log_offset").map_err(TransferError::from)?;
+            let row = row.map_err(LogTransferError::from)?;
+            let id: i64 = row.try_get("topic_id").map_err(LogTransferError::from)?;
+            let offset = unsigned_at(&row, "log_offset").map_err(LogTransferError::from)?;
             while current.is_none_or(|topic| topic.id < id)
                 && let Some(topic) = next.next()
             {
@@ -113,7 +117,7 @@ impl LogReader {
     ///
     /// # Errors
     /// If the database fails.
-    pub fn keys(&self, seconds: u64) -> Result<Vec<LogKey>, TransferError> {
+    pub fn keys(&self, seconds: u64) -> Result<Vec<LogKey>, LogTransferError> {
         let keys = of_schema(KEYS, &self.schema);
         let rows = self.runtime.block_on(self.session.client.query(&keys, &[]))?;
         let key = |row: &Row| {
@@ -129,7 +133,7 @@ impl LogReader {
     }
 }
 
-fn numbered_topic(row: &Row) -> Result<NumberedTopic, TransferError> {
+fn numbered_topic(row: &Row) -> Result<NumberedTopic, LogTransferError> {
     let topic = LogTopic {
         name: Name::from(row.try_get::<_, &str>("name")?),
         floor: unsigned_at(row, "floor")?,
@@ -142,7 +146,7 @@ fn numbered_topic(row: &Row) -> Result<NumberedTopic, TransferError> {
     Ok(NumberedTopic { id: row.try_get("id")?, topic })
 }
 
-fn message(row: &Row) -> Result<LogRow<'_>, TransferError> {
+fn message(row: &Row) -> Result<LogRow<'_>, LogTransferError> {
     Ok(LogRow::Message {
         offset: unsigned_at(row, "log_offset")?,
         at_ms: unsigned_at(row, "at_ms")?,

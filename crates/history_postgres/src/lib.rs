@@ -57,7 +57,7 @@ pub use postgres::{OpenError, Postgres};
 pub use settings::Settings;
 pub use status::Status;
 pub use thread::spawn;
-pub use transfer::TransferError;
+pub use transfer::LogTransferError;
 
 /// The tables and functions in the database.
 pub const SCHEMA: database::Schema =

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use database::{DatabaseError, Session, connect, of_schema, prepare_session, step, step_within};
+use database::{
+    DatabaseError, Session, connect, of_schema, prepare_session, signed, step, step_within,
+    unsigned, wake_for,
+};
 use tokio::sync::Notify;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
@@ -86,17 +89,8 @@ pub(crate) struct Database {
     schema: String,
 }
 
-/// Converts a number for PostgreSQL, which has no unsigned ones.
-pub(crate) fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
 fn count(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn unsigned(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or(0)
 }
 
 /// Limits an age in seconds, because PostgreSQL calculates with it in milliseconds.
@@ -119,15 +113,9 @@ impl Database {
         password: &str,
         committed: Option<Arc<Notify>>,
     ) -> Result<Self, DatabaseError> {
-        let (schema, listens) = (settings.schema.clone(), committed.is_some());
-        let session = connect(&settings.address, password, move |notification| {
-            if let Some(committed) = &committed
-                && notification.payload().trim_matches('"') == schema
-            {
-                committed.notify_one();
-            }
-        })
-        .await?;
+        let listens = committed.is_some();
+        let wake = wake_for(&settings.schema, committed);
+        let session = connect(&settings.address, password, wake).await?;
         let client = &session.client;
         let found = SCHEMA.apply(client, &settings.schema, settings.address.user()).await?;
         if found < SCHEMA.version() {

@@ -1,4 +1,4 @@
-//! What an export and an import share: errors, and the session for much data.
+//! The errors of an export and an import, and the session for much data that both use.
 
 use database::DatabaseError;
 
@@ -9,7 +9,7 @@ pub(crate) const BULK: &str = "SET statement_timeout = 0; SET idle_in_transactio
 
 /// Why a whole history could not be written to a database, or read from it.
 #[derive(Debug, thiserror::Error)]
-pub enum TransferError {
+pub enum LogTransferError {
     /// The database failed. Nothing was written.
     #[error("{0}")]
     Database(#[from] DatabaseError),
@@ -51,13 +51,13 @@ pub enum TransferError {
     System(#[from] std::io::Error),
 }
 
-impl From<tokio_postgres::Error> for TransferError {
+impl From<tokio_postgres::Error> for LogTransferError {
     fn from(error: tokio_postgres::Error) -> Self {
-        TransferError::Database(error.into())
+        LogTransferError::Database(error.into())
     }
 }
 
 /// Creates the runtime of a connection that one thread uses.
-pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, TransferError> {
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, LogTransferError> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }

@@ -1,8 +1,8 @@
 //! Reads a whole store that no process has open, to write its history elsewhere.
 //!
 //! The store is verified before the first row and again with each row, so that the reader gets everything that was
-//! stored, or an error. Limits by number and bytes count; what is too old or has expired is read all the same, because
-//! the clock of this machine may be wrong: whoever gets the rows decides by its own.
+//! stored, or an error. Limits by number and bytes count; messages that are too old or have expired are read as
+//! well, because the clock of this machine may be wrong: the database decides by its own.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

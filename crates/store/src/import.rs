@@ -27,9 +27,9 @@ const CHUNK_ROWS: usize = 65_536;
 /// The new store did not take a row. [`import`] returns the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the new store does not take a row")]
-pub struct NotTaken;
+pub struct PutFailed;
 
-/// What is in the new store.
+/// The counts of rows in the new store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
     /// The number of topics.
@@ -127,7 +127,7 @@ impl<'a> StoreImport<'a> {
     ///
     /// # Errors
     /// If the row is damaged, or the disk rejects it.
-    pub fn put(&mut self, row: LogRow<'_>) -> Result<(), NotTaken> {
+    pub fn put(&mut self, row: LogRow<'_>) -> Result<(), PutFailed> {
         let put = match row {
             LogRow::Topic(topic) => {
                 self.topic(topic);
@@ -135,22 +135,22 @@ impl<'a> StoreImport<'a> {
             }
             LogRow::Message { offset, at_ms, record } => self.message(offset, at_ms, record),
         };
-        self.taken(put)
+        self.note(put)
     }
 
     /// Puts idempotency keys.
     ///
     /// # Errors
     /// If the disk rejects them.
-    pub fn put_keys(&mut self, keys: &[LogKey]) -> Result<(), NotTaken> {
+    pub fn put_keys(&mut self, keys: &[LogKey]) -> Result<(), PutFailed> {
         let put = keys.chunks(CHUNK_ROWS).try_for_each(|keys| self.keys(keys));
-        self.taken(put)
+        self.note(put)
     }
 
-    fn taken(&mut self, put: Result<(), InternalError>) -> Result<(), NotTaken> {
+    fn note(&mut self, put: Result<(), InternalError>) -> Result<(), PutFailed> {
         put.map_err(|error| {
             self.failed = Some(error);
-            NotTaken
+            PutFailed
         })
     }
 

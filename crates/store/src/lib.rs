@@ -95,7 +95,7 @@ pub use error::{BackupError, Damage, OpenError, QueueError, RowError, StoreError
 pub use export::{ExportTopic, OtherRows, StoreExport};
 pub use files::FILE;
 pub use handover::can_read;
-pub use import::{Imported, NotTaken, StoreImport, import};
+pub use import::{Imported, PutFailed, StoreImport, import};
 pub use log_rows::{LogHead, LogKey, LogMessage, LogRow, LogTopic, TransferError};
 pub use metadata::OFFSETS_SKIPPED;
 pub use passed::Passed;

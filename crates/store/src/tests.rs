@@ -9,13 +9,13 @@ mod full_disk;
 mod handover;
 mod kill;
 mod known_damage;
-mod moves;
 mod open;
 mod permissions;
 mod power;
 mod random_damage;
 mod reference;
 mod retention;
+mod transfer;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};

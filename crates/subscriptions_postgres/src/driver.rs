@@ -9,7 +9,7 @@ use model::Name;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::sleep;
 
-use crate::edit::{EditError, EditReply};
+use crate::edit::{DatabaseEditError, EditReply};
 use crate::postgres::{Call, Connections, Postgres, apply};
 use crate::session::{Database, PAGE_USERS, Position, UserTopics};
 
@@ -234,6 +234,6 @@ impl Driver {
 /// Rejects all calls that wait, and those that come.
 async fn fail(calls: &mut mpsc::Receiver<Call>, why: &str) {
     while let Some(call) = calls.recv().await {
-        let _ = call.reply.send(Err(EditError::Failed(why.into())));
+        let _ = call.reply.send(Err(DatabaseEditError::Failed(why.into())));
     }
 }

@@ -58,7 +58,7 @@ pub struct EditReply {
 
 /// Why no edit was made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EditError {
+pub enum DatabaseEditError {
     /// With `all_or_nothing`: a user would have too many topics.
     #[error("a user would have {count} subscriptions")]
     TooMany {

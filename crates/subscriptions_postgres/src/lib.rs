@@ -28,7 +28,7 @@ mod session;
 mod settings;
 mod thread;
 
-pub use edit::{EditError, EditOutcome, EditReply, Edits, UserEdit};
+pub use edit::{DatabaseEditError, EditOutcome, EditReply, Edits, UserEdit};
 pub use handover::{PART, PostgresPart};
 pub use postgres::{Applying, Connections, OpenError, Postgres, Status};
 pub use settings::Settings;

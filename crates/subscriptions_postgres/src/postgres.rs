@@ -8,7 +8,7 @@ use model::Name;
 use subscriptions::{Edited, Subscriptions};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::edit::{EditError, EditReply, Edits};
+use crate::edit::{DatabaseEditError, EditReply, Edits};
 use crate::session::{Database, Position, UserTopics};
 use crate::settings::Settings;
 
@@ -53,7 +53,7 @@ pub type Applying<'a> = std::pin::Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 /// A call that waits for its edits.
 pub(crate) struct Call {
     pub edits: Edits,
-    pub reply: oneshot::Sender<Result<EditReply, EditError>>,
+    pub reply: oneshot::Sender<Result<EditReply, DatabaseEditError>>,
     /// While it exists, the node's state does not pass to another process.
     pub working: Box<dyn Send>,
 }
@@ -112,15 +112,21 @@ impl Postgres {
     ///
     /// # Errors
     /// If they are rejected, or the database can't be reached.
-    pub async fn edit(&self, edits: Edits, working: Box<dyn Send>) -> Result<EditReply, EditError> {
+    pub async fn edit(
+        &self,
+        edits: Edits,
+        working: Box<dyn Send>,
+    ) -> Result<EditReply, DatabaseEditError> {
         let (reply, result) = oneshot::channel();
         match self.0.calls.try_send(Call { edits, reply, working }) {
             Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(_)) => return Err(EditError::Busy),
-            Err(mpsc::error::TrySendError::Closed(_)) => return Err(EditError::Failed(self.why())),
+            Err(mpsc::error::TrySendError::Full(_)) => return Err(DatabaseEditError::Busy),
+            Err(mpsc::error::TrySendError::Closed(_)) => {
+                return Err(DatabaseEditError::Failed(self.why()));
+            }
         }
         // The thread replies to each call, unless it ends by a panic.
-        result.await.unwrap_or_else(|_| Err(EditError::Unconfirmed(self.why())))
+        result.await.unwrap_or_else(|_| Err(DatabaseEditError::Unconfirmed(self.why())))
     }
 
     /// Returns the schema in the database.

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use database::{DatabaseError, STEP_SECONDS, Session, connect, of_schema, prepare_session, step};
+use database::{
+    DatabaseError, STEP_SECONDS, Session, connect, of_schema, prepare_session, signed, step,
+    unsigned, wake_for,
+};
 use model::Name;
 use tokio::sync::Notify;
 use tokio::time::{Duration, timeout};
@@ -10,7 +13,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 
 use crate::SCHEMA;
-use crate::edit::{EditError, EditOutcome, Edits, UserEdit};
+use crate::edit::{DatabaseEditError, EditOutcome, Edits, UserEdit};
 use crate::settings::Settings;
 
 /// The channel on which the SQL function notifies sessions of a commit.
@@ -53,7 +56,7 @@ pub(crate) struct Followed {
 /// Why edits are not known to be made.
 pub(crate) struct Failure {
     /// The error for the caller.
-    pub reply: EditError,
+    pub reply: DatabaseEditError,
     /// The error of the session; `None` if the database has rejected the edits by a limit.
     pub session: Option<DatabaseError>,
 }
@@ -67,14 +70,6 @@ pub(crate) struct Database {
     trim: Statement,
 }
 
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn unsigned(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or(0)
-}
-
 fn size(number: i64) -> usize {
     usize::try_from(number).unwrap_or(0)
 }
@@ -86,15 +81,9 @@ impl Database {
         password: &str,
         changed: Option<Arc<Notify>>,
     ) -> Result<Self, DatabaseError> {
-        let (schema, listens) = (settings.schema.clone(), changed.is_some());
-        let session = connect(&settings.address, password, move |notification| {
-            if let Some(changed) = &changed
-                && notification.payload().trim_matches('"') == schema
-            {
-                changed.notify_one();
-            }
-        })
-        .await?;
+        let listens = changed.is_some();
+        let wake = wake_for(&settings.schema, changed);
+        let session = connect(&settings.address, password, wake).await?;
         let client = &session.client;
         let migration = SCHEMA.apply(client, &settings.schema, settings.address.user());
         let migrated = timeout(Duration::from_secs(STEP_SECONDS), migration).await;
@@ -143,7 +132,7 @@ impl Database {
             Ok(Err(error)) => return Err(rejection(error)),
             Err(_) => {
                 let error = DatabaseError::Timeout(STEP_SECONDS);
-                let reply = EditError::Unconfirmed(error.to_string());
+                let reply = DatabaseEditError::Unconfirmed(error.to_string());
                 return Err(Box::new(Failure { reply, session: Some(error) }));
             }
         };
@@ -232,15 +221,18 @@ fn rejection(error: tokio_postgres::Error) -> Box<Failure> {
     let (reply, session) = match error.code().map(|code| code.code()) {
         Some("TH001") => {
             let (index, count) = (number() as usize, number() as usize);
-            (EditError::TooMany { index, count }, None)
+            (DatabaseEditError::TooMany { index, count }, None)
         }
-        Some("TH002") => (EditError::Full { more: number() }, None),
+        Some("TH002") => (DatabaseEditError::Full { more: number() }, None),
         _ => {
             let error = DatabaseError::from(error);
             let text = error.to_string();
             let is_lost = matches!(error, DatabaseError::Connection(_) | DatabaseError::Timeout(_));
-            let reply =
-                if is_lost { EditError::Unconfirmed(text) } else { EditError::Failed(text) };
+            let reply = if is_lost {
+                DatabaseEditError::Unconfirmed(text)
+            } else {
+                DatabaseEditError::Failed(text)
+            };
             (reply, Some(error))
         }
     };

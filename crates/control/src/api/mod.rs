@@ -38,7 +38,7 @@ mod upgrade;
 pub use openapi::openapi;
 pub(crate) use publish::{OutboxPublisher, ReplyPublisher};
 pub(crate) use spread::{serve as serve_nodes, sync_retained, sync_revocations};
-pub(crate) use subscriptions::shared::NodeConnections;
+pub(crate) use subscriptions::database::NodeConnections;
 pub(crate) use tokens::forget as forget_revocations;
 pub use tokens::{REVOCATIONS, of_shards};
 #[cfg(test)]

@@ -4,11 +4,11 @@ mod access;
 mod append;
 mod faults;
 mod gaps;
-mod moves;
 mod nodes;
 mod refusals;
 mod subscriptions;
 mod support;
+mod transfer;
 mod trim;
 mod upgrade;
 

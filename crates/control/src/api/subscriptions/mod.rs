@@ -5,10 +5,10 @@
 //! change that can't be stored has no effect. Meanwhile other changes of the same user wait for their turn, for the
 //! store writes each row whole. A change runs in a task of its own: a caller that goes away leaves nothing half done.
 //!
-//! If PostgreSQL has the subscriptions, it computes the changes (`shared`), because other nodes change them as well.
+//! If PostgreSQL has the subscriptions, it computes the changes (`database`), because other nodes change them as well.
 
 mod commit;
-pub(super) mod shared;
+pub(super) mod database;
 pub(super) mod subscribers;
 
 use std::sync::Arc;
@@ -188,7 +188,7 @@ pub(crate) async fn clear(
 ) -> Result<Json<Changed>, Rejection> {
     let user = path_name(name)?;
     if let Some(database) = &node.subscription_database {
-        return shared::clear(&node, database, user).await.map(Json);
+        return database::clear(&node, database, user).await.map(Json);
     }
     let lock = node.subscription_locks.of([user.as_str()].into_iter()).await;
     let mut plan = node.subscriptions.plan(0);
@@ -213,7 +213,7 @@ pub(crate) async fn import(
     Csv(text): Csv,
 ) -> Result<Json<Imported>, Rejection> {
     if let Some(database) = &node.subscription_database {
-        return shared::import(&node, database, &text).await.map(Json);
+        return database::import(&node, database, &text).await.map(Json);
     }
     let lock = node.subscription_locks.of_all().await;
     let mut plan = node.subscriptions.plan(max(&node));
@@ -277,7 +277,7 @@ impl Changed {
 
 async fn change_one(node: Arc<Node>, change: UserChange) -> Result<Answer, Rejection> {
     if let Some(database) = &node.subscription_database {
-        return shared::change_one(&node, database, &change).await.map(Answer::One);
+        return database::change_one(&node, database, &change).await.map(Answer::One);
     }
     let lock = node.subscription_locks.of([change.user.as_str()].into_iter()).await;
     let mut plan = node.subscriptions.plan(max(&node));
@@ -307,7 +307,7 @@ async fn change_many(node: Arc<Node>, changes: Vec<Box<RawValue>>) -> Result<Ans
     let parsed: Vec<Result<UserChange, Rejection>> =
         changes.iter().map(|change| parse(change.get().as_bytes())).collect();
     if let Some(database) = &node.subscription_database {
-        let results = shared::change_many(&node, database, parsed).await?;
+        let results = database::change_many(&node, database, parsed).await?;
         return Ok(Answer::Many { results });
     }
     let users = parsed.iter().flatten().map(|change| change.user.as_str());

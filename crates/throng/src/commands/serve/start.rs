@@ -381,7 +381,7 @@ impl Start<'_> {
         };
         let subscription_database = match (services.subscription_database, subscriptions_runtime) {
             (Some(database), Some(runtime)) => {
-                Some((database.clone(), self::subscriptions::start(runtime, database, &control)?))
+                Some((database.clone(), subscriptions::start(runtime, database, &control)?))
             }
             _ => None,
         };

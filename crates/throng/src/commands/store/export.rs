@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use admin::text::grouped;
 use clap::Args;
-use history_postgres::{LogWriter, TransferError as DatabaseFailure, Written};
+use history_postgres::{LogTransferError, LogWriter, Written};
 use store::{LogHead, LogTopic, OtherRows, StoreExport, TransferError};
 
 use super::database::{self, Target};
@@ -60,7 +60,7 @@ fn write(
     export: &StoreExport,
     target: &Target,
     key_seconds: u64,
-) -> Result<(Written, LogHead), TransferError<DatabaseFailure>> {
+) -> Result<(Written, LogHead), TransferError<LogTransferError>> {
     let Target { address, password, schema } = target;
     let other = TransferError::Other;
     let mut writer = LogWriter::begin(address, password, schema).map_err(other)?;
@@ -94,7 +94,7 @@ fn names(topics: &[LogTopic]) -> String {
     text
 }
 
-/// Formats what is in the database.
+/// Formats the counts of exported rows.
 fn text(dir: &Path, schema: &str, written: Written, has_new_epoch: bool) -> String {
     let Written { topics, messages, keys } = written;
     let (topics, messages, keys) = (grouped(topics), grouped(messages), grouped(keys));
@@ -113,7 +113,7 @@ fn text(dir: &Path, schema: &str, written: Written, has_new_epoch: bool) -> Stri
     )
 }
 
-/// Formats what stayed behind, and why.
+/// Formats the counts of rows that stayed behind, with the reasons.
 fn left_out_text(compact: &[LogTopic], others: &OtherRows) -> String {
     let OtherRows { cursors, subscribers, events, records } = others;
     let of_part = |parts: &[&str]| -> u64 {

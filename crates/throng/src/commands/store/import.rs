@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use admin::text::grouped;
 use clap::Args;
-use history_postgres::{LogReader, TransferError as DatabaseFailure};
-use store::{Imported, NotTaken, TransferError};
+use history_postgres::{LogReader, LogTransferError};
+use store::{Imported, PutFailed, TransferError};
 
 use super::database::{self, Target};
 use crate::error::CommandError;
@@ -22,22 +22,22 @@ pub struct Import {
     settings: Box<Flags>,
 }
 
-/// Why no more rows came.
+/// Why an import ended early.
 enum Failure {
-    Database(DatabaseFailure),
+    Database(LogTransferError),
     /// The store has the reason.
-    NotTaken,
+    PutFailed,
 }
 
-impl From<DatabaseFailure> for Failure {
-    fn from(error: DatabaseFailure) -> Self {
+impl From<LogTransferError> for Failure {
+    fn from(error: LogTransferError) -> Self {
         Failure::Database(error)
     }
 }
 
-impl From<NotTaken> for Failure {
-    fn from(_: NotTaken) -> Self {
-        Failure::NotTaken
+impl From<PutFailed> for Failure {
+    fn from(_: PutFailed) -> Self {
+        Failure::PutFailed
     }
 }
 
@@ -55,7 +55,7 @@ pub fn run(args: &Import) -> Result<(), CommandError> {
     let imported = imported.map_err(|error| match error {
         TransferError::Store(error) => super::runtime(error),
         TransferError::Other(Failure::Database(error)) => super::database_error(&error),
-        TransferError::Other(Failure::NotTaken) => super::database_error(&NotTaken),
+        TransferError::Other(Failure::PutFailed) => super::database_error(&PutFailed),
     })?;
     let Imported { topics, messages, keys, lost_range: (after, _) } = imported;
     let (topics, messages, keys) = (grouped(topics), grouped(messages), grouped(keys));

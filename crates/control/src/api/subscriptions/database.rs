@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ::subscriptions::{EditError as NameError, Edited, check_names, csv};
+use ::subscriptions::{EditError, Edited, check_names, csv};
 use model::name::personal;
 use model::{ErrorCode, Name};
 use shard::Command;
 use subscriptions_postgres::{
-    Applying, Connections, EditError, EditOutcome, EditReply, Edits, Postgres, UserEdit,
+    Applying, Connections, DatabaseEditError, EditOutcome, EditReply, Edits, Postgres, UserEdit,
 };
 
 use super::commit::{enter_and_leave, full};
@@ -55,10 +55,10 @@ async fn edit_one(
     edit: UserEdit,
 ) -> Result<Changed, Rejection> {
     let user = edit.user.clone();
-    let reply = commit(node, database, vec![edit], false).await?;
+    let reply = edit_each(node, database, vec![edit]).await?;
     let is_applied = reply.is_applied;
     let outcome = reply.outcomes.into_iter().next().ok_or_else(Rejection::going_down)?;
-    result(node, &user, outcome, count(node, &user, is_applied, outcome)).await
+    changed(node, &user, outcome, count_connections(node, &user, is_applied, outcome)).await
 }
 
 /// Makes all valid changes, in order.
@@ -72,7 +72,7 @@ pub(super) async fn change_many(
     let valid: Vec<UserEdit> = edits.iter().flatten().cloned().collect();
     let reply = match valid.is_empty() {
         true => EditReply { outcomes: Vec::new(), is_applied: true },
-        false => commit(node, database, valid, false).await?,
+        false => edit_each(node, database, valid).await?,
     };
     let mut outcomes = reply.outcomes.into_iter();
     let mut results = Vec::with_capacity(edits.len());
@@ -83,14 +83,18 @@ pub(super) async fn change_many(
             counted.push(match edit {
                 Ok(edit) => {
                     let outcome = outcomes.next().ok_or_else(Rejection::going_down)?;
-                    Ok((edit, outcome, count(node, &edit.user, reply.is_applied, outcome)))
+                    Ok((
+                        edit,
+                        outcome,
+                        count_connections(node, &edit.user, reply.is_applied, outcome),
+                    ))
                 }
                 Err(rejection) => Err(rejection.clone()),
             });
         }
         for counted in counted {
             let changed = match counted {
-                Ok((edit, outcome, count)) => result(node, &edit.user, outcome, count).await,
+                Ok((edit, outcome, count)) => changed(node, &edit.user, outcome, count).await,
                 Err(rejection) => Err(rejection),
             };
             results.push(match changed {
@@ -130,11 +134,11 @@ pub(super) async fn import(
         return Ok(Imported { rows, added: 0 });
     }
     let users: Vec<Name> = edits.iter().map(|edit| edit.user.clone()).collect();
-    let edited = database.edit(all(node, edits, true), Box::new(node.upgrades.gate.extend())).await;
+    let edited = edit(node, database, with_limits(node, edits, true)).await;
     let reply = edited.map_err(|error| match error {
-        EditError::TooMany { index, count } => {
+        DatabaseEditError::TooMany { index, count } => {
             let (user, line) = (users[index].clone(), lines[index]);
-            at_line(line, NameError::TooMany { user, count, max: max(node) })
+            at_line(line, EditError::TooMany { user, count, max: max(node) })
         }
         error => rejection(node, error),
     })?;
@@ -146,7 +150,7 @@ pub(super) async fn import(
 }
 
 /// The rejection of an import, by the first line of a user.
-fn at_line(line: usize, error: NameError) -> Rejection {
+fn at_line(line: usize, error: EditError) -> Rejection {
     let rejection = Rejection::from(error);
     let message = format!("line {line}: {}", rejection.message);
     Rejection { message, ..rejection }
@@ -160,39 +164,46 @@ fn edit_of(change: &UserChange) -> Result<UserEdit, Rejection> {
     Ok(UserEdit { user: user.into(), removes_all: false, removes, adds })
 }
 
-fn all(node: &Node, edits: Vec<UserEdit>, all_or_nothing: bool) -> Edits {
+fn with_limits(node: &Node, edits: Vec<UserEdit>, all_or_nothing: bool) -> Edits {
     let total_max = node.live().subscriptions_max;
     Edits { edits, all_or_nothing, topics_max: max(node), total_max }
 }
 
-/// Makes edits. They go on if the caller goes away.
-async fn commit(
-    node: &Arc<Node>,
+/// Makes edits. They go on if the caller goes away, and until then the node's state does not pass to another process.
+async fn edit(
+    node: &Node,
+    database: &Postgres,
+    edits: Edits,
+) -> Result<EditReply, DatabaseEditError> {
+    database.edit(edits, Box::new(node.upgrades.gate.extend())).await
+}
+
+/// Makes all edits that are not rejected.
+async fn edit_each(
+    node: &Node,
     database: &Postgres,
     edits: Vec<UserEdit>,
-    all_or_nothing: bool,
 ) -> Result<EditReply, Rejection> {
-    let working = Box::new(node.upgrades.gate.extend());
-    let edited = database.edit(all(node, edits, all_or_nothing), working).await;
+    let edited = edit(node, database, with_limits(node, edits, false)).await;
     edited.map_err(|error| rejection(node, error))
 }
 
-fn rejection(node: &Node, error: EditError) -> Rejection {
+fn rejection(node: &Node, error: DatabaseEditError) -> Rejection {
     let text = error.to_string();
     match error {
-        EditError::TooMany { .. } => Rejection::new(ErrorCode::TooManySubscriptions, text),
-        EditError::Full { more } => full(node.live().subscriptions_max, more),
-        EditError::Busy => Rejection::new(ErrorCode::StoreBusy, text),
-        EditError::Failed(_) => {
+        DatabaseEditError::TooMany { .. } => Rejection::new(ErrorCode::TooManySubscriptions, text),
+        DatabaseEditError::Full { more } => full(node.live().subscriptions_max, more),
+        DatabaseEditError::Busy => Rejection::new(ErrorCode::StoreBusy, text),
+        DatabaseEditError::Failed(_) => {
             let message = format!("the subscriptions are as before: {text}");
             Rejection::new(ErrorCode::StoreFailed, message)
         }
-        EditError::Unconfirmed(_) => Rejection::new(ErrorCode::StoreFailed, text),
+        DatabaseEditError::Unconfirmed(_) => Rejection::new(ErrorCode::StoreFailed, text),
     }
 }
 
 /// How many connections of a user have entered and left topics.
-enum Count {
+enum ConnectionCount {
     /// Nothing changed for the user.
     None,
     /// The shards count those that the user has: they have got the commands before.
@@ -201,32 +212,37 @@ enum Count {
     Unknown,
 }
 
-fn count(node: &Node, user: &Name, is_applied: bool, outcome: EditOutcome) -> Count {
+fn count_connections(
+    node: &Node,
+    user: &Name,
+    is_applied: bool,
+    outcome: EditOutcome,
+) -> ConnectionCount {
     match outcome {
         EditOutcome::TooMany { .. } | EditOutcome::Edited { added: 0, removed: 0, .. } => {
-            Count::None
+            ConnectionCount::None
         }
-        EditOutcome::Edited { .. } if !is_applied => Count::Unknown,
+        EditOutcome::Edited { .. } if !is_applied => ConnectionCount::Unknown,
         EditOutcome::Edited { .. } => {
             let topic = personal(user);
             let request = |reply| Command::Topic { topic: topic.clone(), reply };
-            Count::Counting(node.request_all(request))
+            ConnectionCount::Counting(node.request_all(request))
         }
     }
 }
 
-async fn result(
+async fn changed(
     node: &Node,
     user: &Name,
     outcome: EditOutcome,
-    count: Count,
+    count: ConnectionCount,
 ) -> Result<Changed, Rejection> {
     let connections = match count {
-        Count::None => Some(0),
-        Count::Counting(replies) => {
+        ConnectionCount::None => Some(0),
+        ConnectionCount::Counting(replies) => {
             replies.all().await.ok().map(|counts| counts.into_iter().map(u64::from).sum())
         }
-        Count::Unknown => None,
+        ConnectionCount::Unknown => None,
     };
     match outcome {
         EditOutcome::Edited { added, removed, count } => {
@@ -234,7 +250,7 @@ async fn result(
         }
         EditOutcome::TooMany { count } => {
             let user = user.clone();
-            Err(NameError::TooMany { user, count, max: max(node) }.into())
+            Err(EditError::TooMany { user, count, max: max(node) }.into())
         }
     }
 }

@@ -183,7 +183,7 @@ fn migrate(url: &str) {
     }
 }
 
-/// Whether the database has any row of a history.
+/// Returns true if the database has no row of a history.
 fn is_empty(database: &Database) -> bool {
     let rows = "SELECT (SELECT count(*) FROM throng.history_topics) + (SELECT count(*) FROM throng.history_messages) \
                 + (SELECT count(*) FROM throng.history_keys) + (SELECT last_offset FROM throng.history_log)";
@@ -191,7 +191,7 @@ fn is_empty(database: &Database) -> bool {
 }
 
 #[test]
-fn of_a_killed_export_nothing_is_there_and_the_next_one_works() {
+fn a_killed_export_leaves_nothing_and_the_next_one_works() {
     let (database, folder) = (Database::start(), Folder::new("kill", RULES));
     let url = database.postgres.url("postgres");
     fill(&folder);
@@ -225,7 +225,7 @@ fn of_a_killed_export_nothing_is_there_and_the_next_one_works() {
 }
 
 #[test]
-fn of_an_export_that_fails_in_the_middle_nothing_is_there() {
+fn an_export_that_fails_in_the_middle_leaves_nothing() {
     let (database, folder) = (Database::start(), Folder::new("fail", RULES));
     let url = database.postgres.url("postgres");
     fill(&folder);
@@ -255,7 +255,7 @@ fn of_an_export_that_fails_in_the_middle_nothing_is_there() {
 }
 
 #[test]
-fn what_can_not_be_moved_is_refused_with_what_to_do() {
+fn an_impossible_export_is_refused_with_what_to_do() {
     let database = Database::start();
     let rules = format!(
         "{RULES}[[topics]]\npattern = \"state:*\"\nhistory_messages_max = 9\ncompact = true\n\

@@ -7,7 +7,7 @@ use super::*;
 use crate::metadata::OFFSETS_SKIPPED;
 use crate::tables::MESSAGES;
 use crate::{
-    FILE, LogHead, LogKey, LogRow, LogTopic, NotTaken, OpenError, StoreExport, TransferError,
+    FILE, LogHead, LogKey, LogRow, LogTopic, OpenError, PutFailed, StoreExport, TransferError,
     back_up, check, import, salvage,
 };
 
@@ -45,7 +45,7 @@ fn rows(export: &StoreExport) -> Vec<Row> {
                 bytes: message.bytes,
                 record: message.record.to_vec(),
             });
-            Ok::<(), NotTaken>(())
+            Ok::<(), PutFailed>(())
         });
         read.unwrap();
     }
@@ -81,7 +81,7 @@ fn delete(store: &Store, topic: &str) {
 }
 
 /// Copies an export into a new store, as its database would return it.
-fn copy(export: &StoreExport, to: &Path) -> Result<crate::Imported, TransferError<NotTaken>> {
+fn copy(export: &StoreExport, to: &Path) -> Result<crate::Imported, TransferError<PutFailed>> {
     import(to, EPOCH, |store| {
         for topic in export.topics() {
             store.put(LogRow::Topic(&topic.topic))?;
@@ -89,7 +89,7 @@ fn copy(export: &StoreExport, to: &Path) -> Result<crate::Imported, TransferErro
                 let (offset, at_ms, record) = (message.offset, message.at_ms + 1, message.record);
                 store.put(LogRow::Message { offset, at_ms, record })
             });
-            read.map_err(|_| NotTaken)?;
+            read.map_err(|_| PutFailed)?;
         }
         store.put_keys(&export.keys().unwrap())?;
         Ok(export.head())
@@ -283,7 +283,7 @@ fn a_new_store_has_the_rows_under_a_new_epoch() {
 fn nothing_is_written_over_a_store_and_nothing_is_left_of_half_a_new_one() {
     let dir = stored();
     let export = opened(&dir.0);
-    let result = import(&dir.0, EPOCH, |_| Ok::<_, NotTaken>(export.head()));
+    let result = import(&dir.0, EPOCH, |_| Ok::<_, PutFailed>(export.head()));
     assert!(matches!(result, Err(TransferError::Store(OpenError::Exists { .. }))));
     assert_eq!(rows(&export).len(), 60);
     let to = dir.0.join("to");
@@ -298,7 +298,7 @@ fn nothing_is_written_over_a_store_and_nothing_is_left_of_half_a_new_one() {
         let damaged = import(&to, EPOCH, |store| {
             store.put(LogRow::Topic(topic))?;
             store.put(LogRow::Message { offset: 900, at_ms: 1, record })?;
-            Ok::<_, NotTaken>(export.head())
+            Ok::<_, PutFailed>(export.head())
         });
         let Err(TransferError::Store(OpenError::NotImported { reason })) = damaged else {
             panic!("{damaged:?}")
@@ -320,9 +320,9 @@ fn topics_may_come_in_any_order() {
                 let (offset, at_ms, record) = (message.offset, message.at_ms, message.record);
                 store.put(LogRow::Message { offset, at_ms, record })
             });
-            read.map_err(|_| NotTaken)?;
+            read.map_err(|_| PutFailed)?;
         }
-        Ok::<_, NotTaken>(export.head())
+        Ok::<_, PutFailed>(export.head())
     });
     result.unwrap();
     assert_eq!(check(&to).unwrap().damages, []);
@@ -354,7 +354,7 @@ fn a_long_history_is_written_in_parts() {
         for offset in 150_001..=150_012 {
             store.put(LogRow::Message { offset, at_ms: offset, record: &large })?;
         }
-        Ok::<_, NotTaken>(LogHead { epoch: 3, last_offset: 0, forgotten: 0 })
+        Ok::<_, PutFailed>(LogHead { epoch: 3, last_offset: 0, forgotten: 0 })
     });
     let imported = result.unwrap();
     assert_eq!((imported.topics, imported.messages), (2, 150_012));
