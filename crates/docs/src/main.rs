@@ -1,6 +1,6 @@
 //! Writes the pages of `docs/` that follow from the code: the settings, the calls of the API, the access to them, the
-//! limits, the errors, the command line, every `unsafe`. `cargo run -p docs` writes them; a test fails if they differ
-//! from the code.
+//! limits, the errors, the command line, every `unsafe`; and the OpenAPI document that the server serves.
+//! `cargo run -p docs` writes them; a test fails if they differ from the code.
 //!
 //! The Markdown files beside this one have the hand-written text of these pages.
 
@@ -21,19 +21,21 @@ mod limits;
 mod named_files;
 #[cfg(test)]
 mod names;
+mod openapi;
 mod unsafe_code;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The command that makes the pages.
+/// The command that makes the files.
 const COMMAND: &str = "cargo run -p docs";
 
-/// Returns the pages by name.
-fn pages() -> Result<[(&'static str, String); 8], String> {
+/// Returns the files by name.
+fn pages() -> Result<[(&'static str, String); 9], String> {
     Ok([
         ("configuration.md", whole(&configuration::page())),
         ("api.md", whole(&api::page(&control::openapi(), include_str!("api.md"))?)),
+        ("openapi.json", openapi::file(control::openapi())?),
         ("security.md", checklist::within("security.md")?),
         ("access.md", whole(&access::page())),
         ("errors.md", whole(&errors::page())),
