@@ -23,22 +23,24 @@ pub use list::List;
 /// Slots in a page.
 const PAGE: usize = if cfg!(test) { 16 } else { 1_024 };
 
-type Page<T> = Box<[Option<T>; PAGE]>;
+/// Has the capacity of a page, or none while the page is empty. It grows to the highest number in use: the system gives
+/// memory when it is first written, so the rest of a page costs nothing.
+type Page<T> = Vec<Option<T>>;
 
 /// Values under numbers of the caller's choice, below `u32::MAX`. It suits numbers that are dense
 /// from 0 on.
 pub struct PageTable<T> {
-    pages: Vec<Option<Page<T>>>,
+    pages: Vec<Page<T>>,
     /// The number of values in each page.
     counts: Vec<u32>,
-    spare: Option<Page<T>>,
+    spare: Page<T>,
     count: usize,
     end: u32,
 }
 
 impl<T> Default for PageTable<T> {
     fn default() -> Self {
-        PageTable { pages: Vec::new(), counts: Vec::new(), spare: None, count: 0, end: 0 }
+        PageTable { pages: Vec::new(), counts: Vec::new(), spare: Vec::new(), count: 0, end: 0 }
     }
 }
 
@@ -46,7 +48,7 @@ impl<T> PageTable<T> {
     /// Returns the value under this number.
     pub fn get(&self, at: u32) -> Option<&T> {
         let (page, index) = split(at);
-        self.pages.get(page)?.as_ref()?[index].as_ref()
+        self.pages.get(page)?.get(index)?.as_ref()
     }
 
     /// Returns the value under this number.
@@ -62,12 +64,17 @@ impl<T> PageTable<T> {
         assert!(at < u32::MAX, "numbers are below 2^32 - 1");
         let (page, index) = split(at);
         if self.pages.len() <= page {
-            self.pages.resize_with(page + 1, || None);
+            self.pages.resize_with(page + 1, Vec::new);
             self.counts.resize(page + 1, 0);
         }
-        let spare = &mut self.spare;
-        let items =
-            self.pages[page].get_or_insert_with(|| spare.take().unwrap_or_else(|| array(|| None)));
+        let items = &mut self.pages[page];
+        if items.len() <= index {
+            if items.capacity() == 0 {
+                *items = std::mem::take(&mut self.spare);
+                items.reserve_exact(PAGE);
+            }
+            items.resize_with(index + 1, || None);
+        }
         let before = items[index].replace(value);
         if before.is_none() {
             self.counts[page] += 1;
@@ -95,7 +102,7 @@ impl<T> PageTable<T> {
 
     fn entry(&mut self, at: u32) -> Option<&mut Option<T>> {
         let (page, index) = split(at);
-        Some(&mut self.pages.get_mut(page)?.as_mut()?[index])
+        self.pages.get_mut(page)?.get_mut(index)
     }
 
     /// Counts a value that has left its page.
@@ -104,16 +111,18 @@ impl<T> PageTable<T> {
         self.count -= 1;
         self.counts[page] -= 1;
         if self.counts[page] == 0 {
-            // All its slots are `None` again.
-            let empty = self.pages[page].take();
-            self.spare = self.spare.take().or(empty);
+            let mut empty = std::mem::take(&mut self.pages[page]);
+            if self.spare.capacity() == 0 {
+                empty.clear();
+                self.spare = empty;
+            }
             self.drop_end();
         }
     }
 
     /// Drops the empty pages at the end.
     fn drop_end(&mut self) {
-        while self.pages.pop_if(|page| page.is_none()).is_some() {}
+        while self.pages.pop_if(|page| page.is_empty()).is_some() {}
         self.counts.truncate(self.pages.len());
         self.end = self.end.min((self.pages.len() * PAGE) as u32);
     }
@@ -135,16 +144,16 @@ impl<T> PageTable<T> {
 
     /// Frees the spare page and shrinks the table. The owner should call this now and then.
     pub fn shrink(&mut self) {
-        self.spare = None;
+        self.spare = Vec::new();
         shrink(&mut self.pages);
         shrink(&mut self.counts);
     }
 
     /// Returns the bytes that the table uses, without the heap memory of its values.
     pub fn bytes(&self) -> usize {
-        let pages = self.pages.iter().flatten().chain(&self.spare).count();
-        pages * size_of::<[Option<T>; PAGE]>()
-            + self.pages.capacity() * size_of::<Option<Page<T>>>()
+        let slots: usize = self.pages.iter().map(Vec::capacity).sum();
+        (slots + self.spare.capacity()) * size_of::<Option<T>>()
+            + self.pages.capacity() * size_of::<Page<T>>()
             + self.counts.capacity() * size_of::<u32>()
     }
 }
@@ -425,15 +434,6 @@ fn split(at: u32) -> (usize, usize) {
     (at as usize / PAGE, at as usize % PAGE)
 }
 
-/// Builds a page on the heap, since it is too large for a stack.
-fn array<T>(make: impl Fn() -> T) -> Box<[T; PAGE]> {
-    let items: Box<[T]> = (0..PAGE).map(|_| make()).collect();
-    match items.try_into() {
-        Ok(page) => page,
-        Err(_) => unreachable!("the slice has the length of a page"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -461,7 +461,8 @@ mod tests {
                 prop_assert!((0..200).all(|at| table.get(at) == model.get(&at)));
                 let mut in_use: Vec<u32> = model.keys().map(|at| at / PAGE as u32).collect();
                 in_use.dedup();
-                prop_assert_eq!(table.pages.iter().flatten().count(), in_use.len());
+                let with_memory = table.pages.iter().filter(|page| page.capacity() > 0);
+                prop_assert_eq!(with_memory.count(), in_use.len());
             }
         }
 
@@ -559,6 +560,24 @@ mod tests {
         }
     }
 
+    /// A page is as long as the numbers in use demand, and what it retains as a spare one has no length.
+    #[test]
+    fn a_page_is_written_up_to_its_highest_number() {
+        let mut table = PageTable::default();
+        let first = PAGE as u32;
+        for (at, length) in [(first + 2, 3), (first, 3), (first + 4, 5)] {
+            table.insert(at, at);
+            assert_eq!((table.pages[0].len(), table.pages[1].len()), (0, length));
+            assert_eq!(table.pages[1].capacity(), PAGE);
+        }
+        assert_eq!((table.get(first + 1), table.get(first + 9)), (None, None));
+        for at in [first, first + 2, first + 4] {
+            assert_eq!(table.remove(at), Some(at));
+        }
+        table.insert(0, 1);
+        assert_eq!((table.pages[0].len(), table.spare.len()), (1, 0));
+    }
+
     #[test]
     fn a_value_that_comes_and_goes_at_the_edge_of_a_page_does_not_allocate() {
         let (mut table, mut slab) = (PageTable::default(), Slab::default());
@@ -567,7 +586,7 @@ mod tests {
         assert_eq!(at, first);
         table.insert(first, 7);
         let page = |slab: &Slab<u32>| slab.pages[1].entries.as_ptr();
-        let table_page = |table: &PageTable<u32>| table.pages[1].as_ref().map(|page| page.as_ptr());
+        let table_page = |table: &PageTable<u32>| table.pages[1].as_ptr();
         let (before, table_before) = (page(&slab), table_page(&table));
         for _ in 0..3 {
             slab.remove(first);
