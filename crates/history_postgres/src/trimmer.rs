@@ -40,6 +40,7 @@ pub(crate) async fn run(postgres: &Postgres) -> Infallible {
         Counts::add(&postgres.0.counts.trims_failed, 1);
         if has_worked {
             backoff.reset();
+            logged = None;
         }
         if logged.as_ref() != Some(&error) {
             tracing::warn!(%error, "what no rule retains can't be deleted from the history in PostgreSQL: its tables grow");
