@@ -84,21 +84,22 @@ pub enum AcmeError {
     },
     /// The authority did not get the reply to a challenge.
     #[error(
-        "the authority could not verify {0}: port 443 of each of tls.acme_hosts must lead to client.listen_tls, past any \
-         proxy that ends TLS"
+        "the authority could not verify {0}: port 443 of each host in tls.acme_hosts must reach \
+         client.listen_tls, without a proxy that terminates TLS in between"
     )]
     NotVerified(String),
     /// The authority demands an external account.
     #[error(
-        "the authority demands an account of its customer (external account binding): set tls.acme_eab_key_id and \
-         tls.acme_eab_key_file to what it shows there"
+        "the authority requires an account with it (external account binding): set \
+         tls.acme_eab_key_id and tls.acme_eab_key_file to the values that it shows for your \
+         account"
     )]
     NoExternalAccount,
     /// The authority sent something other than certificates.
-    #[error("the authority sent no certificate that can be read")]
+    #[error("the authority sent no readable certificate")]
     NoCertificate,
     /// The authority offers no TLS-ALPN-01 for a host.
-    #[error("the authority does not verify {0} by TLS-ALPN-01")]
+    #[error("the authority does not offer TLS-ALPN-01 for {0}")]
     NoChallenge(String),
     /// The reply to a challenge can't be used in handshakes.
     #[error("a challenge: {0}")]
@@ -207,11 +208,15 @@ async fn account(order: &Order) -> Result<Account, AcmeError> {
             }
             Ok(_) => {
                 tracing::info!(
-                    "an account is made, for the stored one is of another authority, or external account"
+                    "a new account is created, because the stored one belongs to another \
+                     authority or another external account"
                 );
             }
             Err(error) => {
-                tracing::warn!(%error, "an account is made, for the stored one can't be read");
+                tracing::warn!(
+                    %error,
+                    "a new account is created, because the stored one can't be read"
+                );
             }
         }
     }

@@ -55,7 +55,10 @@ impl Chunks {
                 Some(end) => (&bytes[..end], Some(&bytes[end + 1..])),
                 None => (bytes, None),
             };
-            ensure!(self.line.len() + line.len() <= LINE_BYTES_MAX, "a chunk's line is too long");
+            ensure!(
+                self.line.len() + line.len() <= LINE_BYTES_MAX,
+                "the line with a chunk's size is too long"
+            );
             self.line.extend_from_slice(line);
             let Some(rest) = rest else { return Ok(()) };
             bytes = rest;
@@ -64,7 +67,7 @@ impl Chunks {
             self.at = match self.at {
                 At::Size => size(line)?,
                 At::DataEnd if line.is_empty() => At::Size,
-                At::DataEnd => bail!("a chunk is longer than it says"),
+                At::DataEnd => bail!("a chunk is longer than its size says"),
                 At::Trailer if line.is_empty() => At::End,
                 at => at,
             };
@@ -81,7 +84,7 @@ fn size(line: &[u8]) -> Result<At> {
     match usize::from_str_radix(digits, 16) {
         Ok(0) if is_number => Ok(At::Trailer),
         Ok(size) if is_number => Ok(At::Data(size)),
-        _ => bail!("a chunk's size is no number"),
+        _ => bail!("a chunk's size is not a number"),
     }
 }
 

@@ -51,7 +51,8 @@ impl Target {
             let fits = key.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
             ensure!(
                 fits,
-                "the API key holds characters that can't stand in a request: is it one line of ASCII?"
+                "the API key contains characters that a request can't carry: it must be one line \
+                 of ASCII"
             );
         }
         let layer = if url.is_tls { Tls::new(trust)?.layer(&url)? } else { None };
@@ -179,7 +180,7 @@ impl Admin {
         let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
         match io {
             Some(io) if error.is::<NotConnectedError>() => {
-                AdminError::Unreachable(format!("nothing answers at {}: {io}", self.name))
+                AdminError::Unreachable(format!("can't reach {}: {io}", self.name))
             }
             Some(io) => {
                 AdminError::Unreachable(format!("the connection to {} broke: {io}", self.name))
@@ -199,24 +200,26 @@ impl Admin {
         let message = cut(&plain(&error.message), WORDS_MAX);
         match (status, error.code.as_str()) {
             (401, "no_key") if !self.has_key => AdminError::Forbidden(format!(
-                "{} wants its API key: name the file that holds it with --api-key-file, or set \
-                 THRONG_ADMIN_API_KEY",
+                "{} requires an API key: name the file that contains it with --api-key-file, or \
+                 set THRONG_ADMIN_API_KEY",
                 self.name
             )),
             (401, _) => AdminError::Forbidden(format!(
-                "{} refuses the key: it is not the node's API key (admin.api_key)",
+                "{} rejected the API key: it is not the node's API key (admin.api_key)",
                 self.name
             )),
-            (403, _) => AdminError::Forbidden(format!("{} refuses: {message}", self.name)),
+            (403, _) => {
+                AdminError::Forbidden(format!("{} rejected the call: {message}", self.name))
+            }
             (404 | 405, _) => self.not_throng(path, &format!("status {status}")),
-            _ => AdminError::Rejected(format!("{} answers: {message}", self.name)),
+            _ => AdminError::Rejected(format!("{} responded: {message}", self.name)),
         }
     }
 
     fn not_throng(&self, path: &str, why: &str) -> AdminError {
         AdminError::NotThrong(format!(
-            "{} doesn't answer {path} as Throng's admin port does ({}): is this the right port? \
-             It is {PORT} if nobody changed it",
+            "{} does not respond to {path} like Throng's admin port ({}): is this the right port? \
+             The default is {PORT}",
             self.name,
             cut(&plain(why), WORDS_MAX)
         ))
@@ -229,7 +232,7 @@ pub fn refusal(status: u16, body: &[u8]) -> String {
         Ok(ErrorBody { error: ErrorText { code, message } }) => {
             cut(&plain(&format!("{code}: {message}")), WORDS_MAX)
         }
-        Err(_) => format!("answered with status {status}"),
+        Err(_) => format!("responded with status {status}"),
     }
 }
 
@@ -251,7 +254,7 @@ mod tests {
     fn a_rejection_has_the_nodes_own_words() {
         let body = br#"{"error":{"code":"no_history","message":"nothing\u001b is kept"}}"#;
         assert_eq!(refusal(404, body), "no_history: nothing\u{fffd} is kept");
-        assert_eq!(refusal(502, b"<html>"), "answered with status 502");
+        assert_eq!(refusal(502, b"<html>"), "responded with status 502");
         let long = format!(r#"{{"error":{{"code":"a","message":"{}"}}}}"#, "x".repeat(9_000));
         assert_eq!(refusal(400, long.as_bytes()).chars().count(), WORDS_MAX);
     }
@@ -300,9 +303,9 @@ mod tests {
         let body = |code: &str| format!(r#"{{"error":{{"code":"{code}","message":"so\u001b"}}}}"#);
         let error_of = |key, status, code| admin(key).error_of("/x", status, body(code).as_bytes());
         let texts = [
-            (error_of(None, 401, "no_key"), "wants its API key"),
-            (error_of(Some("k"), 401, "bad_key"), "refuses the key"),
-            (error_of(None, 403, "bad_host"), "refuses: so\u{fffd}"),
+            (error_of(None, 401, "no_key"), "requires an API key"),
+            (error_of(Some("k"), 401, "bad_key"), "rejected the API key"),
+            (error_of(None, 403, "bad_host"), "rejected the call: so\u{fffd}"),
         ];
         for (error, want) in texts {
             assert!(

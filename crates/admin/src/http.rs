@@ -179,7 +179,7 @@ impl Http {
                 }
                 rest.drain(..=end);
             }
-            ensure!(rest.len() <= RESPONSE_BYTES_MAX, "a line too long");
+            ensure!(rest.len() <= RESPONSE_BYTES_MAX, "the response has a line that is too long");
             if chunks.has_ended() {
                 return Ok((status, rest));
             }
@@ -233,7 +233,7 @@ impl Http {
         loop {
             let mut headers = [httparse::EMPTY_HEADER; 64];
             let mut response = httparse::Response::new(&mut headers);
-            let parsed = response.parse(&self.buffer).context("the answer's head")?;
+            let parsed = response.parse(&self.buffer).context("the head of the response")?;
             if let httparse::Status::Complete(head_bytes) = parsed {
                 let status = response.code.context("a status")?;
                 let length = response
@@ -245,7 +245,7 @@ impl Http {
                     None if matches!(status, 204 | 304) => Some(0),
                     None => None,
                 };
-                ensure!(body_bytes.unwrap_or(0) <= RESPONSE_BYTES_MAX, "an answer too long");
+                ensure!(body_bytes.unwrap_or(0) <= RESPONSE_BYTES_MAX, "the response is too long");
                 return Ok((status, head_bytes, body_bytes));
             }
             self.read_some(stream)?;
@@ -253,19 +253,19 @@ impl Http {
     }
 
     fn read_some(&mut self, stream: &mut dyn Connection) -> Result<()> {
-        ensure!(self.buffer.len() <= RESPONSE_BYTES_MAX, "an answer too long");
+        ensure!(self.buffer.len() <= RESPONSE_BYTES_MAX, "the response is too long");
         let have = self.buffer.len();
         self.buffer.resize(have + 16 * 1024, 0);
         let read = stream.read(&mut self.buffer[have..]);
         self.buffer.truncate(have + *read.as_ref().unwrap_or(&0));
         match read {
-            Ok(0) => bail!("closed in the middle of an answer"),
+            Ok(0) => bail!("the server closed the connection in the middle of a response"),
             Ok(_) => Ok(()),
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                bail!("no answer in time")
+                bail!("the server did not respond in time")
             }
-            Err(error) => Err(error).context("reading an answer"),
+            Err(error) => Err(error).context("reading a response"),
         }
     }
 }

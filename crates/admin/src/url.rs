@@ -90,7 +90,7 @@ impl Url {
         let is_tls = ["https://", "wss://", "mqtts://"].iter().any(|it| base.starts_with(it));
         ensure!(
             !is_tls || schemes != Schemes::Plain,
-            "{}: TLS isn't spoken here: name the http:// port behind it",
+            "{}: this command does not speak TLS: name the http:// port behind it",
             shown(base)
         );
         let has_scheme = base.contains("://");
@@ -113,7 +113,8 @@ impl Url {
         };
         ensure!(
             url.username().is_empty() && url.password().is_none(),
-            "a URL has a user or a password in it: none is sent, so leave out what is before the @"
+            "a URL must not contain a user or password, because it is not sent: remove the part \
+             before the @"
         );
         if !has_scheme && (base.ends_with(']') || !base.contains(':')) {
             let port = port.with_context(|| {
@@ -170,11 +171,11 @@ pub fn base_end(text: &str) -> usize {
 /// The reason why it can't.
 pub fn check_path(path: &str) -> Result<(), &'static str> {
     if path.contains('#') {
-        return Err("a fragment (# and what follows) is never sent: leave it out");
+        return Err("a fragment (# and the text after it) is never sent: remove it");
     }
     match path.bytes().all(|byte| byte.is_ascii_graphic()) {
         true => Ok(()),
-        false => Err("spaces and other than ASCII must be written as %XX in a URL"),
+        false => Err("spaces and non-ASCII characters must be written as %XX in a URL"),
     }
 }
 
@@ -272,8 +273,8 @@ mod tests {
             ("http://127.0.0.1/a b", "%XX"),
             ("http://127.0.0.1/é", "%XX"),
             ("http://127.0.0.1/a#b", "fragment"),
-            ("http://me:hunter2@127.0.0.1:1/", "leave out what is before the @"),
-            ("me:hunter2@127.0.0.1:1", "leave out what is before the @"),
+            ("http://me:hunter2@127.0.0.1:1/", "remove the part before the @"),
+            ("me:hunter2@127.0.0.1:1", "remove the part before the @"),
             ("https://me:hunter2@a/", "TLS"),
             ("http://me:hunter2@a b/", "write a URL like"),
             ("http://me:hunter2@a/#", "fragment"),

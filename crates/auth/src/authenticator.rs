@@ -90,38 +90,42 @@ pub enum TokenError {
     Malformed(&'static str),
     /// The token is signed in a way that is not allowed here.
     #[error(
-        "the token is signed in a way that doesn't count here: the server's configuration \
-         (auth.algorithms and the keys of auth) says which do"
+        "the token's algorithm is not accepted: the server's configuration (auth.algorithms and \
+         the keys of auth) says which algorithms are"
     )]
     Algorithm,
     /// No key is known that could have signed it.
-    #[error("the token is signed with a key that this server doesn't know")]
+    #[error("the token is signed with a key that this server does not have")]
     UnknownKey,
     /// The same, and the keys are being fetched: try again in a moment.
     #[error("the server is fetching the keys of this token's issuer: try again in a moment")]
     KeysComing,
     /// The same, and the keys could not be fetched.
-    #[error("the server could not fetch the keys of this token's issuer so far: try again later")]
+    #[error(
+        "the server has not been able to fetch the keys of this token's issuer: try again later"
+    )]
     KeysUnavailable,
     /// The signature is of no key.
-    #[error("the token's signature is not right: it was changed, or is not signed for this server")]
+    #[error(
+        "the token's signature is invalid: the token was changed, or is not signed for this server"
+    )]
     Signature,
     /// The token's time is over.
-    #[error("the token has expired: get a new one from whoever issued it")]
+    #[error("the token has expired: get a new one from its issuer")]
     Expired,
     /// The token's time has not begun.
     #[error(
-        "the token is not valid yet: compare the clocks of the server and of whoever issued it"
+        "the token is not valid yet: compare the clocks of the server and of the token's issuer"
     )]
     NotYet,
     /// The token's issuer is not accepted here.
-    #[error("the token's issuer (iss) doesn't count here: see auth.issuers")]
+    #[error("the token's issuer (iss) is not accepted: see auth.issuers")]
     Issuer,
     /// The token is for another audience.
     #[error("the token is not for this server (aud): see auth.audience")]
     Audience,
     /// The token was revoked.
-    #[error("the token was revoked: get a new one from whoever issued it")]
+    #[error("the token was revoked: get a new one from its issuer")]
     Revoked,
     /// A claim is not valid.
     #[error("the token can't be used: {0}")]

@@ -7,14 +7,14 @@ use model::{CodedError, ErrorCode};
 pub enum Deny {
     /// The topic's rule lets no client in.
     #[error(
-        "clients may not enter this topic: the server's configuration (join of a [[topics]] table) \
-         refuses it"
+        "clients may not enter this topic: the server's configuration (join of a [[topics]] \
+         table) refuses it"
     )]
     JoinRefused,
     /// The application would have to allow it, and no request can go to it here.
     #[error(
-        "the application decides who may enter this topic, and can't be asked here: enter it on a \
-         connection, or let the application call /api/subscribe"
+        "the application decides who may enter this topic, and this request can't ask it: enter \
+         the topic on a connection, or let the application call /api/subscribe"
     )]
     JoinUndecided,
     /// The topic is another user's own.
@@ -29,13 +29,13 @@ pub enum Deny {
     )]
     PublishRefused,
     /// The application gets what clients send, and no request can go to it here.
-    #[error("what clients send to this topic goes to the application, and can't be sent from here")]
+    #[error("messages of clients to this topic go to the application, and can't be sent this way")]
     PublishUndecided,
     /// Only the application publishes to users' own topics and to everyone.
     #[error("clients may not send to this topic")]
     PublishOwn,
     /// Only the server publishes reports about itself.
-    #[error("in topics below $SYS the server speaks of itself: nobody else publishes there")]
+    #[error("only the server publishes to topics below $SYS")]
     PublishSystem,
     /// Members of the topic don't see each other.
     #[error(
@@ -45,21 +45,24 @@ pub enum Deny {
     NoPresence,
     /// The client acknowledges for other users, or has none.
     #[error(
-        "say whose messages are acknowledged: connect with user=…, and name one of the connection's \
-         users"
+        "the user whose messages are acknowledged is missing: connect with user=…, and name one \
+         of the connection's users"
     )]
     NotItsUser,
     /// Clients may not become other users while they are connected.
     #[error(
-        "clients may not log users in or out here: the server's configuration (client.login) \
-         refuses it; let the application call /api/login or /api/logout"
+        "clients may not log users in or out here: the server's configuration (client.login) does \
+         not allow it; let the application call /api/login or /api/logout"
     )]
     LoginRefused,
     /// The token doesn't grant it, or there is none. The text does not reveal whether there is such a topic.
-    #[error("this is not granted: it takes a token that grants it, from whoever issues them")]
+    #[error("this is not granted: it requires a token that grants it, from your token issuer")]
     NotGranted,
     /// The application's key has no scope for it.
-    #[error("this API key has no scope for that: use one that has, or give it the scope")]
+    #[error(
+        "this API key does not have the required scope: use another key, or add the scope to this \
+         one"
+    )]
     OutOfScope,
 }
 

@@ -27,11 +27,12 @@ pub enum ScopeError {
     #[error("a scope is \"admin\", \"read\" or \"publish:PATTERN\", like \"publish:room:*\"")]
     Unknown,
     /// The pattern is empty or longer than any name.
-    #[error("the pattern of a scope \"publish:PATTERN\" has 1 to {NAME_BYTES_MAX} bytes")]
+    #[error("the pattern of a scope \"publish:PATTERN\" must have 1 to {NAME_BYTES_MAX} bytes")]
     Length,
     /// The pattern has the placeholder of a user or a client, and a key has none.
     #[error(
-        "a key belongs to the application and has no user, so its pattern can't hold {SUBJECT} or {CLIENT}"
+        "a key belongs to the application and has no user, so its pattern can't contain {SUBJECT} \
+         or {CLIENT}"
     )]
     Subject,
 }

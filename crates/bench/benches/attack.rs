@@ -116,14 +116,16 @@ fn run(args: &Args) -> Result<()> {
         let kept = part.lost == 0 && part.closed == 0 && part.wrong == 0;
         let verdict = match (kept, p99 <= P99_TIMES_MAX * peace, part.memory <= MEMORY_MAX) {
             (true, true, true) => KEPT,
-            (false, ..) => "NOT KEPT: honest clients lost something",
-            (_, false, _) => "NOT KEPT: over three times the p99 of peace",
-            (.., false) => "NOT KEPT: over the cap of memory",
+            (false, ..) => {
+                "NOT KEPT: honest clients lost connections or messages, or got wrong ids"
+            }
+            (_, false, _) => "NOT KEPT: the p99 is over three times that without attackers",
+            (.., false) => "NOT KEPT: the memory is over its limit",
         };
         println!("{}: {verdict}", part.name);
         all_kept &= verdict == KEPT;
     }
-    ensure!(all_kept, "a bound was not kept");
+    ensure!(all_kept, "a limit was exceeded");
     Ok(())
 }
 

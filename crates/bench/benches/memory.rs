@@ -116,7 +116,7 @@ fn measure(process: &ServerProcess, plan: Plan) -> Result<(Growth, Crowd)> {
     let after = KernelMemory::now()?;
     let totals = crowd.totals();
     ensure!(totals.closed == 0, "{} connections were closed", totals.closed);
-    ensure!(!waits || totals.bytes == 0, "polls were answered before anything was published");
+    ensure!(!waits || totals.bytes == 0, "polls got responses before a message was published");
     let growth = Growth {
         user,
         slab: after.slab_bytes as f64 - kernel.slab_bytes as f64,

@@ -31,10 +31,10 @@ impl Api {
             self.0.request("POST", path, "application/json", &body.to_string())?;
         ensure!(
             (200..300).contains(&status),
-            "POST {path} was answered {status}: {}",
+            "POST {path} returned status {status}: {}",
             String::from_utf8_lossy(&answer)
         );
-        serde_json::from_slice(&answer).with_context(|| format!("the answer of POST {path}"))
+        serde_json::from_slice(&answer).with_context(|| format!("the response to POST {path}"))
     }
 
     /// Gets a text. Returns the status and the body.

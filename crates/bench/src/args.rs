@@ -12,7 +12,7 @@ pub const CONNECTIONS_PER_SHARD_MAX: usize = 18_000;
 
 /// Arguments after `cargo bench -p bench --`.
 #[derive(Parser, Debug, Clone)]
-#[command(about = "Benchmarks of a Throng server on loopback, beside bare servers.")]
+#[command(about = "Benchmarks of a Throng server on loopback, compared with bare servers.")]
 pub struct Args {
     /// Connections of each crowd.
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=3_000_000))]

@@ -103,7 +103,7 @@ pub fn serve(arguments: &ChildArguments) -> Result<()> {
             .strip_prefix("fan ")
             .and_then(|bytes| bytes.parse().ok())
             .filter(|bytes| *bytes <= MESSAGE_BYTES_MAX)
-            .with_context(|| format!("«{line}» is no command; try «fan 120»"))?;
+            .with_context(|| format!("«{line}» is not a command; try «fan 120»"))?;
         let message: Arc<[u8]> = fan::message(bytes).into();
         let answers = workers
             .iter()
@@ -151,7 +151,7 @@ impl Baseline {
         let (commands, answers) = process.take_pipes().context("pipes to a bare server")?;
         let mut baseline = Self { process, clients, commands, answers: BufReader::new(answers) };
         let line = baseline.answer()?;
-        ensure!(line == READY, "a bare server said «{line}»");
+        ensure!(line == READY, "a bare server replied «{line}»");
         Ok(baseline)
     }
 
@@ -167,7 +167,7 @@ impl Baseline {
         if let (None, Some(sent), Some(rejected)) = (number(), number(), number()) {
             return Ok(FanoutResult { sent, rejected });
         }
-        bail!("a bare server said «{line}»")
+        bail!("a bare server replied «{line}»")
     }
 
     /// Returns the CPU time used so far.
@@ -180,7 +180,7 @@ impl Baseline {
 
     fn answer(&mut self) -> Result<String> {
         let mut line = String::new();
-        self.answers.read_line(&mut line).context("an answer of a bare server")?;
+        self.answers.read_line(&mut line).context("a reply of a bare server")?;
         Ok(line.trim_end().to_owned())
     }
 }

@@ -366,7 +366,7 @@ impl Crowd {
             );
             self.check_threads()?;
             if begin.elapsed() > timeout {
-                bail!("{} of {messages} messages had come after {timeout:?}", received.messages);
+                bail!("{} of {messages} messages had arrived after {timeout:?}", received.messages);
             }
             std::thread::sleep(POLL_EVERY);
         }

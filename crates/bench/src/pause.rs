@@ -82,7 +82,7 @@ fn send_requests(sockets: &mut [TcpStream], stop: &AtomicBool) -> Result<Found> 
             socket.write_all(REQUEST)?;
             let bytes = socket.read(&mut answer)?;
             waits.saturating_record(begin.elapsed().as_nanos() as u64);
-            ensure!(answer[..bytes].starts_with(b"HTTP/1.1 200"), "the probe was refused");
+            ensure!(answer[..bytes].starts_with(b"HTTP/1.1 200"), "the probe was rejected");
             std::thread::sleep(EVERY);
         }
     }

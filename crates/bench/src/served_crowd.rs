@@ -77,7 +77,7 @@ impl ServedCrowd {
             let commands: Vec<Value> = (0..messages).map(|_| publish()).collect();
             let answer = self.server.api.post("/api/batch", &json!({"commands": commands}))?;
             let rejected = answer.to_string().contains("\"error\"");
-            ensure!(!rejected, "a batch was refused in part: {answer}");
+            ensure!(!rejected, "a batch was rejected in part: {answer}");
         }
         let expected = (connections * messages) as u64;
         let timeout = Duration::from_secs(20 + expected / 5_000);
@@ -96,7 +96,7 @@ impl ServedCrowd {
             (0..times).try_for_each(|_| standing.publish(messages))
         })?;
         let received = self.crowd.received().messages;
-        ensure!(received == once as u64, "{received} messages came where {once} were due");
+        ensure!(received == once as u64, "{received} messages arrived, but {once} were expected");
         Ok(cost)
     }
 }

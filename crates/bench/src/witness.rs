@@ -93,9 +93,9 @@ fn start(target: SocketAddrV4, at: usize) -> Result<Witness> {
     let mut reader = BufReader::new(socket.try_clone()?);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
-        ensure!(reader.read_line(&mut head)? > 0, "a witness was answered {head:?}");
+        ensure!(reader.read_line(&mut head)? > 0, "a witness got the response {head:?}");
     }
-    ensure!(head.starts_with("HTTP/1.1 200 "), "a witness was answered {head:?}");
+    ensure!(head.starts_with("HTTP/1.1 200 "), "a witness got the response {head:?}");
     let ids = Arc::<Mutex<Vec<String>>>::default();
     let noted = ids.clone();
     let thread = std::thread::Builder::new().name(format!("witness-{at}")).spawn(move || {

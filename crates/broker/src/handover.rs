@@ -126,7 +126,7 @@ impl Part for RecentPart {
                     return Err(damaged(format!("offset {offset} has another message")));
                 }
                 if !window.push_imported(Arc::new(found)) {
-                    return Err(damaged(format!("offset {offset} comes behind a higher one")));
+                    return Err(damaged(format!("offset {offset} is out of order")));
                 }
             }
         }
@@ -136,10 +136,10 @@ impl Part for RecentPart {
     fn complete(&self) -> Result<(), PartError> {
         let Coming { state, dropped, window } = std::mem::take(&mut *self.coming());
         let State { epoch, last, gone_us, key } =
-            state.ok_or_else(|| damaged("nothing says where it goes on"))?;
+            state.ok_or_else(|| damaged("the record with the last offset is missing"))?;
         let imported = window.unwrap_or_else(|| self.broker.order().window.new_alike());
         if imported.before(u64::MAX, 1).next().is_some_and(|newest| newest.id.offset > last) {
-            return Err(damaged("a message is behind the last one"));
+            return Err(damaged("a message has a higher offset than the last offset"));
         }
         self.broker.epoch.store(epoch, Ordering::Relaxed);
         let mut order = self.broker.order();
@@ -159,7 +159,7 @@ fn decode_dropped(value: &[u8]) -> Result<Box<[u64; DROPPED_BUCKETS]>, PartError
     let numbers: Box<[u64]> = numbers.iter().map(|it| u64::from_le_bytes(*it)).collect();
     match numbers.try_into() {
         Ok(offsets) if rest.is_empty() => Ok(offsets),
-        _ => Err(damaged("what was dropped has another length")),
+        _ => Err(damaged("the record of dropped offsets has the wrong length")),
     }
 }
 

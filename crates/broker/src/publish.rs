@@ -59,14 +59,10 @@ pub type Done = Box<dyn FnOnce(Result<Published, PublishError>) + Send>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
     /// A shard is behind by `mailbox_messages_max` messages: try again in a moment.
-    #[error(
-        "the server is behind with its deliveries: nothing was published; try again after a second"
-    )]
+    #[error("the shards are overloaded: nothing was published; try again in a second")]
     Overloaded,
     /// The store's queue is full: try again in a moment.
-    #[error(
-        "the store is behind with its writing: nothing was published; try again after a second"
-    )]
+    #[error("the store is overloaded: nothing was published; try again in a second")]
     StoreBusy,
     /// The store can't write; the text says why, and what the operator must do.
     #[error("the store can't write, and nothing was published: {0}")]
@@ -84,13 +80,15 @@ pub enum PublishError {
     #[error("the topic has a newer message, {0}: read it and decide again")]
     Newer(Position),
     /// The topic has no history, and so no newest message.
-    #[error("if_offset needs a topic with history: give its [[topics]] table history_messages_max")]
+    #[error(
+        "if_offset requires a topic with history: add history_messages_max to its [[topics]] table"
+    )]
     NoHistory,
     /// The topic retains the last message of each key, and this one names none.
     #[error(
-        "this topic is the state of its keys (compact = true), and the message names none: give it \
-         key (in a Phoenix client's payload, phx_key), or no_history in the API for a message that is \
-         no state"
+        "this topic retains the last message of each key (compact = true), and the message has no \
+         key: set key (in a Phoenix client's payload, phx_key), or no_history in the API for a \
+         message that is not a state"
     )]
     KeyRequired,
 }

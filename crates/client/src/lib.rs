@@ -248,7 +248,7 @@ pub enum ClientError {
     #[error("answered with status {0}")]
     Status(u16),
     /// No HTTP response.
-    #[error("the answer is not HTTP/1.1")]
+    #[error("the response is not HTTP/1.1")]
     NotHttp,
     /// The head of the response lacks or contradicts what the transport needs.
     #[error("{0}")]
@@ -260,7 +260,7 @@ pub enum ClientError {
     #[error("{0}")]
     InvalidBody(&'static str),
     /// A head or a message over [`PENDING_BYTES_MAX`].
-    #[error("a message of over 16 MiB")]
+    #[error("a message larger than 16 MiB")]
     TooLong,
 }
 
@@ -334,7 +334,7 @@ impl State {
                     self.between(feed, bytes, emit)?
                 }
                 At::Ended => {
-                    return Err(ClientError::InvalidBody("bytes after the end of the answer"));
+                    return Err(ClientError::InvalidBody("bytes after the end of the response"));
                 }
             };
         }
@@ -453,7 +453,8 @@ impl State {
             (At::Size, b'\r' | b';' | b' ' | b'\t') => self.at = At::Extension,
             (At::Size, digit) => {
                 let digit = char::from(digit).to_digit(16);
-                let digit = digit.ok_or(ClientError::InvalidBody("a chunk's size is no number"))?;
+                let digit =
+                    digit.ok_or(ClientError::InvalidBody("a chunk's size is not a number"))?;
                 let left = self.left.checked_mul(16).and_then(|left| left.checked_add(digit));
                 self.left = left.ok_or(ClientError::TooLong)?;
             }

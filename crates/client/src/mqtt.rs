@@ -186,7 +186,7 @@ fn take(
         }
         Packet::Suback(results) => {
             if results.codes.iter().any(|code| *code >= 0x80) {
-                return Err(ClientError::Rejected("SUBACK refuses a topic"));
+                return Err(ClientError::Rejected("SUBACK rejects a topic"));
             }
             emit(Event::Open);
         }
@@ -211,7 +211,11 @@ fn take(
             emit(Event::Heartbeat);
             emit(Event::Open);
         }
-        _ => return Err(ClientError::InvalidBody("a packet that no server sends unasked")),
+        _ => {
+            return Err(ClientError::InvalidBody(
+                "a packet that a server does not send without a request",
+            ));
+        }
     }
     Ok(())
 }

@@ -36,7 +36,7 @@ const REJECTIONS: [&str; 5] = [
 ];
 
 const INVALID: ClientError =
-    ClientError::InvalidBody("a message is none of Phoenix's: [join_ref,ref,topic,event,…]");
+    ClientError::InvalidBody("a message is not a Phoenix message: [join_ref,ref,topic,event,…]");
 
 impl Client for Phoenix {
     fn name(&self) -> &'static str {

@@ -53,7 +53,7 @@ impl Client for Poll {
             return Ok(0);
         }
         const INVALID: ClientError =
-            ClientError::InvalidBody("the answer is no {\"messages\":[…],\"since\":…}");
+            ClientError::InvalidBody("the response is not {\"messages\":[…],\"since\":…}");
         let reply: ReplyBody<'_> = serde_json::from_slice(body).map_err(|_| INVALID)?;
         reply.since.parse::<ResumeToken>().map_err(|_| INVALID)?;
         reply.reason.into_iter().for_each(|reason| emit(Event::Gap(reason)));

@@ -31,7 +31,7 @@ impl Client for Sse {
         let kind = head.get("content-type").unwrap_or("");
         match kind.starts_with("text/event-stream") {
             true => Ok(()),
-            false => Err(ClientError::InvalidHead("the answer is no text/event-stream")),
+            false => Err(ClientError::InvalidHead("the response is not text/event-stream")),
         }
     }
 

@@ -38,7 +38,7 @@ impl Client for Ws {
         let accept = head.get("sec-websocket-accept").unwrap_or("");
         match handshake::is_reply(nonce(head.number), accept) {
             true => Ok(()),
-            false => Err(ClientError::InvalidHead("Sec-WebSocket-Accept does not answer the key")),
+            false => Err(ClientError::InvalidHead("Sec-WebSocket-Accept does not match the key")),
         }
     }
 

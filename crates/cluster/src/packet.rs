@@ -449,13 +449,13 @@ pub struct GroupsPage {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
     /// The bytes are too few.
-    #[error("the packet ends in its head")]
+    #[error("the packet ends within its header")]
     Short,
     /// Another version sent it.
-    #[error("the packet has version {0}, and this node knows version {VERSION}: upgrade it")]
+    #[error("the packet has version {0}, and this node supports version {VERSION}: upgrade it")]
     Version(u8),
     /// A later version sent it.
-    #[error("this node does not know packets of kind {0}: upgrade it")]
+    #[error("this node does not support packets of kind {0}: upgrade it")]
     Kind(u8),
     /// It names a stream that does not exist.
     #[error("the packet names stream {0}, which does not exist")]
@@ -542,7 +542,7 @@ impl PresencePage {
             || !ends.into_iter().all(is_in_range)
             || page.to.is_some_and(|to| to <= page.from)
         {
-            let error = "the entries of a page of presence are out of order or range";
+            let error = "the entries of a presence page are out of order or out of range";
             return Err(PacketError::Damaged(error.into()));
         }
         Ok(page)

@@ -22,7 +22,7 @@ pub(crate) fn parse(text: &str, resolve: Option<Resolve>) -> Result<SocketAddr, 
     let is_named = text.split_once(':').is_some_and(|(name, _)| name.chars().all(is_name));
     let resolve = resolve.filter(|_| is_named).ok_or(None)?;
     let found =
-        resolve(text).map_err(|error| Some(format!("this name can't be found: {error}")))?;
+        resolve(text).map_err(|error| Some(format!("this name can't be resolved: {error}")))?;
     let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
     first.copied().ok_or_else(|| Some("this name has no address".into()))
 }
@@ -32,12 +32,12 @@ pub(crate) fn advice(text: &str) -> Option<String> {
     let port = text.strip_prefix("*:").or(text.strip_prefix(':')).unwrap_or(text);
     if is_port(port) {
         return Some(format!(
-            "write 127.0.0.1:{port} to be reached from this machine only, or 0.0.0.0:{port} from \
-             others too"
+            "write 127.0.0.1:{port} to accept connections from this machine only, or \
+             0.0.0.0:{port} from other machines, too"
         ));
     }
     if text.contains("://") {
-        return Some("write the host and the port alone, without scheme and path".into());
+        return Some("write only the host and the port, without scheme and path".into());
     }
     if let Ok(address) = text.parse::<IpAddr>() {
         return Some(format!("a port is missing, as in {}", SocketAddr::new(address, 8000)));
@@ -89,14 +89,14 @@ mod tests {
         }
         let error = |text| parse(text, Some(resolve)).unwrap_err().unwrap();
         assert_eq!(error("none:1"), "this name has no address");
-        assert_eq!(error("other:1"), "this name can't be found: Name or service not known");
+        assert_eq!(error("other:1"), "this name can't be resolved: Name or service not known");
         assert_eq!(parse("localhost:1", None), Err(None));
     }
 
     #[test]
     fn a_near_address_gets_an_error_that_says_how_to_write_it() {
         for (text, want) in [
-            ("18000", "write 127.0.0.1:18000 to be reached from this machine only, or 0.0.0.0"),
+            ("18000", "write 127.0.0.1:18000 to accept connections from this machine only, or"),
             (":18000", "write 127.0.0.1:18000 to"),
             ("*:18000", "write 127.0.0.1:18000 to"),
             ("localhost", "a port is missing, as in localhost:8000"),
@@ -106,7 +106,7 @@ mod tests {
             ("localhost:http", "a port is a number from 0 to 65535"),
             ("localhost:65536", "a port is a number"),
             ("localhost:", "a port is a number"),
-            ("http://localhost:8000/", "write the host and the port alone"),
+            ("http://localhost:8000/", "write only the host and the port"),
         ] {
             let error = parse(text, Some(resolve)).unwrap_err().unwrap();
             assert!(error.starts_with(want), "{text}: {error}");

@@ -71,14 +71,14 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
     for origin in &config.client.cors_origins {
         checks.require(&["client.cors_origins"], is_origin(origin), || {
             format!(
-                "{origin:?} is no origin: write \"*\", or scheme://host[:port] in lower case as \
-                 browsers do, without a path and without the scheme's own port"
+                "{origin:?} is not a valid origin: write \"*\", or scheme://host[:port] in lower \
+                 case as browsers do, without a path and without the scheme's own port"
             )
         });
     }
     for host in &config.admin.hosts {
         checks.require(&["admin.hosts"], is_host(host), || {
-            format!("{host:?} is no name of a host: write it without scheme, port and path")
+            format!("{host:?} is not a valid host name: write it without scheme, port and path")
         });
     }
     for (key, proxies) in [
@@ -107,7 +107,9 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
     keys::check(config, checks.read);
     let level = &config.log.level;
     if let Err(reason) = log::filter(level) {
-        checks.require(&["log.level"], false, || format!("{level:?} is no filter ({reason})"));
+        checks.require(&["log.level"], false, || {
+            format!("{level:?} is not a valid filter ({reason})")
+        });
     }
 }
 
@@ -123,9 +125,9 @@ fn addresses(config: &Config, checks: &mut Checks<'_>) {
             is_loopback(listen) || client.insecure || config.knows_clients(),
             || {
                 format!(
-                    "{listen} is open to other machines, and nothing authenticates clients: require \
-                     tokens (auth.required = true), have the application say who comes \
-                     (webhook.connect = true), listen on 127.0.0.1, or say --insecure \
+                    "{listen} is open to other machines, and nothing authenticates clients: \
+                     require tokens (auth.required = true), let the application decide who \
+                     connects (webhook.connect = true), listen on 127.0.0.1, or set --insecure \
                      (client.insecure = true) if a firewall or a proxy guards it"
                 )
             },
@@ -155,12 +157,12 @@ fn addresses(config: &Config, checks: &mut Checks<'_>) {
 fn secret(key: &'static str, name: &str, text: &str, checks: &mut Checks<'_>) {
     let long = text.is_empty() || text.chars().count() >= SECRET_CHARS_MIN;
     checks.require(&[key], long, || {
-        format!("{name} has at least {SECRET_CHARS_MIN} characters: try openssl rand -hex 24")
+        format!("{name} must have at least {SECRET_CHARS_MIN} characters: try openssl rand -hex 24")
     });
     checks.require(&[key], text.chars().all(|c| c.is_ascii_graphic()), || {
         format!(
-            "{name} has no spaces and only ASCII characters, since it is sent in a header: try \
-             openssl rand -hex 24"
+            "{name} must have only ASCII characters and no spaces, because it is sent in a header: \
+             try openssl rand -hex 24"
         )
     });
 }
@@ -174,27 +176,30 @@ fn user_header(config: &Config, checks: &mut Checks<'_>) {
     }
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     checks.require(&[key], header.bytes().all(is_name), || {
-        format!("{header:?} is no header's name: letters, digits and hyphens, like X-Throng-User")
+        format!(
+            "{header:?} is not a valid header name: use letters, digits and hyphens, like \
+             X-Throng-User"
+        )
     });
     checks.require(&[key, "client.trusted_proxies"], !client.trusted_proxies.is_empty(), || {
-        "nobody is believed who says it: name the proxies in client.trusted_proxies".into()
+        "no proxy is trusted to send this header: name the proxies in client.trusted_proxies".into()
     });
     let reads_requests = client.proxy_header != ProxyHeader::ProxyProtocol;
     checks.require(&[key, "client.proxy_header"], reads_requests, || {
-        "a proxy that speaks the PROXY protocol passes the client's own headers on, so anybody could say \
-         who they are: use client.proxy_header = \"x-forwarded-for\" with a proxy of requests, which sets \
-         this header, or take user_header away"
+        "a proxy that speaks the PROXY protocol forwards the client's own headers, so a client \
+         could name any user: use client.proxy_header = \"x-forwarded-for\" with a proxy of HTTP \
+         requests, which sets this header, or remove user_header"
             .into()
     });
     checks.require(&[key, "client.login"], client.login == LoginRule::Refuse, || {
-        "a client could log in as anybody: set client.login = \"refuse\"".into()
+        "a client could log in as any user: set client.login = \"refuse\"".into()
     });
     let auth = &config.auth;
     let tokens = !auth.hmac_key.is_empty()
         || !auth.public_key_files.is_empty()
         || !auth.jwks_urls.is_empty();
     checks.require(&[key], !tokens, || {
-        "tokens ([auth]) say who somebody is, and so does this: use one of them".into()
+        "tokens ([auth]) name the user of a client, and so does this header: use one of them".into()
     });
 }
 
@@ -210,19 +215,19 @@ fn connect(config: &Config, checks: &mut Checks<'_>) {
     checks.require(
         &["webhook.connect", "webhook.url"],
         !webhook.connect || !webhook.url.is_empty(),
-        || "nobody can be asked who comes: set webhook.url".into(),
+        || "there is no application to ask about connects: set webhook.url".into(),
     );
     checks.require(
         &["webhook.connect", "client.user_header"],
         !webhook.connect || config.client.user_header.is_empty(),
         || {
-            "the proxy (client.user_header) says who somebody is, and so does the application: use one \
-             of them"
+            "the proxy (client.user_header) names the user of a client, and so does the \
+             application: use one of them"
                 .into()
         },
     );
     checks.require(&["webhook.headers"], webhook.headers.len() <= HEADERS_MAX, || {
-        format!("the application is told at most {HEADERS_MAX} headers")
+        format!("the application gets at most {HEADERS_MAX} headers")
     });
     for name in &webhook.headers {
         let is_name =
@@ -230,8 +235,8 @@ fn connect(config: &Config, checks: &mut Checks<'_>) {
         let fits = (1..=HEADER_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_name);
         checks.require(&["webhook.headers"], fits, || {
             format!(
-                "{name:?} is no header's name: write it in lower case, of letters, digits, - and _, \
-                 like \"cookie\""
+                "{name:?} is not a valid header name: write it in lower case, of letters, digits, \
+                 - and _, like \"cookie\""
             )
         });
     }
@@ -244,7 +249,7 @@ fn events(config: &Config, checks: &mut Checks<'_>) {
     let key = "webhook.events";
     for event in &config.webhook.events {
         checks.require(&[key], EVENTS.contains(&&**event), || {
-            format!("{event:?} is no event: there are {}", EVENTS.join(", "))
+            format!("{event:?} is not an event: the events are {}", EVENTS.join(", "))
         });
     }
     let somewhere = config.webhook.events.is_empty() || !config.webhook.url.is_empty();
@@ -256,12 +261,13 @@ fn signing_key(text: &str, checks: &mut Checks<'_>) {
     let key = "webhook.signing_key";
     let bytes = signing::key(text).map(|bytes| bytes.len());
     checks.require(&[key], bytes.is_some(), || {
-        "what follows whsec_ is no base64: try openssl rand -base64 32 behind it".into()
+        "the text after whsec_ is not base64: try openssl rand -base64 32 for it".into()
     });
     let long = text.is_empty() || bytes.is_none_or(|bytes| bytes >= SIGNING_KEY_BYTES_MIN);
     checks.require(&[key], long, || {
         format!(
-            "a key that signs has at least {SIGNING_KEY_BYTES_MIN} bytes: try openssl rand -hex 32"
+            "a signing key must have at least {SIGNING_KEY_BYTES_MIN} bytes: try openssl rand -hex \
+             32"
         )
     });
 }
@@ -317,12 +323,12 @@ fn never_matches(pattern: &str, before: &[Rule], config: &Config) -> Option<Stri
     };
     Some(match earlier == pattern {
         true => format!(
-            "{pattern:?} can never match: the first rule for it, in {location}, wins; take one of \
-             them away"
+            "{pattern:?} can never match: the first rule for it, in {location}, wins; remove one \
+             of them"
         ),
         false => format!(
-            "{pattern:?} can never match: {earlier:?}, in {location}, comes first and takes all its \
-             topics; put this rule before that one, or take it away"
+            "{pattern:?} can never match: {earlier:?}, in {location}, comes first and matches all \
+             its topics; put this rule before that one, or remove it"
         ),
     })
 }
@@ -337,8 +343,8 @@ fn numbers(config: &Config, checks: &mut Checks<'_>) {
         least <= limits.outbox_bytes_max,
         || {
             format!(
-                "an outbox must hold the largest message and {FRAMING_BYTES} bytes around it: \
-                 make limits.outbox_bytes_max at least {least} (it is {}), or \
+                "an outbox must have space for the largest message and {FRAMING_BYTES} bytes \
+                 around it: make limits.outbox_bytes_max at least {least} (it is {}), or \
                  limits.message_bytes_max smaller",
                 limits.outbox_bytes_max
             )
@@ -349,8 +355,8 @@ fn numbers(config: &Config, checks: &mut Checks<'_>) {
         limits.outbox_bytes_max <= limits.outboxes_bytes_max,
         || {
             format!(
-                "a single outbox must not be too much for all: make limits.outboxes_bytes_max (it \
-                 is {}) at least limits.outbox_bytes_max, which is {}",
+                "one outbox must fit the limit for all outboxes: make limits.outboxes_bytes_max \
+                 (it is {}) at least limits.outbox_bytes_max, which is {}",
                 limits.outboxes_bytes_max, limits.outbox_bytes_max
             )
         },
@@ -362,7 +368,7 @@ fn numbers(config: &Config, checks: &mut Checks<'_>) {
         input <= limits.input_bytes_max,
         || {
             format!(
-                "the largest message of a single client must not be too much for all: make \
+                "the largest message of one client must fit the limit for all clients: make \
                  limits.input_bytes_max at least {input} (it is {}), twice the larger of \
                  limits.longpoll_body_bytes_max and limits.frame_bytes_max",
                 limits.input_bytes_max
@@ -410,7 +416,7 @@ fn numbers(config: &Config, checks: &mut Checks<'_>) {
         || {
             format!(
                 "a single lost probe would end a connection: make \
-                 timeouts.tcp_user_timeout_seconds (it is {user}) at least half as long again as \
+                 timeouts.tcp_user_timeout_seconds (it is {user}) at least one and a half times \
                  timeouts.tcp_keepalive_seconds, which is {keepalive}"
             )
         },
@@ -439,7 +445,7 @@ fn presence(config: &Config, checks: &mut Checks<'_>) {
         !on || presence.list_bytes_max <= list_max,
         || {
             format!(
-                "a member who is sent a list must have room for what comes next: make \
+                "the outbox of a member must have space for more than a presence list: make \
                  presence.list_bytes_max (it is {}) at most half of limits.outbox_bytes_max, \
                  which is {list_max}",
                 presence.list_bytes_max

@@ -28,7 +28,7 @@ table_keys! {
     retry_seconds: u64 = Number(0, DAY), Default("30");
     /// Messages that one request may have.
     batch_messages_max: u64 = Number(1, 10_000), Default("100"),
-        beyond "the rest goes with the next request", shows "`throng_forward_waiting`";
+        beyond "the rest is sent with the next request", shows "`throng_forward_waiting`";
     /// Milliseconds that a message waits for others to share its request, unless the request is full earlier.
     batch_wait_milliseconds: u64 = Number(0, 60_000), Default("10");
     /// Messages that the back end has not accepted yet; the server rejects more, and drops those with QoS 0.

@@ -84,8 +84,8 @@ fn read_key(
         }
         if rank(&key) == rank(&origin) {
             let message = format!(
-                "{key} sets {key_setting}, too, and only one can be the key: take {file_setting} or \
-                 {key_setting} away"
+                "{key} sets {key_setting}, too, but only one can be the key: remove {file_setting} \
+                 or {key_setting}"
             );
             return error(read, origin, message);
         }
@@ -218,8 +218,8 @@ mod tests {
         let both = format!("{named}api_key = \"{SECRET}\"\n");
         assert_eq!(
             key(&both, &[], None).unwrap_err(),
-            "throng.toml:2:16: admin.api_key_file: throng.toml:3 sets admin.api_key, too, and only \
-             one can be the key: take admin.api_key_file or admin.api_key away"
+            "throng.toml:2:16: admin.api_key_file: throng.toml:3 sets admin.api_key, too, but only \
+             one can be the key: remove admin.api_key_file or admin.api_key"
         );
         assert!(key("", &[variable, file], None).unwrap_err().contains("only one can be the key"));
     }
@@ -233,7 +233,7 @@ mod tests {
             "throng.toml:3:16: admin.api_key_file: none: can't be read: gone"
         );
         let short = load("throng.toml", &format!("{open}\"short\"\n"), &[], None).unwrap_err();
-        assert!(short.starts_with("file short: admin.api_key: a key has at least 16"), "{short}");
+        assert!(short.starts_with("file short: admin.api_key: a key must have at"), "{short}");
         assert_eq!(
             load("throng.toml", &format!("{open}1\n"), &[], None).unwrap_err().lines().count(),
             2

@@ -33,14 +33,14 @@ impl Mismatch {
 
     /// Creates the error of a value that is not UTF-8.
     pub fn not_utf8() -> Self {
-        Mismatch::new("what is not UTF-8", None)
+        Mismatch::new("text that is not UTF-8", None)
     }
 
     /// Returns the error's message. `wants` describes the valid values.
     pub fn message(&self, wants: &str, is_secret: bool) -> String {
         let Mismatch { found, advice } = self;
         if is_secret {
-            return format!("expected {wants}; what was found is not shown, since it is a secret");
+            return format!("expected {wants}; the value is not shown, because it is a secret");
         }
         match advice {
             Some(advice) => format!("expected {wants}, found {found}: {advice}"),
@@ -145,6 +145,7 @@ mod tests {
         assert!(long.ends_with('…') && long.chars().count() < 120, "{long}");
         let wide = Mismatch::new("[\n  1,\n  \"a\",\n]", None).message(wants, false);
         assert!(wide.ends_with("found [ 1, \"a\", ]"), "{wide}");
-        assert!(Mismatch::not_utf8().message(wants, false).ends_with("found what is not UTF-8"));
+        let message = Mismatch::not_utf8().message(wants, false);
+        assert!(message.ends_with("found text that is not UTF-8"));
     }
 }

@@ -78,7 +78,10 @@ pub(crate) fn warnings(names: &[OldName]) -> Vec<String> {
         let others: Vec<String> = others.map(|name| name.origin.to_string()).collect();
         let OldName { origin, old, new } = first;
         let also = Also(&others);
-        format!("{origin}: write {new} in place of {old}, which is read until {UNTIL} only{also}")
+        format!(
+            "{origin}: write {new} instead of {old}, which the server reads only until version \
+             {UNTIL}{also}"
+        )
     };
     firsts.into_iter().map(text).collect()
 }
@@ -140,13 +143,14 @@ mod tests {
         assert_eq!(
             old.warnings(),
             [
-                "throng.toml:3: write publish = \"allow\" in place of client_events = \
-                 \"broadcast\", which is read until 0.4 only",
-                "throng.toml:6: write publish = \"refuse\" in place of client_events = \
-                 \"refuse\", which is read until 0.4 only",
-                "throng.toml:7: write [inbox] in place of [offline], which is read until 0.4 only",
-                "variable THRONG_OFFLINE_BYTES_MAX: write THRONG_INBOX_BYTES_MAX in place of \
-                 THRONG_OFFLINE_BYTES_MAX, which is read until 0.4 only",
+                "throng.toml:3: write publish = \"allow\" instead of client_events = \
+                 \"broadcast\", which the server reads only until version 0.4",
+                "throng.toml:6: write publish = \"refuse\" instead of client_events = \
+                 \"refuse\", which the server reads only until version 0.4",
+                "throng.toml:7: write [inbox] instead of [offline], which the server reads only until \
+                 version 0.4",
+                "variable THRONG_OFFLINE_BYTES_MAX: write THRONG_INBOX_BYTES_MAX instead of \
+                 THRONG_OFFLINE_BYTES_MAX, which the server reads only until version 0.4",
             ]
         );
         assert!(new.warnings().is_empty());
@@ -168,7 +172,7 @@ mod tests {
         let file = |rules: u32| (0..rules).map(rule).collect::<String>();
         let warnings = |rules| load(&file(rules), &[]).unwrap().warnings();
         let few = warnings(3);
-        assert!(few[0].ends_with("only; also in throng.toml:6, throng.toml:9"), "{few:?}");
+        assert!(few[0].ends_with("; also in throng.toml:6, throng.toml:9"), "{few:?}");
         let many = warnings(1_000);
         assert!(many[0].ends_with("throng.toml:33 and 989 more"), "{many:?}");
         assert_eq!((few.len(), many.len()), (1, 1));
@@ -180,12 +184,12 @@ mod tests {
             (
                 "[offline]\nbytes_max = 1\n[inbox]\nbytes_max = 2\n",
                 "throng.toml:2:13: offline.bytes_max: it is called inbox.bytes_max now, which \
-                 throng.toml:4 sets, too: take offline.bytes_max away",
+                 throng.toml:4 sets, too: remove offline.bytes_max",
             ),
             (
                 "[[topics]]\npattern = \"a\"\npublish = \"allow\"\nclient_events = \"refuse\"\n",
                 "throng.toml:4:17: topics[0].client_events: it is called publish now, which \
-                 throng.toml:3 sets, too: take client_events away",
+                 throng.toml:3 sets, too: remove client_events",
             ),
         ] {
             assert_eq!(load(file, &[]).unwrap_err(), want);
@@ -195,8 +199,8 @@ mod tests {
             assert_eq!(
                 load("", &variables).unwrap_err(),
                 "variable THRONG_OFFLINE_ENABLED: inbox.enabled: it is called \
-                 THRONG_INBOX_ENABLED now, which variable THRONG_INBOX_ENABLED sets, too: take \
-                 THRONG_OFFLINE_ENABLED away"
+                 THRONG_INBOX_ENABLED now, which variable THRONG_INBOX_ENABLED sets, too: \
+                 remove THRONG_OFFLINE_ENABLED"
             );
         }
         // Different keys in both sections, and a later source with either name, are valid.

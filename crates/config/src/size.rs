@@ -35,7 +35,7 @@ pub(crate) fn parse(text: &str) -> Result<Option<u64>, String> {
         return Err("write a number before the unit, like \"64KiB\" or \"1.5 GB\"".into());
     }
     if *factor == 1 && !part.is_empty() {
-        return Err("there is no part of a byte".into());
+        return Err("a number of bytes can't have a fraction".into());
     }
     Ok(scaled(whole, part, *factor))
 }
@@ -109,8 +109,8 @@ mod tests {
             ("1.GB", "write a number"),
             ("1.2.3 GB", "write a number"),
             (".", "write a number"),
-            ("1.5", "no part of a byte"),
-            ("1.5 B", "no part of a byte"),
+            ("1.5", "can't have a fraction"),
+            ("1.5 B", "can't have a fraction"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(want), "{text}: {error}");

@@ -394,7 +394,7 @@ fn is_one_source(a: &Origin, b: &Origin) -> bool {
 }
 
 fn set_twice(old: &str, new: &str, other: &Origin) -> String {
-    format!("{}, which {other} sets, too: take {old} away", is_called(new))
+    format!("{}, which {other} sets, too: remove {old}", is_called(new))
 }
 
 fn is_called(new: &str) -> String {

@@ -175,10 +175,10 @@ settings! {
             beyond "503, `overloaded`", shows "`throng_admin_bodies_bytes`";
         /// Connections to this port; a new one beyond that replaces the one that was silent longest, connections without a key first. At most half of the limit on open files.
         connections_max: u64 = Live, Number(16, 65_536), "1024",
-            beyond "the connection that was silent longest [gives way](security.md#who-has-no-key)", shows "`throng_admin_connections`";
+            beyond "the connection that was silent longest [is closed](security.md#who-has-no-key)", shows "`throng_admin_connections`";
         /// The same limit for connections from one address, or from one IPv6 network (/64).
         connections_per_address_max: u64 = Live, Number(8, 65_536), "512",
-            beyond "one of the address's own gives way", shows "`throng_admin_connections`";
+            beyond "one of the address's own connections is closed", shows "`throng_admin_connections`";
         /// Seconds in which the head of a request must arrive whole, from the connect or from the head's first byte.
         head_seconds: u64 = Live, Number(1, DAY), "5",
             beyond "closed", shows "–";
@@ -269,13 +269,13 @@ settings! {
         listen_tls: Option<SocketAddr> = Fixed, OptionalAddress, r#""""#;
         /// Seconds of the longest keep-alive. An MQTT 5 client that requests a longer one, or 0, gets this one instead; an MQTT 3 client keeps its own, and its 0 is without end. 0: all clients keep their own.
         keep_alive_seconds_max: u64 = Live, Number(0, KEEP_ALIVE_MAX), "1800",
-            beyond "an MQTT 5 client is told this one; who is silent for one and a half of its keep-alive is closed", shows "`throng_connections_closed_total`";
+            beyond "an MQTT 5 client gets this one instead; a client that is silent for one and a half times its keep-alive is closed", shows "`throng_connections_closed_total`";
         /// Seconds that a session outlives its connection; the server cuts a longer request to this. 0: not at all.
         session_seconds_max: u64 = Live, Number(0, TEN_YEARS), "86400",
-            beyond "the session ends; a longer wish is cut to it", shows "`throng_mqtt_sessions_ended_total`";
+            beyond "the session ends; the server cuts a longer request to this", shows "`throng_mqtt_sessions_ended_total`";
         /// Sessions of clients that are away; beyond that a session ends with its connection.
         sessions_max: u64 = Live, Number(0, 100_000_000), "1000000",
-            beyond "the session of a client that goes ends with its connection", shows "`throng_mqtt_sessions_away`, `throng_mqtt_sessions_ended_total`";
+            beyond "a session ends with its connection", shows "`throng_mqtt_sessions_away`, `throng_mqtt_sessions_ended_total`";
         /// Sessions of one user's clients that are away, where users are proved (by tokens or webhook.connect); beyond that a session of the user ends with its connection. 0: no limit.
         sessions_per_user_max: u64 = Live, Number(0, MANY), "1000",
             beyond "the same for a session of this user", shows "`throng_mqtt_sessions_ended_total`";
@@ -299,7 +299,7 @@ settings! {
             beyond "the next one waits until one is confirmed", shows "–";
         /// Messages that may wait for a client, besides those that it has not confirmed. Beyond that the server closes the client, unless its session can read them from the history instead.
         queue_messages_max: u64 = Live, Number(0, 1_000_000), "1000",
-            beyond "closed with reason code 0x97, `slow_consumer`; a session that goes on reads the history instead", shows "`throng_slow_consumers_closed_total`";
+            beyond "closed with reason code 0x97, `slow_consumer`; a session that can read the history instead does so", shows "`throng_slow_consumers_closed_total`";
         /// Topics to which an MQTT 5 client may give a number at a time (topic aliases), of up to 254 bytes each; 0: none.
         topic_alias_max: u64 = Live, Number(0, 65_535), "10",
             beyond "closed with reason code 0x94", shows "`throng_connections_closed_total`";
@@ -337,7 +337,7 @@ settings! {
             beyond "503, `overloaded`", shows "`throng_connections`, `throng_connections_refused_total`, L";
         /// Connections from one address, or from one IPv6 network; 0: no limit.
         connections_per_address_max: u64 = Live, Number(0, MANY), "0",
-            beyond "503, `overloaded`; a health check is answered", shows "`throng_connections_refused_total`, L";
+            beyond "503, `overloaded`; a health check still gets a response", shows "`throng_connections_refused_total`, L";
         /// Leading bits of an IPv6 address that all limits by address compare: a client that has one address of such a network usually has them all.
         ipv6_prefix_bits: u64 = Live, Number(1, 128), "64";
         /// New connections a second; the server rejects more with 503. 0: no limit.
@@ -354,7 +354,7 @@ settings! {
             beyond "400, `too_many_topics`; Phoenix: `too many channels joined`", shows "L";
         /// Topics on the node that have members; a topic with members on several shards counts once for each. Each shard has its share of the limit. Beyond it, a client can enter only topics that have members and those into which the application puts it (else 503, topics_full). 0: no limit.
         topics_max: u64 = Live, Number(0, MANY), "10000000",
-            beyond "503, `topics_full`, for a topic that nobody is in", shows "the sum of `throng_shard_topics`, L";
+            beyond "503, `topics_full`, for a topic without members", shows "the sum of `throng_shard_topics`, L";
         /// Bytes of the largest payload of a message.
         message_bytes_max: u64 = Live, Bytes(1, 64 * MIB), r#""64KiB""#,
             beyond "413, `message_too_large` or `body_too_large`", shows "L";
@@ -372,22 +372,22 @@ settings! {
             beyond "413, `body_too_large`", shows "L as `limits.message_bytes_max`";
         /// Bytes that may wait for a client that doesn't read; beyond that the server closes it. A client that keeps reading may have four times as much.
         outbox_bytes_max: u64 = Live, Bytes(2 * KIB, 1024 * MIB), r#""256KiB""#,
-            beyond "closed as `slow_consumer`; with `conflate` only the newest of each key waits", shows "`throng_outbox_bytes`, `throng_slow_consumers_closed_total`, L";
+            beyond "closed as `slow_consumer`; with `conflate`, only the newest message of each key waits", shows "`throng_outbox_bytes`, `throng_slow_consumers_closed_total`, L";
         /// Messages that may wait for a client that doesn't read; beyond that the server closes it.
         outbox_messages_max: u64 = Live, Number(1, 1_000_000), "256",
             beyond "the same", shows "`throng_slow_consumers_closed_total`";
         /// Bytes that may wait in all outboxes; beyond that the server closes the slowest clients.
         outboxes_bytes_max: u64 = Live, Bytes(MIB, TIB), r#""256MiB""#,
-            beyond "those that hold most are closed as `slow_consumer`", shows "`throng_outbox_memory_bytes`, L";
+            beyond "the slowest clients are closed as `slow_consumer`", shows "`throng_outbox_memory_bytes`, L";
         /// Bytes in memory of all clients' requests and messages that have not arrived whole; beyond that the server rejects the clients that use most with 503, or closes them.
         input_bytes_max: u64 = Live, Bytes(MIB, TIB), r#""128MiB""#,
-            beyond "those that hold most: 503 or closed, `overloaded`", shows "`throng_input_memory_bytes`, L";
+            beyond "the clients that use most: 503 or closed, `overloaded`", shows "`throng_input_memory_bytes`, L";
         /// Messages that one connection may publish in a second; beyond that the server stops reading from it for a while. 0: no limit.
         publishes_per_second_max: u64 = Live, Number(0, MANY), "1000",
-            beyond "the connection is left unread for a while", shows "L";
+            beyond "the server stops reading from the connection for a while", shows "L";
         /// Topics that one connection may enter in a second, long polls and Phoenix long-poll sessions included; beyond that the server stops reading from it for a while. 0: no limit.
         joins_per_second_max: u64 = Live, Number(0, MANY), "1000",
-            beyond "the connection is left unread for a while", shows "L";
+            beyond "the server stops reading from the connection for a while", shows "L";
         /// Connections of one user, over all shards; the server rejects more with 429. 0: no limit. A limit takes some 100 bytes of memory for each connection.
         connections_per_user_max: u64 = Live, Number(0, MANY), "0",
             beyond "429, `too_many_connections`", shows "L";
@@ -399,7 +399,7 @@ settings! {
             beyond "429, `rate_limited`; in the end closed with 4029", shows "`throng_accounts`, L";
         /// Bytes that one user may send in a second; beyond that the server stops reading from its connections for a while. 0: no limit.
         bytes_per_second_per_user_max: u64 = Live, Bytes(0, TIB), r#""64MiB""#,
-            beyond "its connections are left unread for a while; a request: 429, `rate_limited`", shows "L";
+            beyond "the server stops reading from its connections for a while; a request: 429, `rate_limited`", shows "L";
         /// Messages that one user may publish in a second; the server rejects more. 0: no limit.
         publishes_per_second_per_user_max: u64 = Live, Number(0, MANY), "5000",
             beyond "429, `rate_limited`", shows "L";
@@ -411,7 +411,7 @@ settings! {
             beyond "429, `rate_limited`; in the end closed with 4029", shows "`throng_accounts`, L";
         /// Bytes from one address in a second; beyond that the server stops reading from its connections for a while. 0: no limit.
         bytes_per_second_per_address_max: u64 = Live, Bytes(0, TIB), "0",
-            beyond "its connections are left unread for a while; a request: 429, `rate_limited`", shows "L";
+            beyond "the server stops reading from its connections for a while; a request: 429, `rate_limited`", shows "L";
         /// Messages published from one address in a second; the server rejects more. 0: no limit.
         publishes_per_second_per_address_max: u64 = Live, Number(0, MANY), "0",
             beyond "429, `rate_limited`", shows "L";
@@ -435,7 +435,7 @@ settings! {
             beyond "publishing: 503, `overloaded`", shows "L for what clients publish";
         /// Newest messages of all topics together that the server retains for a poll that comes back.
         recent_messages_max: u64 = Fixed, Number(0, 10_000_000), "1024",
-            beyond "the oldest is let go: a poll that comes back later gets less", shows "–";
+            beyond "the oldest is dropped: a poll that comes back later gets fewer messages", shows "–";
         /// Bytes in memory of those messages.
         recent_bytes_max: u64 = Fixed, Bytes(0, 1024 * MIB), r#""4MiB""#,
             beyond "the same", shows "–";
@@ -505,7 +505,7 @@ settings! {
         url: String = Live, Text, r#""""#;
         /// Text that the server sends with each request as Authorization: Bearer, at least 16 characters; "": it sends none.
         secret: String = Secret, Text, r#""""#;
-        /// Key that signs each request (HMAC-SHA256 of its id, its timestamp and its body): at least 32 bytes of text, or whsec_ and the base64 of so many bytes; "": the server signs nothing.
+        /// Key that signs each request (HMAC-SHA256 of its id, its timestamp and its body): at least 32 bytes of text, or whsec_ and the base64 of as many bytes; "": the server signs nothing.
         signing_key: String = Secret, Text, r#""""#;
         /// File with the certificates of the authorities that sign those of applications, in PEM, or those of the applications themselves, for webhooks, events and forwarding; relative to the configuration file's folder. "": the authorities of the system.
         ca_file: String = Fixed, Text, r#""""#;
@@ -513,13 +513,13 @@ settings! {
         connect: bool = Live, Bool, "false";
         /// Headers of clients' requests that the application gets, at most 16.
         headers: Vec<String> = Live, List, r#"["cookie", "authorization", "origin", "user-agent"]"#;
-        /// Result of a connect, a subscription or a publish on which the application does not decide, because it is slow, fails or can't be reached: deny, or allow, which is as if it were not asked.
+        /// Result of a connect, a subscription or a publish on which the application does not decide, because it is slow, fails or can't be reached: deny, or allow, as if the server had not requested a decision.
         silence: Silence = Live, Choice(Silence::WORDS), r#""deny""#;
         /// Events that the server sends to the application: connected, disconnected, joined, left, occupied, vacated; the last four only for topics whose rule has events = true. []: none.
         events: Vec<String> = Live, List, "[]";
         /// Events of webhook.events that may wait; the server drops more, and notifies the application how many.
         event_queue_events_max: u64 = Fixed, Number(1, 100_000_000), "100000",
-            beyond "events to tell are dropped, and the application is told how many", shows "`throng_webhook_told_waiting`, `throng_webhook_told_total`";
+            beyond "further events are dropped, and the application is notified how many", shows "`throng_webhook_told_waiting`, `throng_webhook_told_total`";
         /// Bytes of those events.
         event_queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#,
             beyond "the same", shows "`throng_webhook_told_waiting_bytes`, `throng_webhook_told_total`";
@@ -531,7 +531,7 @@ settings! {
         timeout_milliseconds: u64 = Live, Number(1, 600_000), "5000";
         /// Events that one request may have.
         batch_events_max: u64 = Live, Number(1, 10_000), "256",
-            beyond "the rest goes with the next request", shows "–";
+            beyond "the rest is sent with the next request", shows "–";
         /// Events without a response; the server rejects more. One URL may have at most as many as are still free in three quarters of this; the last quarter is for URLs with fewer than 64.
         queue_events_max: u64 = Fixed, Number(1, 10_000_000), "20000",
             beyond "503, `overloaded`, or as `webhook.silence` says", shows "`throng_webhook_waiting`";
@@ -543,7 +543,7 @@ settings! {
             beyond "the same", shows "`throng_webhook_waiting_bytes`";
         /// Requests under way at a time to each URL; events of one connection stay in order.
         requests_max: u64 = Fixed, Number(1, 1000), "4",
-            beyond "events wait for one that is under way", shows "`throng_webhook_waiting`";
+            beyond "events wait until a request is done", shows "`throng_webhook_waiting`";
     }
 
     /// Lists of the users in a topic, where its rule has presence = true.
@@ -581,7 +581,7 @@ settings! {
             beyond "pages are read from the disk again", shows "–";
         /// Bytes of the longest store file that the server verifies whole at the start, which takes longer the larger the file is. Damage in a longer file shows when it is read, or in "throng store check".
         verify_bytes_max: u64 = Fixed, Bytes(0, 1024 * TIB), r#""256MiB""#,
-            beyond "a larger store is not looked through at the start", shows "–";
+            beyond "a larger store is not verified at the start", shows "–";
     }
 
     /// Nodes that serve together, through NATS. With cluster.urls, messages go to the members on all nodes; without, this node is alone.
@@ -691,7 +691,7 @@ settings! {
         enabled: bool = Live, Bool, "false";
         /// Messages that may wait for one user; beyond that the server drops the oldest.
         messages_max: u64 = Live, Number(1, 10_000_000), "100",
-            beyond "the oldest that waits for the user is dropped", shows "`throng_history_dropped_total`";
+            beyond "the user's oldest pending message is dropped", shows "`throng_history_dropped_total`";
         /// Bytes of those messages, at least limits.message_bytes_max.
         bytes_max: u64 = Live, Bytes(1, TIB), r#""256KiB""#,
             beyond "the same", shows "`throng_history_dropped_total`";

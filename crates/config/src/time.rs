@@ -14,7 +14,7 @@ pub(crate) fn seconds(text: &str) -> Result<u64, Option<String>> {
         (None, _) | (_, Some(Offset::Z)) => 0,
         (Some(_), Some(Offset::Custom { minutes })) => i64::from(minutes),
         (Some(_), None) => {
-            return Err(Some("whose time is that? Write Z behind it for UTC".into()));
+            return Err(Some("the time has no offset: write Z after it for UTC".into()));
         }
     };
     let (hour, minute, second) =
@@ -23,7 +23,7 @@ pub(crate) fn seconds(text: &str) -> Result<u64, Option<String>> {
     let seconds = days(i64::from(date.year), i64::from(date.month), i64::from(date.day)) * 86_400
         + (hour * 60 + minute - offset_minutes) * 60
         + second;
-    u64::try_from(seconds).map_err(|_| Some("that is before 1970".into()))
+    u64::try_from(seconds).map_err(|_| Some("the time is before 1970".into()))
 }
 
 /// Counts days from 1970-01-01 to a date of the Gregorian calendar. Years begin in March, so that the extra day of a

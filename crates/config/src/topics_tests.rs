@@ -222,7 +222,7 @@ fn a_webhook_needs_a_url() {
         }
     }
     let errors = asks("join", "webhook_url = \"a.b/c\"\n").unwrap_err();
-    let want = "throng.toml:4:15: topics[0].webhook_url: \"a.b/c\" is no URL that a webhook can";
+    let want = "throng.toml:4:15: topics[0].webhook_url: \"a.b/c\" is not a valid URL of a";
     assert!(errors.starts_with(want) && errors.lines().count() == 1, "{errors}");
 }
 
@@ -231,8 +231,8 @@ fn the_webhook_url_is_checked_and_its_secret_hidden() {
     let errors = with("[webhook]\nsecret = \"short\"\n", &[("THRONG_WEBHOOK_URL", "a")]);
     let errors = errors.unwrap_err();
     for want in [
-        "throng.toml:2:10: webhook.secret: a secret has at least 16 characters",
-        "variable THRONG_WEBHOOK_URL: webhook.url: \"a\" is no URL that a webhook can be sent to",
+        "throng.toml:2:10: webhook.secret: a secret must have at least 16 characters",
+        "variable THRONG_WEBHOOK_URL: webhook.url: \"a\" is not a valid URL of a webhook",
     ] {
         assert!(errors.contains(want), "{want}\nin\n{errors}");
     }
@@ -248,9 +248,9 @@ fn the_webhook_url_is_checked_and_its_secret_hidden() {
     }
     for (key, wrong) in [
         ("31 bytes are one too few, too few", None),
-        ("only thirty bytes, two too few", Some("has at least 32 bytes")),
-        ("whsec_no base64, but more than thirty-two bytes", Some("no base64")),
-        ("whsec_c2hvcnQ=", Some("has at least 32 bytes")),
+        ("only thirty bytes, two too few", Some("must have at least 32 bytes")),
+        ("whsec_no base64, but more than thirty-two bytes", Some("not base64")),
+        ("whsec_c2hvcnQ=", Some("must have at least 32 bytes")),
         ("whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=", None),
     ] {
         let loaded = load(&format!("[webhook]\nsigning_key = \"{key}\"\n"));

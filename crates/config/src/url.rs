@@ -29,8 +29,8 @@ const NAME_BYTES_MAX: (usize, usize) = (253, 63);
 /// Checks that spans can be sent to this URL.
 pub(crate) fn collector(text: &str) -> Result<(), String> {
     webhook(text).map_err(|_| {
-        "this is no URL of a collector: write http://host[:port]/v1/traces, or https:// instead, \
-         without a user, a password, a query or a fragment"
+        "this is not the URL of a collector: write http://host[:port]/v1/traces, or https:// \
+         instead, without a user, a password, a query or a fragment"
             .into()
     })
 }
@@ -39,15 +39,19 @@ pub(crate) fn collector(text: &str) -> Result<(), String> {
 pub(crate) fn webhook(text: &str) -> Result<(), String> {
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
     if url.as_ref().is_some_and(|url| !url.username().is_empty() || url.password().is_some()) {
-        return Err("a URL is printed and logged, so it must hold no user and no password: use \
+        return Err(
+            "a URL is printed and logged, so it must contain no user and no password: use \
                     webhook.secret, which is sent as Authorization: Bearer"
-            .into());
+                .into(),
+        );
     }
     if text.contains('?') {
-        return Err("a URL is printed and logged, so it must hold no query (? and what follows), \
+        return Err(
+            "a URL is printed and logged, so it must contain no query (? and what follows), \
                     where secrets often are: use webhook.secret, which is sent as \
                     Authorization: Bearer, and put the rest into the path"
-            .into());
+                .into(),
+        );
     }
     let shown = if text.contains(['@', '#']) { "this".into() } else { format!("{text:?}") };
     // The written text: the parser is lenient, but the HTTP client is not.
@@ -60,7 +64,7 @@ pub(crate) fn webhook(text: &str) -> Result<(), String> {
     }
     if !url.zip(authority).is_some_and(|(url, authority)| is_reachable(&url, authority)) {
         return Err(format!(
-            "{shown} is no URL that a webhook can be sent to: write http://host[:port]/path, or \
+            "{shown} is not a valid URL of a webhook: write http://host[:port]/path, or \
              https:// instead"
         ));
     }
@@ -72,7 +76,7 @@ pub(crate) fn webhook(text: &str) -> Result<(), String> {
     }
     // RFC 3986, section 2. The HTTP client would reject other characters at the first request.
     match text.chars().find(|c| !c.is_ascii_graphic() || "\"<>\\^`{|}".contains(*c)) {
-        Some(c) => Err(format!("{c:?} can't stand in a URL: write it percent-encoded")),
+        Some(c) => Err(format!("{c:?} is not allowed in a URL: write it percent-encoded")),
         None => Ok(()),
     }
 }
@@ -164,46 +168,46 @@ mod tests {
         assert_eq!(webhook(&path), Ok(()));
         assert!(webhook(&format!("{path}b")).unwrap_err().contains("65535 bytes, more than"));
         for invalid in [format!("http://a{label}.b/"), format!("http://{long}/")] {
-            assert!(webhook(&invalid).unwrap_err().contains("is no URL"), "{invalid}");
+            assert!(webhook(&invalid).unwrap_err().contains("is not a valid URL"), "{invalid}");
         }
         for (invalid, want) in [
-            ("", "is no URL"),
-            ("a.b/hook", "is no URL"),
-            ("ftp://a", "is no URL"),
-            ("http://", "is no URL"),
-            ("http:///hook", "is no URL"),
-            ("http:/hook", "is no URL"),
-            ("http:hook", "is no URL"),
-            ("http:\\\\a/", "is no URL"),
-            (" http://a", "' ' can't stand"),
-            ("http://a\t.b/", "is no URL"),
-            ("http://a/\tb", "can't stand"),
-            ("http://a\\b", "can't stand"),
-            ("http://1/", "is no URL"),
-            ("http://0x7f.1/", "is no URL"),
-            ("http://a:", "is no URL"),
-            ("http://a:/b", "is no URL"),
-            ("http://:80/", "is no URL"),
-            ("http://a:99999", "is no URL"),
-            ("http://a b/", "is no URL"),
-            ("http://a/b c", "' ' can't stand"),
+            ("", "is not a valid URL"),
+            ("a.b/hook", "is not a valid URL"),
+            ("ftp://a", "is not a valid URL"),
+            ("http://", "is not a valid URL"),
+            ("http:///hook", "is not a valid URL"),
+            ("http:/hook", "is not a valid URL"),
+            ("http:hook", "is not a valid URL"),
+            ("http:\\\\a/", "is not a valid URL"),
+            (" http://a", "' ' is not allowed"),
+            ("http://a\t.b/", "is not a valid URL"),
+            ("http://a/\tb", "not allowed"),
+            ("http://a\\b", "not allowed"),
+            ("http://1/", "is not a valid URL"),
+            ("http://0x7f.1/", "is not a valid URL"),
+            ("http://a:", "is not a valid URL"),
+            ("http://a:/b", "is not a valid URL"),
+            ("http://:80/", "is not a valid URL"),
+            ("http://a:99999", "is not a valid URL"),
+            ("http://a b/", "is not a valid URL"),
+            ("http://a/b c", "' ' is not allowed"),
             ("http://a/é", "percent-encoded"),
-            ("http://a..b/", "is no URL"),
-            ("http://.a/", "is no URL"),
-            ("http://./", "is no URL"),
-            ("http://[::1/", "is no URL"),
-            ("http://a%41/", "is no URL"),
+            ("http://a..b/", "is not a valid URL"),
+            ("http://.a/", "is not a valid URL"),
+            ("http://./", "is not a valid URL"),
+            ("http://[::1/", "is not a valid URL"),
+            ("http://a%41/", "is not a valid URL"),
             ("http://münchen.example/x", "punycode"),
             ("http://münchen.example/#hunter2", "this has a host name"),
-            ("http://a?key=hunter2", "must hold no query"),
-            ("http://a b/?key=hunter2", "must hold no query"),
-            ("ftp://a/b?key=hunter2", "must hold no query"),
-            ("ftp://a/b#hunter2", "this is no URL"),
-            ("https://u:hunter2@a/?key=hunter2", "must hold no user"),
-            ("https://u:hunt/hunter2@a/", "this is no URL"),
+            ("http://a?key=hunter2", "must contain no query"),
+            ("http://a b/?key=hunter2", "must contain no query"),
+            ("ftp://a/b?key=hunter2", "must contain no query"),
+            ("ftp://a/b#hunter2", "this is not a valid URL of a webhook"),
+            ("https://u:hunter2@a/?key=hunter2", "must contain no user"),
+            ("https://u:hunt/hunter2@a/", "this is not a valid URL of a webhook"),
             ("http://a/#b", "fragment"),
             ("https://u:hunter2@a/", "use webhook.secret"),
-            ("ftp://u:hunter2@a/", "this is no URL"),
+            ("ftp://u:hunter2@a/", "this is not a valid URL of a webhook"),
         ] {
             let error = webhook(invalid).unwrap_err();
             assert!(error.contains(want) && !error.contains("hunter2"), "{invalid}: {error}");

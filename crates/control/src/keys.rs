@@ -29,7 +29,7 @@ pub(crate) async fn fetch(node: Arc<Node>) {
     let client = match connector(node.keys.authorities()) {
         Ok(connector) => Client::builder(TokioExecutor::new()).build(connector),
         Err(error) => {
-            tracing::error!(%error, "no keys of tokens can be fetched: TLS can't be set up");
+            tracing::error!(%error, "token keys can't be fetched, because TLS can't be set up");
             return;
         }
     };
@@ -50,11 +50,12 @@ pub(crate) async fn fetch(node: Arc<Node>) {
 async fn take(client: &Client<Connector, Empty<Bytes>>, jwks: &Jwks, url: &str) {
     let reply = fetch_set(client, url).await;
     match reply.and_then(|json| jwks.fetched(url, &json).map_err(|it| it.to_string())) {
-        Ok(keys) => tracing::debug!(url, keys, "keys of tokens were fetched"),
+        Ok(keys) => tracing::debug!(url, keys, "token keys were fetched"),
         Err(error) => tracing::warn!(
             url,
             error,
-            "keys of tokens can't be fetched: those from before stay, and tokens with others are refused"
+            "token keys can't be fetched: the earlier keys stay valid, and tokens with other keys \
+             are rejected"
         ),
     }
 }
@@ -68,11 +69,11 @@ async fn fetch_set(client: &Client<Connector, Empty<Bytes>>, url: &str) -> Resul
             .map_err(|error| error.to_string())?;
         let reply = client.request(request).await.map_err(|error| chain(&error))?;
         if !reply.status().is_success() {
-            return Err(format!("it answers {}", reply.status()));
+            return Err(format!("the server responded with status {}", reply.status()));
         }
         let body = Limited::new(reply.into_body(), SET_BYTES_MAX).collect().await;
         body.map(|body| body.to_bytes()).map_err(|error| error.to_string())
     };
-    let late = |_| format!("no answer within {} s", FETCH_MAX.as_secs());
+    let late = |_| format!("the server did not respond within {} s", FETCH_MAX.as_secs());
     timeout(FETCH_MAX, fetched).await.map_err(late)?
 }

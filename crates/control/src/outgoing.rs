@@ -57,7 +57,10 @@ fn system() -> io::Result<HttpsConnectorBuilder<WantsSchemes>> {
     match builder.with_provider_and_native_roots(provider.clone()) {
         Ok(builder) => Ok(builder),
         Err(error) => {
-            tracing::debug!(%error, "Mozilla's certificates are trusted, for the host has none");
+            tracing::debug!(
+                %error,
+                "this host has no certificates of authorities: Mozilla's list is used"
+            );
             HttpsConnectorBuilder::new()
                 .with_provider_and_webpki_roots(provider)
                 .map_err(io::Error::other)

@@ -161,7 +161,7 @@ const NICE: i32 = -10;
 /// every publish waits for it. Without the right to do so it keeps its priority.
 fn raise_priority() {
     if let Err(error) = rustix::process::setpriority_process(None, NICE) {
-        tracing::debug!(%error, "the admin port's thread keeps its priority");
+        tracing::debug!(%error, "the thread of the admin port could not change its priority");
     }
 }
 

@@ -68,14 +68,15 @@ pub struct UpgradeRequest {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpgradeRejection {
     /// One is under way already.
-    #[error("an upgrade is under way: GET /api/upgrade says how far it is")]
+    #[error("an upgrade is in progress: GET /api/upgrade shows how far it is")]
     UnderWay,
     /// This process has passed its state to another one, or is ending.
     #[error("{0}")]
     Ending(String),
     /// The node drains.
     #[error(
-        "the node drains, and another process would not go on with that: cancel the drain before (throng drain --cancel)"
+        "the node is draining, and a new process would not continue the drain: cancel it first \
+         (throng drain --cancel)"
     )]
     Draining,
     /// The request names something that can't be upgraded to.
@@ -132,7 +133,7 @@ pub struct UpgradeProgress {
     pub begun: u64,
     /// How many of them were given up.
     pub failed: u64,
-    /// Shards that are copied whole.
+    /// Shards that are completely copied.
     pub shards_done: usize,
     /// All shards.
     pub shards: usize,
@@ -178,25 +179,25 @@ impl UpgradeProgress {
         let versions = if from == to { from.clone() } else { format!("{from} to {to}") };
         match self.stage {
             UpgradeStage::Idle => "there was no upgrade".into(),
-            UpgradeStage::Starting => "the new process starts".into(),
+            UpgradeStage::Starting => "the new process is starting".into(),
             UpgradeStage::Copying => format!(
                 "shard {} of {}, {} of {} connections, {} lost",
                 self.shards_done, self.shards, self.connections_copied, self.connections, self.lost
             ),
-            UpgradeStage::Switching => "all stands still for a moment".into(),
+            UpgradeStage::Switching => "the node serves no client for a moment".into(),
             UpgradeStage::Done => format!(
-                "upgraded, {versions}: {} connections in {:.1} s, which stood still for {:.1} ms, \
-                 {} lost",
+                "upgraded, {versions}: {} connections in {:.1} s, with a pause of {:.1} ms, {} \
+                 lost",
                 self.connections,
                 self.seconds,
                 self.pause_us.unwrap_or_default() as f64 / 1e3,
                 self.lost
             ),
             UpgradeStage::Failed => format!(
-                "nothing moved, the process that served before serves on: {}",
-                self.error.as_deref().unwrap_or("it was given up")
+                "nothing was moved, and the old process still serves: {}",
+                self.error.as_deref().unwrap_or("it failed")
             ),
-            UpgradeStage::Checked => format!("an upgrade would work, {versions}"),
+            UpgradeStage::Checked => format!("an upgrade is possible, {versions}"),
         }
     }
 }

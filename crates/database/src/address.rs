@@ -46,7 +46,7 @@ impl Address {
             match pair.split_once('=').unwrap_or((pair, "")) {
                 ("sslmode", value) => mode = value,
                 ("sslrootcert", _) => {
-                    return Err(AddressError("sslrootcert: use ca_file".into()));
+                    return Err(AddressError("sslrootcert is not supported: use ca_file".into()));
                 }
                 _ => rest.push(pair),
             }
@@ -61,7 +61,7 @@ impl Address {
             ("verify-full", None) => (SslMode::Require, Trust::System),
             (other, _) => {
                 let message = format!(
-                    "sslmode={other} is not known here: disable, prefer, require and verify-full are"
+                    "sslmode={other} is not supported: use disable, prefer, require or verify-full"
                 );
                 return Err(AddressError(message));
             }
@@ -73,7 +73,7 @@ impl Address {
         let mut config: tokio_postgres::Config = plain.parse().map_err(unreadable)?;
         if config.get_hosts().is_empty() {
             return Err(AddressError(
-                "it names no host: postgres://user@host:5432/database, or \
+                "it has no host: write postgres://user@host:5432/database, or \
                  postgres:///database?host=/run/postgresql for a Unix socket"
                     .into(),
             ));
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(mode("postgresql://a@h/d"), SslMode::Prefer);
         assert_eq!(mode("postgres://a@h/d?sslmode=require&connect_timeout=3"), SslMode::Require);
         let error = |url: &str| Address::new(url, None).unwrap_err().to_string();
-        assert!(error("postgres://h/d?sslmode=verify-ca").contains("verify-full are"));
+        assert!(error("postgres://h/d?sslmode=verify-ca").contains("or verify-full"));
         assert!(error("postgres://h/d?sslrootcert=a").contains("use ca_file"));
         assert!(Address::new("postgres://h/d?sslmode=require", Some("no PEM")).is_err());
     }
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!((address.user(), address.config.get_dbname()), ("u", Some("d")));
         assert!(Address::new("postgres:///d?host=/run/postgresql", None).is_ok());
         let error = |url: &str| Address::new(url, None).unwrap_err().to_string();
-        assert!(error("postgres:///d").contains("names no host"));
+        assert!(error("postgres:///d").contains("has no host"));
         assert!(error("postgres://h:x/d").contains("can't be read"));
         assert!(error("postgres://h/d?nonsense=1").contains("can't be read"));
     }

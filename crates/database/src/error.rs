@@ -18,9 +18,9 @@ pub enum DatabaseError {
     OldServer(String),
     /// The schema does not exist, and this user may not make it.
     #[error(
-        "the schema {schema:?} has no {part} (version {found} of {expected}), and the user {user:?} may not make it \
-         ({cause}): have its owner apply it, throng {part} migrate --print | psql, and grant this user what \
-         the documentation says"
+        "the schema {schema:?} has no {part} (version {found} of {expected}), and the user \
+         {user:?} may not create it ({cause}): have its owner apply it, throng {part} migrate \
+         --print | psql, and grant this user the privileges that the documentation lists"
     )]
     NotMigrated {
         /// The part of Throng that needs the schema.
@@ -38,8 +38,8 @@ pub enum DatabaseError {
     },
     /// A newer program has made the schema.
     #[error(
-        "the {part} in the schema {schema:?} is of version {found}, and this program knows {expected}: start the newer \
-         program that has migrated it"
+        "the {part} in the schema {schema:?} has version {found}, and this program supports \
+         {expected}: start the newer program that has migrated it"
     )]
     Newer {
         /// The part of Throng that needs the schema.

@@ -92,7 +92,8 @@ pub async fn prepare_session(client: &Client) -> Result<(), DatabaseError> {
     let encoding: String = row.try_get(0)?;
     if encoding != "UTF8" {
         return Err(DatabaseError::Statement(format!(
-            "the database has the encoding {encoding}, and Throng needs UTF8: make one with ENCODING 'UTF8'"
+            "the database has the encoding {encoding}, but Throng needs UTF8: create a database \
+             with ENCODING 'UTF8'"
         )));
     }
     let row = step(client.query_one("SHOW synchronous_commit", &[])).await?;

@@ -21,26 +21,26 @@ pub fn page() -> String {
 }
 
 fn client() -> String {
-    let mut out = "| request | where tokens are required, without one | with a token |\n\
+    let mut out = "| request | if tokens are required: without a token | with a token |\n\
                    | --- | --- | --- |\n"
         .to_owned();
     for endpoint in protocol::standard().endpoints() {
         let (without, with) = match endpoint.needs {
             Needs::Nothing => ("anyone", "anyone".to_owned()),
             Needs::TokenByCommand => (
-                "opens, and must send one first",
-                "any token; each command needs what its request needs".to_owned(),
+                "opens; its first command must bring one",
+                "any token; each command needs the grants of its request".to_owned(),
             ),
             Needs::Token => ("refused", "any token; each join needs the grant `subscribe`".into()),
             Needs::Grants([]) => ("refused", "any token".to_owned()),
             Needs::Grants(grants) => {
                 let names: Vec<String> =
                     grants.iter().map(|grant| format!("`{}`", grant.name())).collect();
-                ("refused", format!("that grants {} of each topic", names.join(" and ")))
+                ("refused", format!("with the grant {} for each topic", names.join(" and ")))
             }
             Needs::User => (
                 "refused",
-                "of the user who is named, that grants `subscribe` of the topic".to_owned(),
+                "of the user in the request, with the grant `subscribe` for the topic".to_owned(),
             ),
         };
         let (methods, path) = (endpoint.methods, endpoint.path);

@@ -35,7 +35,7 @@ pub fn page(document: &Value, text: &str) -> Result<String, String> {
     let (introduction, examples) = sections(text);
     let calls: Vec<Call<'_>> = calls(document);
     let shared = shared(&calls);
-    let mut out = format!("{}\n\n## Answers of all calls\n\n", introduction.trim());
+    let mut out = format!("{}\n\n## Responses of all calls\n\n", introduction.trim());
     out.push_str("| status | |\n| --- | --- |\n");
     for (status, text) in &shared {
         let _ = writeln!(out, "| {status} | {} |", sentence(text));
@@ -168,10 +168,10 @@ fn call(
                 } else {
                     format!(": {}", sentence(&about))
                 };
-                let _ = write!(out, "\nAnswers `{media}`{about}\n");
+                let _ = write!(out, "\nThe response is `{media}`{about}\n");
             }
             fields => {
-                out.push_str("\n| answer | type | |\n| --- | --- | --- |\n");
+                out.push_str("\n| response | type | |\n| --- | --- | --- |\n");
                 out.push_str(&fields);
             }
         }

@@ -17,13 +17,12 @@ pub fn within(name: &str) -> Result<String, String> {
         let (_, after) = rest.split_once(END)?;
         Some((before, after))
     });
-    let (before, after) = parts.ok_or(format!("{name} has no place for the checklist"))?;
+    let (before, after) = parts.ok_or(format!("{name} has no markers for the checklist"))?;
     Ok(format!("{before}{BEGIN}{}{END}{after}", table()))
 }
 
 fn table() -> String {
-    let mut out =
-        "\n| point | what it protects, against whom | settings |\n| --- | --- | --- |\n".to_owned();
+    let mut out = "\n| point | what it protects | settings |\n| --- | --- | --- |\n".to_owned();
     for point in config::CHECKLIST {
         let link = |key: &&str| match *key {
             "topics" => "[`[[topics]]`](configuration.md#rules-by-topic)".to_owned(),

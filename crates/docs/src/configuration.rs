@@ -15,9 +15,7 @@ pub fn page() -> String {
     out.push_str(
         "| [`[[forward]]`](#rules-that-forward) | Rules that send what clients publish to a back end. |\n",
     );
-    out.push_str(
-        "| [`[[keys]]`](#keys-of-the-api) | Keys of the API: what each may be used for. |\n",
-    );
+    out.push_str("| [`[[keys]]`](#keys-of-the-api) | Keys of the API: what each permits. |\n");
     for (section, doc) in SECTIONS {
         let _ = write!(out, "\n## `[{section}]`\n\n{doc}\n");
         for setting in SETTINGS.iter().filter(|setting| setting.parts().0 == *section) {

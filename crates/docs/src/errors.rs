@@ -19,7 +19,7 @@ pub fn page() -> String {
 /// Returns the table of the codes with this remedy.
 fn codes(remedy: Remedy) -> String {
     let mut out =
-        "| code | status | to blame | what is wrong |\n| --- | --- | --- | --- |\n".to_owned();
+        "| code | status | at fault | what is wrong |\n| --- | --- | --- | --- |\n".to_owned();
     let first = |code: &&ErrorCode| code.row().codes[0] == **code;
     for code in ErrorCode::ALL.iter().filter(first) {
         let ErrorRow { codes, blame, what, remedy: of, .. } = code.row();
@@ -99,39 +99,40 @@ fn end_of(reason: CloseReason) -> Option<End> {
     match reason {
         CloseReason::Unauthorized => end(
             reason,
-            "it had no token that counts, or brought none in time",
-            "; 4403 where the token grants less than was asked for",
+            "the client had no valid token, or sent none in time",
+            "; 4403 if the token does not grant the request",
             "with another token",
         ),
-        CloseReason::TokenExpired => end(reason, "its token has ended", "", "with a new token"),
+        CloseReason::TokenExpired => end(reason, "its token expired", "", "with a new token"),
         CloseReason::TokenRevoked => {
-            end(reason, "its token was revoked", "", "no; only after signing in anew")
+            end(reason, "its token was revoked", "", "no; only after a new sign-in")
         }
         CloseReason::Drain => end(reason, "the server stops or restarts", "", "yes"),
         CloseReason::UseAnotherServer => end(
             reason,
-            "the node is [drained](operations.md#drain) or [rebalanced](cluster.md#rebalance), and others are there",
+            "the node is [drained](operations.md#drain) or [rebalanced](cluster.md#rebalance), and \
+             other nodes serve",
             "; to MQTT 0x9C",
-            "yes, by the balancer",
+            "yes, through the load balancer",
         ),
         CloseReason::ByApplication => {
             end(reason, "closed through the API", "; to Phoenix 1001", "no")
         }
         CloseReason::Overloaded => end(
             reason,
-            "all connections together hold too much unfinished input, or the disk is behind",
+            "all connections together have too much unfinished input, or the disk is too slow",
             "",
             "yes",
         ),
         CloseReason::SlowConsumer => end(
             reason,
-            "it read more slowly than messages came for it",
+            "the client read more slowly than its messages arrived",
             "none: no frame can be sent in the middle of a message",
             "yes",
         ),
         CloseReason::RateLimited => end(
             reason,
-            "it asked on and on for more than its user or its address may",
+            "the client kept exceeding the rate limits of its user or its address",
             "",
             "yes, after a while",
         ),
@@ -139,7 +140,7 @@ fn end_of(reason: CloseReason) -> Option<End> {
             reason,
             "another connection has its MQTT client identifier",
             "; to MQTT 0x8E",
-            "no: it is there already",
+            "no: it is connected already",
         ),
         CloseReason::Silent => end(reason, "the client sent nothing for too long", "", "yes"),
         CloseReason::ProtocolError | CloseReason::InvalidPayload | CloseReason::TooBig => {
@@ -175,7 +176,7 @@ const ENDS: [CloseReason; 14] = [
 
 /// Returns the table of the reasons why connections end.
 fn ends() -> String {
-    let mut out = "| why, as it says itself | WebSocket code | should it come back? |\n\
+    let mut out = "| reason | WebSocket code | should the client come back? |\n\
                    | --- | --- | --- |\n"
         .to_owned();
     for End { reason, why, also, returns } in ENDS.into_iter().filter_map(end_of) {

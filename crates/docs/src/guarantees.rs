@@ -79,7 +79,7 @@ fn each_cell_names_tests_that_exist() {
         let gone = names.iter().filter(|name| !has_test(&text, name));
         missing.extend(gone.map(|name| format!("{file}: {name}")));
     }
-    assert!(missing.is_empty(), "these tests are not there:\n{}", missing.join("\n"));
+    assert!(missing.is_empty(), "these tests don't exist:\n{}", missing.join("\n"));
 }
 
 #[test]

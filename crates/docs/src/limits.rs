@@ -68,7 +68,7 @@ fn unit(key: &str) -> String {
 
 fn settings() -> String {
     let mut out =
-        "| limit | unit | default | beyond it | shows in |\n| --- | --- | --- | --- | --- |\n"
+        "| limit | unit | default | if exceeded | metrics |\n| --- | --- | --- | --- | --- |\n"
             .to_owned();
     for Row { key, kind, default, limit } in rows() {
         let Some(Limit { beyond, metrics }) = limit else { continue };

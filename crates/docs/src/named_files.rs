@@ -44,7 +44,7 @@ fn each_named_file_is_there() {
         missing.extend(gone.map(|name| format!("{}: {name}", page.display())));
     }
     assert!(count > 250, "{count}");
-    assert!(missing.is_empty(), "these files are not there:\n{}", missing.join("\n"));
+    assert!(missing.is_empty(), "these files don't exist:\n{}", missing.join("\n"));
 }
 
 #[test]

@@ -25,7 +25,7 @@ struct UnsafeUse {
 /// If a use has no comment with the reason why it is sound, or its file no reason.
 pub fn page() -> Result<String, String> {
     let mut table =
-        "| file | function | why it must be | why it is sound |\n| --- | --- | --- | --- |\n"
+        "| file | function | why it is needed | why it is sound |\n| --- | --- | --- | --- |\n"
             .to_owned();
     for UnsafeUse { file, function, why, sound } in unsafe_uses()? {
         let _ = writeln!(table, "| `{file}` | `{function}` | {why} | {sound} |");

@@ -30,8 +30,7 @@ pub enum FileError {
     },
     /// It is a pipe, a directory or a device.
     #[error(
-        "{}: it is {kind}, and only a regular file is read here: write the text to a file and name \
-         that",
+        "{}: it is {kind}, and must be a regular file: write the text to a file and name that file",
         path.display()
     )]
     NotRegular {
@@ -42,8 +41,8 @@ pub enum FileError {
     },
     /// It is larger than the caller allows.
     #[error(
-        "{}: it has more than {bytes_max} bytes, the most that is read here: name the right file, \
-         or make it smaller",
+        "{}: it has more than {bytes_max} bytes, which is the limit: name the right file, or make \
+         it smaller",
         path.display()
     )]
     TooLarge {
@@ -53,11 +52,11 @@ pub enum FileError {
         bytes_max: u64,
     },
     /// It is not UTF-8.
-    #[error("{}: can't be read: it is no text in UTF-8: name the right file", .0.display())]
+    #[error("{}: can't be read: it is not UTF-8 text: name the right file", .0.display())]
     NotText(PathBuf),
     /// All users of the host can read or change the secret in it.
     #[error(
-        "{}: everybody on this host can read or change the secret in it (its mode is {mode:04o}): \
+        "{}: all users of this host can read or change the secret in it (its mode is {mode:04o}): \
          chmod 600 {}, or mount it with mode 0440",
         path.display(),
         quoted(path)
@@ -70,7 +69,7 @@ pub enum FileError {
     },
     /// It should contain a secret and is empty.
     #[error(
-        "{}: the file is empty: it must hold the key (openssl rand -hex 24 makes a new one)",
+        "{}: the file is empty: it must contain the key (openssl rand -hex 24 makes a new one)",
         .0.display()
     )]
     Empty(PathBuf),
@@ -143,7 +142,7 @@ fn kind(of: FileType) -> &'static str {
         () if of.is_fifo() => "a pipe",
         () if of.is_dir() => "a directory",
         () if of.is_char_device() || of.is_block_device() => "a device",
-        () => "no regular file",
+        () => "not a regular file",
     }
 }
 
@@ -223,7 +222,7 @@ mod tests {
         // Its metadata report a length of 0.
         assert!(text(read_text(Path::new("/proc/self/status"), 100)).contains("more than"));
         write(&path, b"\xff", 0o644);
-        assert!(text(read_text(&path, 5)).contains("no text in UTF-8"));
+        assert!(text(read_text(&path, 5)).contains("not UTF-8 text"));
         assert!(text(read_text(&folder.join("none"), 5)).contains("can't be read"));
         fs::remove_dir_all(folder).unwrap();
     }

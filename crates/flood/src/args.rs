@@ -68,18 +68,18 @@ pub fn size(text: &str) -> Result<u64, String> {
 #[derive(Args, Clone, Debug, Deserialize, Serialize)]
 #[allow(rustdoc::broken_intra_doc_links, reason = "help texts name sections as files do: [inbox]")]
 pub struct Common {
-    /// Servers, as http://host:port or host:port, also with commas between; connections go to them in turn.
-    /// https://, wss:// and mqtts:// are reached by TLS.
-    /// With a path it is the template of what to ask for: {user} and {topic} stand in it; without one it is
-    /// Throng's. Phoenix joins the topics that stand in it as topic=NAME.
+    /// Servers, as http://host:port or host:port, also separated by commas; connections go to them
+    /// in turn. https://, wss:// and mqtts:// use TLS. A path is the template of the request, with
+    /// {user} and {topic} in it; without a path the request is Throng's. Phoenix clients join the
+    /// topics that the path has as topic=NAME.
     #[arg(value_name = "URL", required_unless_present = "urls")]
     pub targets: Vec<String>,
     /// Transports, in turn.
     #[arg(help = format!("Transports, in turn: {}", transports()))]
     #[arg(long, short, default_value = "sse", value_delimiter = ',', value_name = "NAMES")]
     pub transport: Vec<String>,
-    /// Reach all targets by TLS, as if their URLs began with https://. Each connection costs the server a full
-    /// handshake: sessions are never resumed.
+    /// Connect to all targets with TLS, as if their URLs began with https://. Each connection
+    /// costs the server a full handshake: sessions are never resumed.
     #[arg(long)]
     pub tls: bool,
     /// Trust certificates of the authorities in this file (PEM), and the certificates in it themselves [default:
@@ -87,35 +87,35 @@ pub struct Common {
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub ca: Option<PathBuf>,
-    /// INSECURE: trust any certificate. For tests in a network that one trusts.
+    /// INSECURE: trust any certificate. For tests in a trusted network.
     #[arg(long, conflicts_with = "ca")]
     pub insecure_tls: bool,
-    /// How surely MQTT clients want their messages: 0, 1 or 2 [default: 0, or 1 where they recover what they
-    /// missed].
+    /// QoS with which MQTT clients subscribe: 0, 1 or 2 [default: 0, or 1 if they recover missed
+    /// messages].
     #[arg(long, value_name = "QOS", value_parser = clap::value_parser!(u8).range(0..=2))]
     pub qos: Option<u8>,
-    /// The sessions of MQTT clients: clean ones end with their connections, kept ones go on when their clients
-    /// come back [default: clean, or kept where they recover what they missed].
+    /// Sessions of MQTT clients: clean ones end with their connections, kept ones persist until
+    /// their clients come back [default: clean, or kept if they recover missed messages].
     #[arg(long, value_name = "KIND", value_parser = ["clean", "kept"])]
     pub session: Option<String>,
-    /// Clients send no heartbeats; MQTT clients tell the server so (a keep-alive of 0).
+    /// Clients send no heartbeats; MQTT clients request a keep-alive of 0.
     #[arg(long)]
     pub no_heartbeats: bool,
-    /// Publish to topics by MQTT clients, a connection each, with --qos, instead of by the admin port; by TLS to
-    /// mqtts://HOST:PORT.
+    /// Publish to topics with MQTT clients, one connection each, with --qos, instead of the admin
+    /// port; mqtts://HOST:PORT uses TLS.
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "publish")]
     pub publish_mqtt: Option<String>,
-    /// Connections [default: what the scenario has, mostly 1,000].
+    /// Number of connections [default: the scenario's, mostly 1,000].
     #[arg(long, short, value_parser = clap::value_parser!(u32).range(1..=100_000_000), value_name = "N")]
     pub connections: Option<u32>,
-    /// Arrivals a second [default: as fast as it goes].
+    /// Connections to open per second [default: as fast as possible].
     #[arg(long, value_parser = positive, value_name = "RATE")]
     pub rate: Option<f64>,
-    /// Spread the arrivals over so long instead.
+    /// Spread the opening of connections over this time instead.
     #[arg(long, value_parser = seconds, conflicts_with = "rate", value_name = "TIME")]
     pub ramp: Option<f64>,
-    /// How long the crowd stays once it stands: 30, 90s, 15m, 1h. (random-users and storm have their
-    /// own end.)
+    /// How long the connections stay once all are open: 30, 90s, 15m, 1h. (random-users and storm
+    /// end by themselves.)
     #[arg(long, value_parser = seconds, default_value = "30", value_name = "TIME")]
     pub hold: f64,
     /// Name of a user. The letter n in braces, as in the default, stands for the user's number,
@@ -125,8 +125,8 @@ pub struct Common {
     /// Name of a topic [default: all, or room-{room}]. Empty for none.
     #[arg(long, value_name = "TEMPLATE")]
     pub topic_template: Option<String>,
-    /// How many users share a topic, where the topics' names differ by {room} [default: all, or what
-    /// the scenario has].
+    /// How many users share a topic, where the topics' names differ by {room} [default: all, or
+    /// the scenario's number].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub users_per_topic: Option<u32>,
     /// Number of the first user.
@@ -137,89 +137,92 @@ pub struct Common {
     #[arg(long, value_name = "FILE", conflicts_with = "targets")]
     #[serde(skip)]
     pub urls: Option<PathBuf>,
-    /// Addresses to come from: a block like 127.0.1.0/24, or a list with commas [default: as many
-    /// as it takes when the server is on loopback, else what the kernel chooses].
+    /// Source addresses of the connections: a block like 127.0.1.0/24, or a list with commas
+    /// [default: as many as needed when the server is on loopback, otherwise the kernel's choice].
     #[arg(long, value_name = "ADDRESSES")]
     pub source: Option<String>,
-    /// Throng's admin port, to publish and to read its memory and processor time; several with commas
-    /// between: each message is published at one of them, in turn [default: port 8001 of the target's host,
-    /// when the target is its port 8000].
+    /// Throng's admin port, to publish and to read its memory and processor time; several
+    /// separated by commas: each message is published at one of them, in turn [default: port 8001
+    /// of the target's host, when the target is its port 8000].
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     pub admin: Vec<String>,
     /// Read the key of the admin port from this file.
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub api_key_file: Option<PathBuf>,
-    /// Publish to another server than Throng: the payload is posted to this URL, in which {user} or
-    /// {topic} stands.
+    /// Publish to another server than Throng: the payload is posted to this URL, which contains
+    /// {user} or {topic}.
     #[arg(long, value_name = "URL", conflicts_with = "api_key_file")]
     pub publish: Option<String>,
-    /// Messages a second to single users by chance, beside what the scenario has.
+    /// Messages per second to single random users, besides those of the scenario.
     #[arg(long, value_parser = positive, value_name = "RATE")]
     pub send_rate: Option<f64>,
-    /// Messages a second to topics by chance, instead of what the scenario has.
+    /// Messages per second to random topics, instead of those of the scenario.
     #[arg(long, value_parser = positive, value_name = "RATE")]
     pub topic_rate: Option<f64>,
-    /// A message to everyone so often.
+    /// Publish a message to everyone at this interval.
     #[arg(long, value_parser = seconds, value_name = "TIME")]
     pub broadcast_every: Option<f64>,
     /// Bytes of a message's payload, at least 50.
     #[arg(long, default_value_t = 100, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub message_bytes: u32,
-    /// Publishers of each flow, a connection each.
+    /// Publishers of each stream of messages, with one connection each.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub publishers: u32,
-    /// Get this URL all the time, to see that ordinary requests are answered. Repeatable.
+    /// Request this URL during the whole run, to check that ordinary requests get responses.
+    /// Repeatable.
     #[arg(long, value_name = "URL")]
     pub probe: Vec<String>,
-    /// Requests a second to each probe.
+    /// Requests per second to each probe URL.
     #[arg(long, default_value_t = 20.0, value_parser = positive, value_name = "RATE")]
     pub probe_rate: f64,
-    /// A connection that failed or was closed comes back after so long, in the mean.
+    /// Open a connection that failed or was closed again after this time, on average.
     #[arg(long, value_parser = seconds, value_name = "TIME")]
     pub reconnect: Option<f64>,
-    /// Connections remember how far they heard their topics, come back with that whenever they were
-    /// closed, and must get what they missed: nothing may be lost or come twice. The server must keep
-    /// what is published (history_messages_max).
+    /// Connections remember their positions in their topics, resume from there whenever they were
+    /// closed, and must get the messages that they missed: none may be lost or arrive twice. The
+    /// server must retain messages (history_messages_max).
     #[arg(long)]
     pub recover: bool,
-    /// Connections acknowledge the messages to their users; one that isn't may come again, and each
-    /// must come at least once. The server must have users do so ([inbox] enabled).
+    /// Connections acknowledge the messages to their users; a message without an acknowledgement
+    /// may arrive again, and each must arrive at least once. On the server, [inbox] must be
+    /// enabled.
     #[arg(long, conflicts_with = "publish")]
     pub ack: bool,
-    /// Acknowledge one message of so many.
+    /// Acknowledge only one of N messages.
     #[arg(long, default_value_t = 1, requires = "ack", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub ack_every: u32,
-    /// Leave out so many acknowledgements of a hundred, to see messages come again.
+    /// Leave out this percentage of acknowledgements, to see that messages arrive again.
     #[arg(long, default_value_t = 0.0, requires = "ack", value_name = "PERCENT", value_parser = percent)]
     pub ack_skip: f64,
-    /// Give up a connection that has heard nothing for so long, heartbeats included.
+    /// Give up a connection that receives nothing for this long, not even heartbeats.
     #[arg(long, value_parser = seconds, value_name = "TIME")]
     pub silence: Option<f64>,
-    /// Measure the longest time for which each connection hears no message: for a crowd that hears one
-    /// all the time, to see for how long a server pauses.
+    /// Measure the longest time in which each connection receives no message. With a steady stream
+    /// of messages, this shows for how long the server pauses.
     #[arg(long)]
     pub silences: bool,
-    /// How long an answer may take.
+    /// How long a response may take.
     #[arg(long, value_parser = seconds, default_value = "60", value_name = "TIME")]
     pub answer_timeout: f64,
     /// How long to wait at the end for messages that are still on their way.
     #[arg(long, value_parser = seconds, default_value = "30", value_name = "TIME")]
     pub settle: f64,
-    /// Connections under way at one time.
+    /// Connections that may be opening at the same time.
     #[arg(long, default_value_t = 2_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub in_flight: u32,
     /// Open no more connections when less memory than this is free on this host: 500M, 2G.
     #[arg(long, value_parser = size, value_name = "BYTES")]
     pub keep_memory: Option<u64>,
-    /// Begin all that is random from this number: the same number gives the same users and messages.
+    /// Seed of all random choices: the same number gives the same users and messages.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
     /// Write a report into this folder: index.html, samples.csv, summary.json, samples.json.
     #[arg(long, value_name = "DIR")]
     #[serde(skip)]
     pub report: Option<PathBuf>,
-    /// Divide the run among agents (throng flood agent) at these addresses, HOST:PORT with commas between.
+    /// Divide the run among agents (throng flood agent) at these addresses, HOST:PORT separated by
+    /// commas.
     #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', conflicts_with = "urls")]
     #[serde(skip)]
     pub agents: Vec<String>,

@@ -47,7 +47,7 @@ pub enum Command {
     Scenario(Box<Scenario>),
     /// Wait for runs of other machines (--agents), and take a share of each.
     ///
-    /// One run at a time; it ends when the one who began it goes away.
+    /// The agent takes part in one run at a time; the run ends when its coordinator disconnects.
     #[command(
         after_long_help = "Examples:\n  throng flood agent --listen 10.0.0.5:7070 --key-file flood.key\n  throng flood hold http://10.0.0.1:8000 --connections 1000000 --agents 10.0.0.5:7070,10.0.0.6:7070 --agents-key-file flood.key"
     )]

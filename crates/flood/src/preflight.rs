@@ -36,10 +36,10 @@ pub fn check(setup: &Setup, common: &Common) -> Result<()> {
             let topic = plan.topic.text(plan.first + room * plan.users_per_room.max(1), room);
             ensure!(
                 !keeps_nothing(&topic),
-                "topic {topic:?} has no history, says the server (no_history), so nobody who comes \
-                 back can get what was missed: give it history_messages_max in a [[topics]] rule of \
-                 the server's configuration, or name topics that have a history with \
-                 --topic-template"
+                "topic {topic:?} has no history, as the server says (no_history), so clients that \
+                 come back can't get the messages that they missed: give it history_messages_max \
+                 in a [[topics]] rule of the server's configuration, or name topics that have a \
+                 history with --topic-template"
             );
         }
     }
@@ -47,7 +47,7 @@ pub fn check(setup: &Setup, common: &Common) -> Result<()> {
         let user = plan.user.text(plan.first, plan.room(plan.first));
         ensure!(
             !keeps_nothing(&format!("@{user}")),
-            "nothing is kept for user {user:?}, says the server (no_history), so nothing can be \
+            "the server retains no messages for user {user:?} (no_history), so none can be \
              acknowledged: set enabled = true in [inbox] of the server's configuration"
         );
     }

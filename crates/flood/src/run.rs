@@ -525,7 +525,7 @@ pub fn watch(common: &Common, admins: &[Url], key: Option<&str>) -> Option<Watch
         use std::io::Write;
         let _ = writeln!(
             std::io::stderr(),
-            "warning: --admin doesn't answer with Throng's metrics: the server's memory and \
+            "warning: --admin does not respond with Throng's metrics: the server's memory and \
              processor time are left out"
         );
     }

@@ -158,7 +158,7 @@ impl Setup {
         };
         ensure!(
             plan.first.checked_add(connections).is_some(),
-            "--first {} and {connections} connections are beyond what a user's number may be",
+            "--first {} and {connections} connections exceed the largest number of a user",
             plan.first
         );
         let streams = streams(common, &shape, &plan, &topic)?;
@@ -206,7 +206,8 @@ impl Setup {
                 let is_topics = |stream: &Stream| matches!(stream.to, Audience::Topics { .. });
                 ensure!(
                     streams.iter().all(is_topics),
-                    "--publish-mqtt is for topics: clients publish to no users and not to everyone"
+                    "--publish-mqtt is only for topics: clients can't publish to users or to \
+                     everyone"
                 );
                 let qos = common.qos.unwrap_or(u8::from(plan.recover));
                 Some(Api::Mqtt(broker(&Url::parse_any(address)?, qos)?))
@@ -223,8 +224,8 @@ impl Setup {
         };
         if api.is_none() && (!streams.is_empty() || shape.missed > 0) {
             bail!(
-                "this run publishes, but it isn't said where: give Throng's admin port with --admin \
-                 http://host:8001, or another server's with --publish URL"
+                "this run publishes messages, but no address for them is given: give Throng's \
+                 admin port with --admin http://host:8001, or another server's with --publish URL"
             );
         }
         let mut requests = None;
@@ -276,7 +277,7 @@ fn transports(common: &Common) -> Result<Vec<&'static dyn Client>> {
     let find = |name: &String| {
         let known: Vec<&str> = client::ALL.iter().map(|client| client.name()).collect();
         client::by_name(name)
-            .with_context(|| format!("--transport {name}: choose of {}", known.join(", ")))
+            .with_context(|| format!("--transport {name}: choose from {}", known.join(", ")))
     };
     common.transport.iter().map(find).collect()
 }
@@ -347,7 +348,7 @@ fn mqtt_parameters(common: &Common, recover: bool, run: u32) -> Result<String> {
         ensure!(!common.ack, "--ack is not for MQTT, whose clients acknowledge with --qos 1");
         ensure!(
             !recover || (kept && qos > 0),
-            "MQTT clients get what they missed with --qos 1 or 2 and kept sessions alone"
+            "MQTT clients get missed messages only with --qos 1 or 2 and kept sessions"
         );
     }
     let mut text = format!("&qos={qos}");
@@ -373,7 +374,7 @@ fn targets(
 ) -> Result<(Vec<Url>, Paths)> {
     let parse = |text| target::parse(text, common.tls);
     let servers: Vec<Url> = split(&common.targets).into_iter().map(parse).collect::<Result<_>>()?;
-    ensure!(servers.len() <= usize::from(u16::MAX), "over 65,535 servers");
+    ensure!(servers.len() <= usize::from(u16::MAX), "more than 65,535 servers");
     let named = |url: &Url| !url.path.is_empty();
     let count = match servers.iter().any(named) {
         true => servers.len() * transports.len(),
@@ -483,7 +484,7 @@ fn streams(common: &Common, shape: &Shape, plan: &Plan, topic: &Template) -> Res
     );
     ensure!(
         common.publish.is_none() || !streams.iter().any(|stream| stream.to == Audience::All),
-        "--broadcast-every is Throng's: it can't go with --publish"
+        "--broadcast-every is only for Throng: it can't be used with --publish"
     );
     Ok(streams)
 }

@@ -49,8 +49,8 @@ impl Sources {
             return Ok(Self::List(text.split(',').map(address).collect::<Result<_>>()?));
         };
         let bits: u32 =
-            bits.parse().with_context(|| format!("--source {text}: no number of bits"))?;
-        ensure!((8..=32).contains(&bits), "--source {text}: a block has 8 to 32 bits");
+            bits.parse().with_context(|| format!("--source {text}: no number of bits after /"))?;
+        ensure!((8..=32).contains(&bits), "--source {text}: a block must have 8 to 32 bits");
         let size = 1u32 << (32 - bits);
         let base = u32::from(address(base)?) & !(size - 1);
         // The first and last address of a block are not for hosts.

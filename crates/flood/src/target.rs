@@ -124,7 +124,7 @@ pub fn url_list(text: &str, tls: bool) -> Result<(Vec<Url>, Paths)> {
             None => {
                 let url = parse_by(base, tls, Url::parse_any_base)
                     .with_context(|| format!("line {}", at + 1))?;
-                let index = u16::try_from(servers.len()).context("over 65,535 servers")?;
+                let index = u16::try_from(servers.len()).context("more than 65,535 servers")?;
                 servers.push(url);
                 known.insert(base.to_string(), index);
                 index
@@ -138,7 +138,7 @@ pub fn url_list(text: &str, tls: bool) -> Result<(Vec<Url>, Paths)> {
         }
         texts.push_str(path);
         targets.push(index);
-        ends.push(u32::try_from(texts.len()).context("a list of over 4 GiB")?);
+        ends.push(u32::try_from(texts.len()).context("the list is larger than 4 GiB")?);
     }
     ensure!(!targets.is_empty(), "the list has no URL");
     Ok((servers, Paths::List { targets, text: texts, ends }))

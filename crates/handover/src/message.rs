@@ -129,7 +129,7 @@ impl EnvelopeRecord<'_> {
                 1 => Retention::Passing,
                 2 => Retention::History,
                 3 => Retention::Acknowledged,
-                _ => return Err(RecordError::new("there is no such retention")),
+                _ => return Err(RecordError::new("unknown retention")),
             },
             publication,
         };
@@ -233,7 +233,7 @@ impl PublicationRecord<'_> {
             except: except.map(id),
             attributes: attributes.map(|attributes| Box::new(attributes.into())),
             qos: Qos::from_number(qos)
-                .ok_or_else(|| RecordError::new("there is no such quality of service"))?,
+                .ok_or_else(|| RecordError::new("unknown quality of service"))?,
             retain,
         })
     }

@@ -37,7 +37,7 @@ pub fn decode<'b, T: Decode<'b, ()>>(bytes: &'b [u8]) -> Result<T, RecordError> 
     let record = decoder.decode().map_err(RecordError::new)?;
     match decoder.position() == bytes.len() {
         true => Ok(record),
-        false => Err(RecordError::new("there is something behind its end")),
+        false => Err(RecordError::new("it has data after its end")),
     }
 }
 
@@ -58,7 +58,7 @@ mod tests {
         assert_eq!((behind[0], &behind[1..]), (b'x', &bytes[..]));
         behind.rotate_left(1);
         let more = decode::<(u32, Option<String>, Vec<u64>)>(&behind).unwrap_err();
-        assert_eq!(more.to_string(), "there is something behind its end");
+        assert_eq!(more.to_string(), "it has data after its end");
         assert!(decode::<u32>(&encode("a")).unwrap_err().to_string().contains("unexpected type"));
     }
 }

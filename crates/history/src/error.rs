@@ -9,7 +9,7 @@ use model::{CodedError, ErrorCode};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryError {
     /// Too many requests wait already: try again in a moment.
-    #[error("too many read or write already: try again after a second")]
+    #[error("too many reads or writes of the history are pending: try again in a second")]
     Busy,
     /// The storage behind the history can't be read or written; the text says why, and what the operator must do.
     #[error("{0}")]
@@ -18,7 +18,7 @@ pub enum HistoryError {
     #[error("{0}")]
     Damaged(Arc<str>),
     /// The topic has no retained messages.
-    #[error("nothing is retained of the topic's messages")]
+    #[error("the topic has no history")]
     NoHistory,
 }
 
@@ -70,8 +70,8 @@ pub enum AcknowledgeError {
     NotAcknowledged,
     /// The id is of another log: the topic has no history, or the id is from before a restart.
     #[error(
-        "the id is of another numbering, from before the server's restart or of a topic without \
-         history: acknowledge the id of a message as it came"
+        "the id has another epoch: it is from before a restart of the server, or of a topic \
+         without history; acknowledge the id of a message exactly as it was received"
     )]
     Epoch,
     /// No message has this id yet.
@@ -79,12 +79,12 @@ pub enum AcknowledgeError {
     Ahead,
     /// The user is not one of the connection's, or the connection has no user.
     #[error(
-        "say whose messages are acknowledged: connect with user=…, and name one of the \
-         connection's users"
+        "the user whose messages are acknowledged is missing: connect with user=…, and name one \
+         of the connection's users"
     )]
     NoUser,
     /// The user is not in the topic, and may not enter it.
-    #[error("this is not granted: it takes a token that lets its bearer enter the topic")]
+    #[error("this is not granted: it requires a token that lets its bearer enter the topic")]
     NotGranted,
 }
 

@@ -126,7 +126,7 @@ impl Driver {
             status.since = Some(Instant::now());
         });
         match self.reconnects.on_connected(Instant::now()) {
-            true => tracing::info!("the history in PostgreSQL is there again"),
+            true => tracing::info!("the history in PostgreSQL can be used again"),
             false => tracing::debug!("connected to PostgreSQL for the history"),
         }
     }
@@ -152,7 +152,10 @@ impl Driver {
         self.postgres.set_status(|status| status.error = Some(error.to_string()));
         match self.reconnects.on_error(&error) {
             ErrorLevel::Error => {
-                tracing::error!(%error, "the history in PostgreSQL can't be used; it is tried again");
+                tracing::error!(
+                    %error,
+                    "the history in PostgreSQL can't be used; the server tries again"
+                );
             }
             ErrorLevel::Warning => tracing::warn!(
                 %error,

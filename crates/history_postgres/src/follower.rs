@@ -144,8 +144,8 @@ impl Follower {
         let after = self.postgres.state().delivered;
         tracing::warn!(
             messages = through - after,
-            "messages were deleted from PostgreSQL before this node had read them, which was away from it for over a minute: \
-             members of topics with history are told of a gap"
+            "messages were deleted from PostgreSQL before this node had read them, because this node \
+             was disconnected for over a minute: members of topics with history get a gap notice"
         );
         let postgres = self.postgres.clone();
         self.on_lost(through, None, move |topic| postgres.rule_of(topic).is_some());
@@ -191,7 +191,12 @@ impl Follower {
             Ok(record) => record.publication,
             Err(error) => {
                 let id = self.postgres.id(offset);
-                tracing::error!(topic, message_id = %id, %error, "a message in PostgreSQL can't be read: members of the topic are told of a gap");
+                tracing::error!(
+                    topic,
+                    message_id = %id,
+                    %error,
+                    "a message in PostgreSQL can't be read: members of the topic get a gap notice"
+                );
                 return self.on_lost(offset, Some(at_ms), move |it| *it == *topic);
             }
         };

@@ -59,7 +59,7 @@ impl Postgres {
     /// Continues after the last offset that the old process has delivered.
     fn continue_after(&self, record: &LogRecord) -> Result<(), String> {
         if record.epoch != self.0.epoch.0 {
-            return Err("the database has another log than that of the process before".into());
+            return Err("the previous process used another log than the one in the database".into());
         }
         let mut state = self.state();
         state.pass(record.delivered, record.delivered_ms);

@@ -21,8 +21,9 @@ use crate::status::Status;
 const READS_MAX: usize = 65_536;
 
 /// The error after which nothing more is appended and delivered.
-pub(crate) const OTHER_LOG: &str = "the log in PostgreSQL is another one now, or has lost messages that were committed: restart this server, \
-                                    whose clients are then told that they may have missed messages";
+pub(crate) const OTHER_LOG: &str = "the log in PostgreSQL was replaced by another one, or has \
+                                    lost messages that were committed: restart this server; its \
+                                    clients are then notified that they may have missed messages";
 
 /// Why the server could not open the history at its start.
 #[derive(Debug, thiserror::Error)]

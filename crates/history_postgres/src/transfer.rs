@@ -15,14 +15,15 @@ pub enum LogTransferError {
     Database(#[from] DatabaseError),
     /// The commit got no reply.
     #[error(
-        "{0}: PostgreSQL did not confirm the commit, so the history is there as a whole, or not at all: repeat the \
-         command, which says so if it is there"
+        "{0}: PostgreSQL did not confirm the commit, so the history is either complete or absent: \
+         repeat the command, which reports a history that exists"
     )]
     Unknown(DatabaseError),
     /// The database has a history.
     #[error(
-        "the history in the schema {schema:?} is not empty ({topics} topics, and offsets that clients may have seen), \
-         and nothing is written over it: name an empty database, or another schema with history.schema"
+        "the history in the schema {schema:?} is not empty ({topics} topics, and offsets that \
+         clients may have seen), and is not overwritten: name an empty database, or another \
+         schema with history.schema"
     )]
     NotEmpty {
         /// The schema.
@@ -32,8 +33,9 @@ pub enum LogTransferError {
     },
     /// The database has no history.
     #[error(
-        "the schema {schema:?} has no history that this version can read (version {found} of {expected}): name the \
-         database and the schema (history.schema) that servers use, and for another version its own program"
+        "the schema {schema:?} has no history that this version can read (version {found} of \
+         {expected}): name the database and the schema (history.schema) that servers use, or use \
+         the program of the other version"
     )]
     NoHistory {
         /// The schema.
@@ -44,7 +46,7 @@ pub enum LogTransferError {
         expected: i32,
     },
     /// Messages came before their topic.
-    #[error("messages came before their topic: this is a mistake in Throng, which you can report")]
+    #[error("messages came before their topic: this is a bug in Throng, please report it")]
     OutOfOrder,
     /// The system gives no descriptors.
     #[error("the system can't start a connection: {0}")]

@@ -43,7 +43,11 @@ pub(crate) async fn run(postgres: &Postgres) -> Infallible {
             logged = None;
         }
         if logged.as_ref() != Some(&error) {
-            tracing::warn!(%error, "what no rule retains can't be deleted from the history in PostgreSQL: its tables grow");
+            tracing::warn!(
+                %error,
+                "messages that no rule retains can't be deleted from the history in PostgreSQL: \
+                 its tables grow"
+            );
         }
         logged = Some(error);
         sleep(Duration::from_millis(backoff.delay_ms())).await;

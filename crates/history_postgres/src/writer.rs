@@ -109,8 +109,8 @@ impl Writer {
                 | DatabaseError::Denied(_)
                 | DatabaseError::Canceled(_)),
             ) => {
-                tracing::error!(%error, "a batch of the history was refused by PostgreSQL");
-                let error = batch.refusal(&format!("PostgreSQL has refused it: {error}"));
+                tracing::error!(%error, "PostgreSQL rejected a batch of the history");
+                let error = batch.refusal(&format!("PostgreSQL rejected it: {error}"));
                 self.fail(&error);
                 return Ok(());
             }

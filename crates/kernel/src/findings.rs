@@ -18,7 +18,7 @@ const IO_PERCENT: f32 = 40.0;
 
 /// What helps when TCP's buffers take too much memory.
 const TCP_MEMORY_ADVICE: &str =
-    "raise net.ipv4.tcp_mem (throng tune says to what), or lower socket.send_buffer_bytes";
+    "raise net.ipv4.tcp_mem (throng tune prints the value), or lower socket.send_buffer_bytes";
 
 /// The kinds of findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
@@ -145,8 +145,8 @@ fn aborts(count: u64) -> Finding {
         "the kernel aborted {}, because TCP's memory was full or there were too many orphans",
         counted(count, "connection", "connections")
     );
-    let advice = "raise net.ipv4.tcp_mem and net.ipv4.tcp_max_orphans (throng tune says to what), or lower \
-                  socket.send_buffer_bytes";
+    let advice = "raise net.ipv4.tcp_mem and net.ipv4.tcp_max_orphans (throng tune prints the \
+                  values), or lower socket.send_buffer_bytes";
     Finding::new(FindingKind::TcpAbortsOnMemory, what, advice)
 }
 
@@ -157,8 +157,9 @@ fn overflows(count: u64, after: &KernelStats) -> Finding {
     );
     let now = after.somaxconn.map_or(String::new(), |now| format!(", which is {}", grouped(now)));
     let advice = format!(
-        "raise net.core.somaxconn{now}, and socket.backlog, and restart the server; if that doesn't help, it \
-         accepts too slowly: give it more cores, or let fewer clients connect at once"
+        "raise net.core.somaxconn{now}, and socket.backlog, and restart the server; if that \
+         doesn't help, the server accepts too slowly: give it more cores, or let fewer clients \
+         connect at once"
     );
     Finding::new(FindingKind::ListenOverflows, what, advice)
 }
@@ -178,8 +179,8 @@ fn softnet(count: u64) -> Finding {
         "the kernel dropped {}, because a core's backlog of packets was full",
         counted(count, "packet", "packets")
     );
-    let advice = "raise net.core.netdev_max_backlog (throng tune says to what), or spread packets over more \
-                  cores (RPS)";
+    let advice = "raise net.core.netdev_max_backlog (throng tune prints the value), or spread \
+                  packets over more cores (RPS)";
     Finding::new(FindingKind::SoftnetDropped, what, advice)
 }
 
@@ -238,7 +239,7 @@ fn cpu(pressure: Pressure) -> Option<Finding> {
     let what = format!(
         "at least one task of the host waited for a processor in {percent:.0} % of the last 10 s"
     );
-    let advice = "give the host more cores, or take other work from it";
+    let advice = "give the host more cores, or move other work to another host";
     (percent >= CPU_PERCENT).then(|| Finding::new(FindingKind::Cpu, what, advice))
 }
 

@@ -133,7 +133,12 @@ impl Deliveries {
             && let Some(suppressed) = self.untaken.pass(self.link.now_us(), 1)
         {
             let group = shown(&message.group);
-            tracing::warn!(%node, group, suppressed, "a message of a group is lost: its last member has left");
+            tracing::warn!(
+                %node,
+                group,
+                suppressed,
+                "a message to an MQTT group was lost: the last member of the group has left"
+            );
         }
         self.is_done(node, result.map(drop))
     }
@@ -145,7 +150,12 @@ impl Deliveries {
             Err(PublishError::Overloaded | PublishError::StoreBusy) => false,
             Err(error) => {
                 if let Some(suppressed) = self.rejected.pass(self.link.now_us(), 1) {
-                    tracing::warn!(%node, %error, suppressed, "a message of another node can't be delivered: it is dropped");
+                    tracing::warn!(
+                        %node,
+                        %error,
+                        suppressed,
+                        "a message from another node could not be delivered and was dropped"
+                    );
                 }
                 true
             }
@@ -154,7 +164,12 @@ impl Deliveries {
 
     fn report_damaged(&self, node: NodeId, error: &RecordError) -> bool {
         if let Some(suppressed) = self.damaged.pass(self.link.now_us(), 1) {
-            tracing::warn!(%node, %error, suppressed, "a message of another node can't be read: it is dropped");
+            tracing::warn!(
+                %node,
+                %error,
+                suppressed,
+                "a message from another node could not be read and was dropped"
+            );
         }
         true
     }
@@ -169,7 +184,7 @@ impl Deliveries {
                 stream = stream.number(),
                 lost,
                 suppressed,
-                "messages of another node are lost: it did not retain them long enough"
+                "messages from another node were lost: that node did not retain them long enough"
             );
         }
     }

@@ -306,7 +306,11 @@ impl Driver {
         if let Err(error) = self.node.on_packet(*target, bytes, now_us)
             && let Some(suppressed) = self.damaged.pass(now_us, 1)
         {
-            tracing::warn!(%error, suppressed, "a packet of another node can't be read: it is dropped");
+            tracing::warn!(
+                %error,
+                suppressed,
+                "a packet from another node could not be read and was dropped"
+            );
         }
     }
 
@@ -327,7 +331,7 @@ impl Driver {
                 return;
             }
             Event::Disconnected => {
-                tracing::warn!("the connection to NATS is lost: this node tries to connect again");
+                tracing::warn!("the connection to NATS was lost: this node tries to connect again");
                 self.node.on_disconnected(now_us);
                 self.groups.set_connected(false);
                 self.set_connected(false);
@@ -336,15 +340,15 @@ impl Driver {
             Event::ServerError(error) => error.to_string(),
             Event::ClientError(error) => error.to_string(),
             Event::SlowConsumer(_) => {
-                "messages came faster than this node could take them".to_string()
+                "messages arrived faster than this node could process them".to_string()
             }
-            Event::LameDuckMode => "the server of NATS is about to end".to_string(),
+            Event::LameDuckMode => "the NATS server is about to shut down".to_string(),
             // `run` ends at `Closed`.
             Event::Draining | Event::Closed => return,
         };
         self.link.set_status(|status| status.connection.error = Some(error.clone()));
         if let Some(suppressed) = self.errors.pass(now_us, 1) {
-            tracing::warn!(error, suppressed, "NATS reports an error");
+            tracing::warn!(error, suppressed, "NATS reported an error");
         }
     }
 
@@ -359,9 +363,9 @@ impl Driver {
             tracing::warn!(
                 max_payload = limit,
                 needed,
-                "NATS refuses the largest packets of this node: messages and users of presence in them reach no other \
-                 node. Write \"max_payload: {needed}\" into the configuration of NATS, or make \
-                 limits.message_bytes_max smaller"
+                "NATS rejects the largest packets of this node, so their messages and presence \
+                 entries reach no other node. Write \"max_payload: {needed}\" into the \
+                 configuration of NATS, or lower limits.message_bytes_max"
             );
         }
     }
@@ -374,21 +378,23 @@ impl Driver {
                 bytes,
                 max_payload,
                 suppressed,
-                "a message is larger than NATS takes: members at other nodes don't get it. Raise max_payload in the \
-                 configuration of NATS, or make limits.message_bytes_max smaller"
+                "a message is larger than NATS allows: members at other nodes don't get it. Raise \
+                 max_payload in the configuration of NATS, or lower limits.message_bytes_max"
             ),
             TooLarge::PresenceEntry => tracing::warn!(
                 bytes,
                 max_payload,
                 suppressed,
-                "what a user shows in a topic with presence is larger than NATS takes: other nodes don't list the user \
-                 there. Raise max_payload in the configuration of NATS, or make presence.meta_bytes_max smaller"
+                "a user's presence data is larger than NATS allows: other nodes don't list the \
+                 user in the topic. Raise max_payload in the configuration of NATS, or lower \
+                 presence.meta_bytes_max"
             ),
             TooLarge::Other => tracing::warn!(
                 bytes,
                 max_payload,
                 suppressed,
-                "a packet is larger than NATS takes: raise max_payload in the configuration of NATS"
+                "a packet is larger than NATS allows: raise max_payload in the configuration of \
+                 NATS"
             ),
         }
     }
@@ -451,7 +457,10 @@ impl Driver {
                 match has_left {
                     true => tracing::info!(%node, "a node has left the cluster"),
                     false => {
-                        tracing::warn!(%node, "a node of the cluster is silent: it counts as gone");
+                        tracing::warn!(
+                            %node,
+                            "a node of the cluster is silent: this node treats it as down"
+                        );
                     }
                 }
                 self.link.calls.on_down(node);

@@ -123,7 +123,8 @@ impl Entries {
                 node = %of,
                 limit_bytes = self.other_bytes_max,
                 suppressed,
-                "users of another node are missing from lists of presence here: raise cluster.presence_bytes_max"
+                "users of another node are missing from this node's presence lists: raise \
+                 cluster.presence_bytes_max"
             );
         }
     }

@@ -174,7 +174,7 @@ fn damaged(what: impl ToString) -> PartError {
 
 fn decode_stream(key: &[u8]) -> Result<Stream, PartError> {
     let number = key.try_into().map(u16::from_be_bytes).ok();
-    number.and_then(Stream::from_number).ok_or_else(|| damaged("a key names no stream"))
+    number.and_then(Stream::from_number).ok_or_else(|| damaged("a key does not name a stream"))
 }
 
 impl Part for ClusterPart {

@@ -47,7 +47,9 @@ pub struct Servers {
 
 /// Why URLs do not name NATS servers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{url:?} is no URL of a NATS server ({why}): write nats://host:port, or tls://host:port")]
+#[error(
+    "{url:?} is not the URL of a NATS server ({why}): write nats://host:port, or tls://host:port"
+)]
 pub struct ServersError {
     url: String,
     why: String,
@@ -125,7 +127,7 @@ pub fn spawn(
                     driver.run(events, stopped).await
                 }
                 Err(error) => {
-                    tracing::error!(%error, "this node can't take part in its cluster");
+                    tracing::error!(%error, "this node can't join its cluster");
                     true
                 }
             }
@@ -157,8 +159,9 @@ impl Drop for CloseOnDrop {
         self.link.close();
         if !self.is_in_order {
             tracing::error!(
-                "the thread that connects this node to the others has ended, by a fault of Throng: this node serves its \
-                 own clients alone. Restart it, and report what the log says above"
+                "the thread that connects this node to the others has ended because of a bug in \
+                 Throng: this node serves only its own clients. Restart it, and report the log \
+                 messages above"
             );
             self.registry.presence.expire_others(self.registry.now_us());
         }
@@ -377,6 +380,6 @@ mod tests {
     fn a_url_of_something_else_is_an_error_that_names_it() {
         assert!(Servers::new(&["nats://a:4222".into(), "tls://b".into()]).is_ok());
         let error = Servers::new(&["http://a".into()]).unwrap_err().to_string();
-        assert!(error.starts_with("\"http://a\" is no URL of a NATS server"), "{error}");
+        assert!(error.starts_with("\"http://a\" is not the URL of a NATS server"), "{error}");
     }
 }

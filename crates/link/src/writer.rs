@@ -128,7 +128,7 @@ impl Writer {
                 subject,
                 error = error.to_string(),
                 suppressed,
-                "NATS did not take a packet"
+                "NATS did not accept a packet"
             );
         }
     }

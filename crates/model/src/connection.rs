@@ -27,7 +27,7 @@ impl fmt::Display for ConnectionId {
 
 /// The text is no connection's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a connection's id has the form node-shard-slot-serial")]
+#[error("the id of a connection has the form node-shard-slot-serial")]
 pub struct ConnectionIdError;
 
 impl FromStr for ConnectionId {

@@ -70,215 +70,222 @@ macro_rules! error_codes {
 
 error_codes! {
     Change {
-        [400] Caller "a name that [can't be](glossary.md#what-names-may-hold)":
+        [400] Caller "a name that [is not allowed](glossary.md#what-names-may-hold)":
             BadTopic = "bad_topic" mqtt 0x90, BadUser = "bad_user", BadSender = "bad_sender",
             BadEvent = "bad_event", BadTag = "bad_tag", BadTags = "bad_tags";
         [400, 401] Caller
-            "a message's key on the client port; on the admin port a wrong API key; a WebSocket's key":
+            "the key of a message on the client port; a wrong API key on the admin port; the key of a WebSocket \
+             handshake":
             BadKey = "bad_key";
-        [400] Caller "that option of a publish":
+        [400] Caller "the value of this publish option":
             BadMessageKey = "bad_message_key", BadIdempotencyKey = "bad_idempotency_key", BadTtl = "bad_ttl";
         [400] Caller
-            "a [filter](topics.md#many-topics-by-one-name) that is none, or has too many levels (`mqtt.filter_levels_max`), or where there is none":
+            "an invalid [filter](topics.md#many-topics-by-one-name), one with too many levels \
+             (`mqtt.filter_levels_max`), or one where filters are not allowed":
             BadFilter = "bad_filter" mqtt 0x8f;
-        [400] Caller "what [`mqtt`](mqtt.md#what-the-application-says) says of the message":
+        [400] Caller "the [`mqtt`](mqtt.md#what-the-application-says) properties of the message":
             BadMqtt = "bad_mqtt";
-        [400] Caller "a payload that is not what it says it is":
+        [400] Caller "a payload that does not match its declared encoding":
             BadData = "bad_data";
-        [400] Caller "what is to be shown in a topic's presence is none, or too large":
+        [400] Caller "presence data that is invalid or too large":
             BadMeta = "bad_meta";
         [400] Caller
-            "a position or id that is none, or lies ahead; `bad_id` is also the id of a command that is no number or short string":
+            "an invalid position or id, or one after the newest message; `bad_id` is also for the id of a command that \
+             is neither a number nor a short string":
             BadSince = "bad_since", BadId = "bad_id";
         [400] Caller
-            "a parameter that is none, but nearly is, or that this call doesn't take; the message names the right one, or says who may":
+            "an unknown parameter, often a typo, or one that this call does not accept; the message has the right \
+             name, or says who may use it":
             BadParameter = "bad_parameter";
         [400] Caller "a parameter":
             BadQuery = "bad_query", BadPath = "bad_path", BadLimit = "bad_limit", BadReverse = "bad_reverse",
             BadTimeout = "bad_timeout", BadFormat = "bad_format";
-        [400] Caller "a body or command that is not what the call takes":
+        [400] Caller "a body or command that the call does not accept":
             BadBody = "bad_body", BadRequest = "bad_request", BadJson = "bad_json", BadCommand = "bad_command";
-        [400] Caller "the name of a [backup](store.md#backup) that is none":
+        [400] Caller "an invalid name of a [backup](store.md#backup)":
             BadBackup = "bad_backup";
-        [400] Caller "an id of a connection that is none":
+        [400] Caller "an invalid id of a connection":
             BadConnection = "bad_connection";
         [400] Operator
-            "a connection of a [trusted proxy](security.md#whose-address-it-is) without the PROXY protocol":
+            "a connection from a [trusted proxy](security.md#whose-address-it-is) without the PROXY protocol":
             BadProxyHeader = "bad_proxy_header";
         [400, 403; "400"] Caller
-            "the request's head; `bad_host` is 403 where the admin port is called by a name that `admin.hosts` hasn't, without key or by a browser":
+            "the head of the request; `bad_host` is 403 if the admin port is called by a name that is not in \
+             `admin.hosts`, without a key or by a browser":
             BadHeader = "bad_header", BadHost = "bad_host", BadContentLength = "bad_content_length";
         [400, 409] Caller "a line of a CSV import":
             BadLine = "bad_line";
-        [400] Caller "over 1,000 commands or changes":
+        [400] Caller "more than 1,000 commands or changes":
             BatchTooLong = "batch_too_long";
         [400, 403; "400; 403 from clients"] Caller
-            "an event's name that [clients would take for something else](transports.md#events)":
+            "an event name that [clients would misunderstand](transports.md#events)":
             ReservedEvent = "reserved_event";
         [400] Caller "a topic is missing":
             NoTopic = "no_topic";
-        [400, 403] Caller "whose messages? Connect with `user=`":
+        [400, 403] Caller "the user whose messages are acknowledged is missing: connect with `user=`":
             NoUser = "no_user";
         [400, 404] Caller "the topic has no history":
             NoHistory = "no_history";
-        [400] Caller "a [compacted topic](history.md#state) holds one message of each key: say which":
+        [400] Caller "a [compacted topic](history.md#state) has one message per key: set the key":
             KeyRequired = "key_required" mqtt 0x83;
         [404, 403] Caller "the topic has no presence":
             NoPresence = "no_presence";
         [404] Caller
-            "no such [MQTT session](mqtt.md#who-is-here): its client never was here, or it is over, or it has an `owner`":
+            "there is no such [MQTT session](mqtt.md#who-is-here): its client never connected, the session has ended, \
+             or it has an `owner`":
             NoMqttSession = "no_mqtt_session";
         [404] Caller "the topic has no retained message":
             NoRetained = "no_retained";
         [404] Caller "there is no such connection":
             NoConnection = "no_connection";
-        [404] Caller "`node=` names no [node](cluster.md#the-api) of the cluster that is there":
+        [404] Caller "`node=` names no reachable [node](cluster.md#the-api) of the cluster":
             NoNode = "no_node";
         [409, 404] Caller "the user is not on this connection":
             NotLoggedIn = "not_logged_in";
         [409; "on `/ws`"] Caller "the connection is not in this topic":
             NotSubscribed = "not_subscribed";
-        [400] Operator "the server keeps no followers of topics (`subscriptions.by_topic`)":
+        [400] Operator "the server does not index followers by topic (`subscriptions.by_topic`)":
             NotByTopic = "not_by_topic";
         [400, 409] Caller "the topic's messages are not acknowledged":
             NotAcknowledged = "not_acknowledged";
         [400, 409, 429] Caller
-            "over `limits.topics_per_connection_max`; the user has `limits.topics_per_user_max`":
+            "the connection would exceed `limits.topics_per_connection_max`; the user is at \
+             `limits.topics_per_user_max`":
             TooManyTopics = "too_many_topics" mqtt 0x97;
-        [409] Caller "over `history.subscriptions_per_user_max`":
+        [409] Caller "the user would exceed `history.subscriptions_per_user_max`":
             TooManySubscriptions = "too_many_subscriptions";
-        [409] Server "all users together would have more than `history.subscriptions_max`":
+        [409] Server "all users together would exceed `history.subscriptions_max`":
             SubscriptionsFull = "subscriptions_full";
         [409] Operator "the node has no [store](store.md) to back up":
             NoStore = "no_store";
-        [409] Operator "the node is [alone](cluster.md)":
+        [409] Operator "the node is [not in a cluster](cluster.md)":
             NoCluster = "no_cluster";
         [409] Operator "the node has no [outbox](outbox.md)":
             NoOutbox = "no_outbox";
-        [409] Caller "there is a backup of this name; the node makes another one":
+        [409] Caller "a backup with this name exists; another backup is running":
             BackupExists = "backup_exists", BackupRunning = "backup_running";
-        [503] Server
-            "the node has `limits.topics_max` topics, and this would be one more: a topic that somebody is in may be entered":
+        [503] Server "the node is at `limits.topics_max`; clients can still enter topics that have members":
             TopicsFull = "topics_full" mqtt 0x97;
-        [503] Server "in topics with presence there are `presence.connections_max` connections":
+        [503] Server "connections in topics with presence are at `presence.connections_max`":
             PresenceFull = "presence_full" mqtt 0x97;
         [409] Caller "`if_offset`: the topic has a newer message, whose id is `last`":
             NewerMessage = "newer_message";
-        [409] Caller "the id is of another numbering; `epoch` is the one that counts":
+        [409] Caller "the id has another epoch; `epoch` is the current one":
             EpochChanged = "epoch_changed";
         [401, 403; "401, 403; 403 to Phoenix"] Application
-            "your application [lets nobody in so](webhooks.md#who-comes)":
+            "your application [rejected the client](webhooks.md#who-comes)":
             Unauthorized = "unauthorized" mqtt 0x87 websocket 4401;
         [401; "401; 403 to Phoenix"] Caller
-            "[the client's token](security.md#what-is-refused) is missing, is none, or counts no longer":
+            "[the client's token](security.md#what-is-refused) is missing, invalid, expired or revoked":
             TokenRequired = "token_required" mqtt 0x87 websocket 4401,
             InvalidToken = "invalid_token" mqtt 0x86 websocket 4401,
             TokenExpired = "token_expired" mqtt 0x86 websocket 4401,
             TokenRevoked = "token_revoked" mqtt 0x86 websocket 4401;
-        [401] Caller
-            "a request names a user, and only a [certificate](tls.md#client-certificates) says who one is":
+        [401] Caller "a request names a user, but only a [certificate](tls.md#client-certificates) can identify one":
             CertificateRequired = "certificate_required" mqtt 0x87 websocket 4401;
-        [403] Caller "the token doesn't grant it, or there is none":
+        [403] Caller "the token does not grant it, or there is no token":
             NotGranted = "not_granted" mqtt 0x87 websocket 4403;
-        [403] Caller "`user` is not one of the token's, or not the certificate's":
+        [403] Caller "`user` is not one of the users of the token, or not the user of the certificate":
             NotYourUser = "not_your_user" websocket 4403;
         [409; "on `/ws`"] Caller
-            "a `connect` or `refresh` without a token; a second `connect`; a `refresh` before it; the server uses no tokens (409 of `/api/revoke`)":
+            "a `connect` or `refresh` without a token; a second `connect`; a `refresh` before it; the server does not \
+             use tokens (409 of `/api/revoke`)":
             BadToken = "bad_token", AlreadyConnected = "already_connected", NotConnected = "not_connected",
             NoTokens = "no_tokens";
-        [409] Server "over `auth.revocations_max`":
+        [409] Server "revocations are at `auth.revocations_max`":
             TooManyRevocations = "too_many_revocations";
-        [401] Caller "the API key is missing; it has expired":
+        [401] Caller "the API key is missing; the API key has expired":
             NoKey = "no_key", ExpiredKey = "expired_key";
-        [401] Caller "a browser's session is over: sign in again":
+        [401] Caller "the browser session has ended: sign in again":
             NoSession = "no_session";
-        [403] Caller "the API key is good, but not for this: the message names the scope":
+        [403] Caller "the API key is valid, but lacks the scope that the message names":
             InsufficientScope = "insufficient_scope";
-        [429] Caller "too many sign-ins of this address have failed; see `Retry-After`":
+        [429] Caller "too many sign-ins from this address failed; see `Retry-After`":
             TooManyAttempts = "too_many_attempts";
-        [409] Caller "a sign-in to a node that asks for no key":
+        [409] Caller "a sign-in to a node that requires no key":
             NoKeys = "no_keys";
-        [400] Operator "there is no such binary or socket, or others may write the binary":
+        [400] Operator "the binary or socket does not exist, or other users can write to the binary":
             BadUpgrade = "bad_upgrade";
-        [409] Operator "of `/api/upgrade`: one at a time":
+        [409] Operator "another upgrade is in progress (`/api/upgrade`)":
             UpgradeUnderWay = "upgrade_under_way";
         [409] Operator
-            "the node [drains](operations.md#drain) or is [rebalanced](cluster.md#rebalance): end that first":
+            "the node [drains](operations.md#drain) or is being [rebalanced](cluster.md#rebalance): cancel that first":
             DrainUnderWay = "drain_under_way";
         [501] Operator "this server can't be upgraded while it runs":
             NoUpgrade = "no_upgrade";
-        [403] Operator "clients name no topics by [wildcards](topics.md#many-topics-by-one-name) here":
+        [403] Operator "clients may not subscribe by [wildcards](topics.md#many-topics-by-one-name) here":
             WildcardsOff = "wildcards_off" mqtt 0xa2;
         [403] Operator
-            "a rule, a setting or the application doesn't allow it; the message names it. Your application may have [codes of its own](webhooks.md#what-is-asked)":
+            "a rule, a setting or the application does not allow it; the message names which. Your application may use \
+             [codes of its own](webhooks.md#what-is-asked)":
             Forbidden = "forbidden" mqtt 0x87;
         [403] Caller
-            "a page of an origin that may not; at `/mqtt` without `[auth]` also a request that comes [by way of a proxy](mqtt.md#who-a-client-is)":
+            "a page of an origin that is not allowed; at `/mqtt` without `[auth]` also a request [through a \
+             proxy](mqtt.md#who-a-client-is)":
             BadOrigin = "bad_origin", CrossOrigin = "cross_origin";
-        [403] Caller "a version of Phoenix Channels that is not spoken here":
+        [403] Caller "a version of Phoenix Channels that is not supported":
             BadVsn = "bad_vsn";
-        [400] Caller "a message of a Phoenix long poll":
+        [400] Caller "an invalid message in a Phoenix long poll":
             BadMessage = "bad_message";
-        [404] Caller "no such path":
+        [404] Caller "there is no such path":
             NotFound = "not_found";
-        [405] Caller "another method":
+        [405] Caller "the path does not support this method":
             MethodNotAllowed = "method_not_allowed";
-        [426, 505; "426"] Caller
-            "a WebSocket is spoken here, of version 13; `bad_version` is 505 for a version of HTTP":
+        [426, 505; "426"] Caller "the path is for WebSockets of version 13; `bad_version` is 505 for a version of HTTP":
             UpgradeRequired = "upgrade_required", BadVersion = "bad_version";
-        [411] Caller "the body has no length":
+        [411] Caller "the body has no declared length":
             LengthRequired = "length_required";
-        [413] Caller "over a limit, which the message names":
+        [413] Caller "the message or body exceeds a limit that the message names":
             MessageTooLarge = "message_too_large" mqtt 0x95, BodyTooLarge = "body_too_large";
-        [414] Caller "over a limit, which the message names":
+        [414] Caller "the request exceeds a limit that the message names":
             UriTooLong = "uri_too_long";
-        [431] Caller "over a limit, which the message names":
+        [431] Caller "the request exceeds a limit that the message names":
             HeadTooLarge = "head_too_large", TooManyHeaders = "too_many_headers";
-        [415] Caller "not sent as what the call takes":
+        [415] Caller "a media type that the call does not accept":
             BadMediaType = "bad_media_type";
     }
     Retry {
-        [408] Caller "the request did not arrive whole in time":
+        [408] Caller "the request did not arrive completely in time":
             RequestTimeout = "request_timeout";
         [429; "on `/ws` and Phoenix"] Caller
-            "the connection waits for 16 pages of history: wait for an answer, then ask again":
+            "the connection already waits for 16 pages of history: wait for a response, then request again":
             TooManyReads = "too_many_reads";
         [429] Caller
-            "the user, the address or the [API key](operations.md#keys-of-the-api) asks for more [in a second](operations.md#users-and-addresses) than it may; the message names the limit":
+            "the user, the address or the [API key](operations.md#keys-of-the-api) exceeds a limit [per \
+             second](operations.md#users-and-addresses) that the message names":
             RateLimited = "rate_limited" mqtt 0x97;
-        [429] Caller "the user has as many connections as it may":
+        [429] Caller "the user is at the limit on connections":
             TooManyConnections = "too_many_connections";
-        [503] Server
-            "a limit of connections or memory is reached, or the shards are behind: nothing was done":
+        [503] Server "a limit on connections or memory is reached, or the shards are overloaded: nothing was done":
             Overloaded = "overloaded" mqtt 0x97;
         [503] Application
-            "the [application](webhooks.md#when-it-fails) was asked and has not answered, or a [back end](forward.md) has not taken the message":
+            "the [application](webhooks.md#when-it-fails) did not respond, or a [back end](forward.md) did not accept \
+             the message":
             NoApplicationReply = "unanswered" mqtt 0x80;
-        [503] Operator "a revocation counts, but is not in the store: it would be forgotten at a restart":
+        [503] Operator "a revocation is in force but not stored: a restart would lose it":
             NotStored = "not_stored";
-        [503] Operator
-            "the [store](store.md) is behind, can't write (also `/readyz`), or has damage in this topic":
+        [503] Operator "the [store](store.md) is overloaded, can't write (also `/readyz`), or is damaged in this topic":
             StoreBusy = "store_busy" mqtt 0x97, StoreFailed = "store_failed" mqtt 0x97,
             StoreDamaged = "store_damaged" mqtt 0x97;
         [503] Server "the server is at its memory limit":
             MemoryFull = "memory_full";
-        [503] Server "a shard or another node did not answer in 5 s: what was asked may still be done":
+        [503] Server "a shard or another node did not reply in 5 s: it may still carry out the request":
             NoShardReply = "no_answer";
-        [503] Server "the server stops":
+        [503] Server "the server is shutting down":
             GoingDown = "going_down";
-        [503] Server "of a poll that waited: [why it ended](#why-a-connection-ends)":
+        [503] Server "the reason why [a pending poll ended](#why-a-connection-ends)":
             Drain = "drain", ByApplication = "application";
         [503] Server
-            "the node [is drained](operations.md#drain), and there are others: connect again, by the balancer; also of a poll that waited":
+            "the node [is drained](operations.md#drain), and other nodes are up: connect again through the balancer; \
+             also for a pending poll":
             UseAnotherServer = "use_another_server" mqtt 0x9c;
-        [503] Server "of `/api/live` or `/api/trace`":
+        [503] Server "the limit on readers of `/api/live` or `/api/trace` is reached":
             TooManyReaders = "too_many_readers";
-        [503] Operator
-            "the keys of [the token's issuer](security.md#keys-that-others-hold) could not be fetched so far":
+        [503] Operator "the keys of [the token's issuer](security.md#keys-that-others-hold) have not been fetched yet":
             KeysUnavailable = "keys_unavailable" mqtt 0x88;
-        [504] Server "the disk did not answer in time: it may be done or not":
+        [504] Server "the disk did not respond in time: the operation may be done or not":
             Timeout = "timeout";
-        [507] Server "no capacity for more names of subscriptions":
+        [507] Server "the table of topic names in subscriptions is full":
             NamesFull = "names_full";
     }
 }

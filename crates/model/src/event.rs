@@ -23,13 +23,13 @@ enum Own {
 
 /// The reserved names, and why each is reserved.
 const OWN: [(Own, &str); 7] = [
-    (Own::Name(RECOVERY), "by it the server tells a page whether all that it missed has come"),
-    (Own::Name(STATE_COMPLETE), "by it the server tells that the state of a topic has come"),
-    (Own::Name("error"), "an EventSource gives it to onerror, as if the connection had failed"),
-    (Own::Name("open"), "an EventSource gives it to onopen, as if it had just connected"),
-    (Own::Prefix("phx_"), "Phoenix clients take it for the server's word on joins and replies"),
-    (Own::Prefix("chan_reply_"), "Phoenix clients take it for the answer to a push"),
-    (Own::Prefix("presence_"), "by it the server tells who is there"),
+    (Own::Name(RECOVERY), "the server sends it to say whether all missed messages have arrived"),
+    (Own::Name(STATE_COMPLETE), "the server sends it when the state of a topic has arrived"),
+    (Own::Name("error"), "an EventSource passes it to onerror, as if the connection had failed"),
+    (Own::Name("open"), "an EventSource passes it to onopen, as if it had just connected"),
+    (Own::Prefix("phx_"), "Phoenix clients treat it as a protocol message about joins and replies"),
+    (Own::Prefix("chan_reply_"), "Phoenix clients treat it as the reply to a push"),
+    (Own::Prefix("presence_"), "the server sends it for presence"),
 ];
 
 /// Checks the name of an event to be published: [`check_name`] accepts it, and it is not reserved. The server's own
@@ -44,7 +44,8 @@ pub fn check_event(event: &str) -> Result<(), CodedError> {
         Some((Own::Name(name), why)) => format!("the event {name} can't be published: {why}"),
         Some((Own::Prefix(prefix), why)) => {
             format!(
-                "the event {event} can't be published, as none that begins with {prefix}: {why}"
+                "the event {event} can't be published, because names that begin with {prefix} are \
+                 reserved: {why}"
             )
         }
     };

@@ -28,7 +28,9 @@ pub enum FilterError {
     #[error("the topic has the character U+0000: leave it out")]
     Null,
     /// The name of one topic has a wildcard.
-    #[error("a topic's name may not have '{0}': name one topic, wildcards are for subscriptions")]
+    #[error(
+        "a topic's name may not contain '{0}': name one topic; wildcards are only for subscriptions"
+    )]
     WildcardInName(char),
     /// A `+` has something beside it.
     #[error("'+' must be alone between slashes, as in \"site/+/temp\"")]
@@ -38,18 +40,18 @@ pub enum FilterError {
     Hash,
     /// The group of a shared subscription is empty or has a wildcard.
     #[error(
-        "the group of a shared subscription must have at least one character and no '+' or '#': \
+        "the group of a shared subscription must have at least one character, and no '+' or '#': \
          write \"$share/GROUP/FILTER\""
     )]
     Group,
     /// A shared subscription has no filter.
     #[error(
-        "a shared subscription must have a topic filter behind its group: \
-         write \"$share/GROUP/FILTER\""
+        "a shared subscription must have a topic filter after its group: write \
+         \"$share/GROUP/FILTER\""
     )]
     NoFilter,
     /// The filter behind the group is that of a shared subscription.
-    #[error("a shared subscription may not hold another one: write \"$share\" once")]
+    #[error("a shared subscription may not contain another one: write \"$share\" once")]
     Nested,
 }
 

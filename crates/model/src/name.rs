@@ -121,7 +121,7 @@ pub fn personal(user: &str) -> Name {
 /// assert!(check_topic("room:lobby").is_ok());
 /// // Any text, but for what would end a line.
 /// assert!(check_topic("Größe/日本 🙂").is_ok());
-/// assert_eq!(check_topic("a\nb"), Err("a name may not hold control characters"));
+/// assert_eq!(check_topic("a\nb"), Err("a name may not contain control characters"));
 /// assert!(check_topic("@alice").is_err());
 /// ```
 pub fn check_topic(name: &str) -> Result<(), &'static str> {
@@ -145,7 +145,7 @@ pub fn check_name(name: &str) -> Result<(), &'static str> {
         return Err(concat!("a name may have at most ", name_bytes_max!(), " bytes"));
     }
     if has_control(name) {
-        return Err("a name may not hold control characters");
+        return Err("a name may not contain control characters");
     }
     Ok(())
 }

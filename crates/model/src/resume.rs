@@ -151,8 +151,8 @@ impl fmt::Display for ResumeToken {
 /// The text is no id that a server assigns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "since is the id of a message as it came, like 5f3a91c2:1042: 8 hexadecimal digits, a colon \
-     and a number, and what may follow after a slash"
+    "since must be the id of a message exactly as it was received, like 5f3a91c2:1042: 8 \
+     hexadecimal digits, a colon and a number, and the part after the slash if it has one"
 )]
 pub struct ResumeTokenError;
 

@@ -103,11 +103,14 @@ impl fmt::Display for Since {
 pub enum SinceError {
     /// The number behind `last:` is not valid.
     #[error(
-        "last:N takes the newest N messages of each topic: N is a number from 1 to {LAST_MESSAGES_MAX}"
+        "last:N selects the newest N messages of each topic: N must be a number from 1 to \
+         {LAST_MESSAGES_MAX}"
     )]
     Last,
     /// The text has none of the forms.
-    #[error("{ResumeTokenError}; or start for all that is there, or last:N for the newest N")]
+    #[error(
+        "{ResumeTokenError}; or start for the whole history, or last:N for the newest N messages"
+    )]
     Token,
 }
 

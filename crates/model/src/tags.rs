@@ -12,10 +12,13 @@ pub const TAG_BYTES_MAX: usize = 64;
 /// Adds a tag to a list, unless it is there. The error says why the tag is invalid.
 pub fn add(tags: &mut Vec<Name>, tag: &str) -> Result<(), String> {
     if tag.is_empty() || tag.len() > TAG_BYTES_MAX {
-        return Err(format!("a tag has 1 to {TAG_BYTES_MAX} bytes, and this one {}", tag.len()));
+        return Err(format!(
+            "a tag must have 1 to {TAG_BYTES_MAX} bytes, and this one has {}",
+            tag.len()
+        ));
     }
     if has_control(tag) {
-        return Err("a tag may not hold control characters".into());
+        return Err("a tag may not contain control characters".into());
     }
     if tags.iter().any(|known| known == tag) {
         return Ok(());

@@ -146,7 +146,7 @@ impl Driver {
             } else {
                 if has_turn {
                     self.outbox.set_status(|status| status.error = None);
-                    tracing::info!("another node drains the outbox: rows waited here");
+                    tracing::info!("another node drains the outbox now");
                 }
                 has_turn = false;
                 self.wait(LOCK_INTERVAL).await;
@@ -226,7 +226,7 @@ impl Driver {
                         code = &*reason.code,
                         error = &*reason.text,
                         suppressed,
-                        "a row of the outbox can't be published: it is in outbox_refused"
+                        "a row of the outbox can't be published and was moved to outbox_refused"
                     );
                 }
             }
@@ -278,7 +278,7 @@ impl Driver {
         self.outbox.set_status(|status| status.error = Some(error.to_string()));
         match self.reconnects.on_error(&error) {
             ErrorLevel::Error => {
-                tracing::error!(%error, "the outbox can't be drained; it is tried again");
+                tracing::error!(%error, "the outbox can't be drained; the server tries again");
             }
             ErrorLevel::Warning => {
                 tracing::warn!(%error, "the outbox has no connection to PostgreSQL: rows wait");

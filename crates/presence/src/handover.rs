@@ -74,7 +74,7 @@ fn other_key(of: Ref) -> Vec<u8> {
 }
 
 fn other_ref(key: &[u8]) -> Result<Ref, PartError> {
-    let damaged = || PartError::new("presence", "the key of an entry has another length");
+    let damaged = || PartError::new("presence", "the key of an entry has the wrong length");
     let (node, number) = key.split_first_chunk::<4>().ok_or_else(damaged)?;
     let number = <[u8; 8]>::try_from(number).map_err(|_| damaged())?;
     Ok(Ref::new(NodeId(u32::from_be_bytes(*node)), u64::from_be_bytes(number)))

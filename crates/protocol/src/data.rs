@@ -13,8 +13,8 @@ pub fn from_json(raw: &RawValue, encoding: Option<&str>) -> Result<Data, String>
         serde_json::from_str::<String>(text).map_err(|_| match text.starts_with('"') {
             // A JSON string has no other error.
             true => {
-                "data has half of a surrogate pair, which no text can hold: publish it with the \
-                     encoding json"
+                "data has half of a surrogate pair, which a text can't contain: publish it with \
+                 the encoding json"
                     .to_string()
             }
             false => "with this encoding, data must be a JSON string".to_string(),
@@ -29,7 +29,7 @@ pub fn from_json(raw: &RawValue, encoding: Option<&str>) -> Result<Data, String>
             Err(error) => Err(format!("data is not base64: {error}")),
         },
         Some(other) => {
-            Err(format!("there is no encoding {other:?}: json, text and base64 are known"))
+            Err(format!("there is no encoding {other:?}: the encodings are json, text and base64"))
         }
     }
 }
@@ -48,7 +48,7 @@ pub fn meta(json: &str, bytes_max: usize) -> Result<&str, String> {
     }
     if json.len() > bytes_max {
         return Err(format!(
-            "meta is at most {bytes_max} bytes (presence.meta_bytes_max), and has {}",
+            "meta may have at most {bytes_max} bytes (presence.meta_bytes_max), but has {}",
             json.len()
         ));
     }
@@ -79,7 +79,7 @@ fn compact(json: &str) -> Box<str> {
 
 /// The error for a message that is larger than `bytes_max`.
 pub fn too_large(bytes_max: usize) -> String {
-    format!("a message is at most {bytes_max} bytes (limits.message_bytes_max)")
+    format!("a message may have at most {bytes_max} bytes (limits.message_bytes_max)")
 }
 
 /// The error for a connection with more than `topics_max` topics.

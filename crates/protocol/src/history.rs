@@ -15,7 +15,7 @@ pub const PAGE_MESSAGES: usize = 100;
 pub const PAGE_MESSAGES_MAX: usize = 1_000;
 
 /// The error for a topic without history.
-pub const NO_HISTORY: &str = "nothing is kept of this topic: the server's configuration has no \
+pub const NO_HISTORY: &str = "this topic has no history: the server's configuration has no \
                               [[topics]] table for it with history_messages_max (for a user's own \
                               topic: inbox.enabled)";
 
@@ -55,7 +55,8 @@ impl PageRequest {
                 personal(user)
             }
             (None, None) => {
-                let message = "say whose history: topic, or user for what was sent to a user";
+                let message = "name the topic whose history you request: topic, or user for the \
+                               messages sent to a user";
                 return Err(CodedError::new(ErrorCode::NoTopic, message));
             }
         };
@@ -63,7 +64,7 @@ impl PageRequest {
         let since = since
             .map_err(|error: SinceError| CodedError::new(ErrorCode::BadSince, error.to_string()))?;
         if reverse && since.as_ref().is_some_and(|since| since.token().is_none()) {
-            let message = "start and last:N go forwards: leave since or reverse out";
+            let message = "start and last:N read forwards: remove since or reverse";
             return Err(CodedError::new(ErrorCode::BadSince, message));
         }
         let limit = limit.unwrap_or(PAGE_MESSAGES as u64);
@@ -79,13 +80,14 @@ pub(crate) fn limit(json: &str) -> Result<u64, CodedError> {
 }
 
 fn bad_limit() -> CodedError {
-    let message = format!("limit is a number from 1 to {PAGE_MESSAGES_MAX}");
+    let message = format!("limit must be a number from 1 to {PAGE_MESSAGES_MAX}");
     CodedError::new(ErrorCode::BadLimit, message)
 }
 
 /// Parses `reverse` from the JSON text of a command.
 pub(crate) fn reverse(json: &str) -> Result<bool, CodedError> {
-    json.parse().map_err(|_| CodedError::new(ErrorCode::BadReverse, "reverse is true or false"))
+    json.parse()
+        .map_err(|_| CodedError::new(ErrorCode::BadReverse, "reverse must be true or false"))
 }
 
 /// A page without its messages.

@@ -117,9 +117,9 @@ pub fn state_complete(topic: &str, out: &mut Vec<u8>) {
 }
 
 /// The greeting for a client that gets almost no messages.
-const IN_NO_TOPIC: &str = "Hello. You are in no topic and named no user: you get only what is broadcast \
-    to everyone. Add topic=news or user=alice to the URL, as often as you like: \
-    /stream?topic=news&user=alice";
+const IN_NO_TOPIC: &str = "Hello. This connection is in no topic and has no user: it gets only \
+                           messages that are broadcast to everyone. Add topic=news or user=alice \
+                           to the URL, as often as you like: /stream?topic=news&user=alice";
 
 /// Appends `{"type":"welcome",…}` with the connection's id, its users and its topics; `greeting` adds a text that
 /// greets the users by name.

@@ -486,8 +486,9 @@ impl Protocols {
     #[must_use]
     pub fn with(mut self, protocol: ProtocolRef) -> Self {
         let at = usize::from(protocol.encoding().0);
-        assert!(at < Encoding::MAX, "there is no room for encoding {at}: {}", protocol.name());
-        assert!(self.table[at].is_none(), "encoding {at} is another's: {}", protocol.name());
+        let name = protocol.name();
+        assert!(at < Encoding::MAX, "encoding {at} is not below Encoding::MAX: {name}");
+        assert!(self.table[at].is_none(), "another protocol has encoding {at}: {name}");
         self.table[at] = Some(protocol);
         self.delivery[at] = protocol.delivery();
         if let Some(listener) = protocol.listener() {

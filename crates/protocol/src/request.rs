@@ -402,7 +402,7 @@ impl Acknowledgement {
             (Some(own), _) if user.is_some_and(|user| user != own) => {
                 return Err(CodedError::new(
                     ErrorCode::BadTopic,
-                    "this is another user's own topic",
+                    "this is the own topic of another user: only that user can acknowledge it",
                 ));
             }
             (Some(own), _) => check_name(own),
@@ -410,7 +410,8 @@ impl Acknowledgement {
             (None, None) => Ok(()),
         };
         checked.map_err(|error| CodedError::new(ErrorCode::BadTopic, error))?;
-        let message = "say which message was the last one: its id as it came, like 5f3a91c2:1042";
+        let message = "the id of the last message is missing or invalid: send it exactly as it was \
+                       received, like 5f3a91c2:1042";
         let token = id.and_then(|id| id.parse::<ResumeToken>().ok());
         let token = token.ok_or_else(|| CodedError::new(ErrorCode::BadId, message))?;
         Ok(Acknowledgement {

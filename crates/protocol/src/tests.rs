@@ -562,7 +562,7 @@ fn a_listener_is_the_first_encodings_that_claims_it() {
 }
 
 #[test]
-#[should_panic(expected = "encoding 3 is another's")]
+#[should_panic(expected = "another protocol has encoding 3")]
 fn a_number_is_given_once() {
     let _ = standard().clone().with(&crate::stream::Stream);
 }

@@ -19,7 +19,7 @@ pub fn check_kind(filter: &str) -> Result<(), CodedError> {
         true => Ok(()),
         false => Err(CodedError::new(
             ErrorCode::BadFilter,
-            "filter is mqtt: + and # in topic are wildcards then",
+            "filter must be mqtt, which makes + and # in topic wildcards",
         )),
     }
 }
@@ -34,7 +34,7 @@ pub fn subscription_name(text: &str) -> Result<Name, CodedError> {
     let bad = |error: FilterError| CodedError::new(ErrorCode::BadFilter, error.to_string());
     let filter = Filter::parse(text).map_err(bad)?;
     if filter.group.is_some() {
-        let message = "shared subscriptions are for MQTT clients: leave $share and the group away";
+        let message = "shared subscriptions are only for MQTT clients: remove $share and the group";
         return Err(CodedError::new(ErrorCode::BadFilter, message));
     }
     Ok(if has_wildcard(text) { name::filter(None, text) } else { text.into() })
@@ -54,13 +54,14 @@ pub fn check_allowed(topic: &str, settings: &Settings) -> Result<(), CodedError>
             false => Err(CodedError::new(
                 ErrorCode::BadFilter,
                 format!(
-                    "the filter has {levels} levels: {max} are allowed (mqtt.filter_levels_max)"
+                    "the filter has {levels} levels, and at most {max} are allowed \
+                     (mqtt.filter_levels_max)"
                 ),
             )),
         };
     }
-    let message = "this server lets no client name topics by wildcards: its operator can, with \
-                   client.wildcards = true";
+    let message = "this server does not allow clients to subscribe by wildcards: its operator can \
+                   allow it with client.wildcards = true";
     Err(CodedError::new(ErrorCode::WildcardsOff, message))
 }
 
@@ -74,7 +75,8 @@ pub fn check_since(topic: &str, since: Option<&Since>) -> Result<(), CodedError>
     if !asks || name::of_filter(topic).is_none() {
         return Ok(());
     }
-    let message = "a filter with a wildcard has no past: since may be start or last: for a topic";
+    let message =
+        "a filter with a wildcard has no history: since may be start or last:N only for a topic";
     Err(CodedError::new(ErrorCode::BadSince, message))
 }
 

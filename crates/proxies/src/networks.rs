@@ -11,14 +11,15 @@ use ipnet::IpNet;
 pub enum NetworkError {
     /// The part before `/` is no address.
     #[error(
-        "{0:?} is no address: write one like 10.0.0.1 or 2001:db8::1, or a prefix like 10.0.0.0/8"
+        "{0:?} is not an address: write an address like 10.0.0.1 or 2001:db8::1, or a prefix like \
+         10.0.0.0/8"
     )]
     Address(String),
     /// The part behind `/` is no length.
-    #[error("{0:?}: the length of the prefix is a whole number up to {1}")]
+    #[error("{0:?}: the length of the prefix must be a whole number up to {1}")]
     Length(String, u8),
     /// Bits behind the prefix are set.
-    #[error("{0} has bits behind its prefix: write {1}")]
+    #[error("{0} has bits set after its prefix: write {1}")]
     HostBits(String, Network),
 }
 
@@ -140,9 +141,9 @@ mod tests {
     #[test]
     fn what_is_no_network_is_said() {
         for (text, want) in [
-            ("", "no address"),
-            ("10.0.0", "no address"),
-            ("proxy.example", "no address"),
+            ("", "not an address"),
+            ("10.0.0", "not an address"),
+            ("proxy.example", "not an address"),
             ("10.0.0.0/33", "up to 32"),
             ("10.0.0.0/+8", "up to 32"),
             ("10.0.0.0/", "up to 32"),

@@ -39,13 +39,13 @@ pub enum ProxyError {
     #[error("the connection doesn't begin with a PROXY protocol header")]
     NoHeader,
     /// A line of version 1 that the protocol does not define.
-    #[error("the line of the PROXY protocol is not valid")]
+    #[error("the line of the PROXY protocol is invalid")]
     Line,
     /// A header of version 2 that the protocol does not define.
-    #[error("the header of the PROXY protocol (version 2) is not valid")]
+    #[error("the header of the PROXY protocol (version 2) is invalid")]
     Binary,
     /// A header of version 2 that is too long.
-    #[error("the header of the PROXY protocol is over {HEADER_BYTES_MAX} bytes")]
+    #[error("the header of the PROXY protocol has more than {HEADER_BYTES_MAX} bytes")]
     TooLong,
 }
 

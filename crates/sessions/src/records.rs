@@ -14,6 +14,6 @@ pub(crate) fn key(kind: u8, name: &str) -> Vec<u8> {
 /// If it is not a key.
 pub(crate) fn parts(key: &[u8]) -> Result<(u8, &str), &'static str> {
     let (kind, name) = key.split_first().ok_or("a key is empty")?;
-    let name = std::str::from_utf8(name).map_err(|_| "a key's name is no text")?;
+    let name = std::str::from_utf8(name).map_err(|_| "a key's name is not text")?;
     Ok((*kind, name))
 }

@@ -137,7 +137,10 @@ impl Balance {
             let program = program(&chosen);
             match listeners.iter().try_for_each(|it| attach(&it.socket, &program)) {
                 Ok(()) => *open = chosen,
-                Err(error) => tracing::debug!(%error, "the kernel takes no accept program"),
+                Err(error) => tracing::debug!(
+                    %error,
+                    "the kernel rejected the program that spreads connections over shards"
+                ),
             }
         }
     }

@@ -204,7 +204,8 @@ impl Shard {
             Ok(events) => events,
             Err(Errno::INTR) => 0,
             Err(error) => {
-                tracing::error!(shard = self.engine.number(), %error, "waiting failed");
+                let shard = self.engine.number();
+                tracing::error!(shard, %error, "the shard could not wait for events");
                 std::thread::sleep(std::time::Duration::from_millis(100));
                 0
             }

@@ -550,7 +550,7 @@ fn run_or_end(shard: Shard) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shard.run())).is_err() {
         tracing::error!(
             shard = number,
-            "this shard failed: that is a fault of the server; the process ends"
+            "this shard failed because of a bug in the server: the process ends"
         );
         std::process::exit(70);
     }

@@ -53,7 +53,7 @@ pub struct TlsSettings {
 
 /// A client's certificate lacks the field that names its user, or the field has no valid name.
 #[derive(Debug, thiserror::Error)]
-#[error("the client's certificate names no user in the field that tls.client_user says")]
+#[error("the client's certificate has no valid user in the field that tls.client_user names")]
 pub(crate) struct NoUser;
 
 /// How all shards accept connections. A clone shares everything with its original.

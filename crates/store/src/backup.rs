@@ -89,7 +89,7 @@ fn copy_and_log(shared: &Shared, snapshot: ReadTransaction, to: &Path, new_epoch
     let (path, duration_ms) = (to.display(), started.elapsed().as_millis() as u64);
     match &copied {
         Ok(()) => tracing::info!(%path, duration_ms, "the store is backed up"),
-        Err(error) => tracing::error!(%path, %error, "the store is not backed up"),
+        Err(error) => tracing::error!(%path, %error, "the store could not be backed up"),
     }
     backups.finish(copied.map_err(|error| error.to_string()));
 }

@@ -354,7 +354,7 @@ impl<'t> Batch<'t> {
         offset: u64,
     ) -> Result<(u64, u64, Vec<u8>), InternalError> {
         let number = topic.number;
-        let missing = || Damage::in_messages(name, offset, topic.newest, "it is not there");
+        let missing = || Damage::in_messages(name, offset, topic.newest, "the message is missing");
         let found = self.messages.range((number, offset + 1)..=(number, u64::MAX))?.next();
         let (key, value) = found.ok_or_else(missing)??;
         let next = key.value().1;
@@ -381,7 +381,7 @@ impl<'t> Batch<'t> {
                 name,
                 previous.min(before),
                 next,
-                "one before it is missing",
+                "a message before it is missing",
             )
             .into());
         }
@@ -493,7 +493,7 @@ impl<'t> Batch<'t> {
             let expected = through.unwrap_or(topic.base);
             let is_next = |(before, _): &(u64, _)| *before == expected && expected < offset;
             let Some((_, head)) = head.ok().filter(is_next) else {
-                let what = "it is not what was written";
+                let what = "a message is not what was written";
                 return Err(Damage::in_messages(name, expected, offset, what).into());
             };
             if rows == rows_max || !may_drop(topic, offset, &head) {
@@ -511,7 +511,8 @@ impl<'t> Batch<'t> {
         }
         let last = through.unwrap_or(topic.base);
         if is_end && last != topic.newest {
-            return Err(Damage::in_messages(name, last, topic.newest, "it is not there").into());
+            let what = "messages are missing";
+            return Err(Damage::in_messages(name, last, topic.newest, what).into());
         }
         if let Some(through) = through {
             topic.base = through;

@@ -90,7 +90,7 @@ pub(crate) fn check_locked(dir: &Path) -> Result<Report, OpenError> {
     };
     match report.format {
         known if is_known(known) => Ok(report),
-        0 => Err(OpenError::Unknown { file, reason: "it says nothing of its format".into() }),
+        0 => Err(OpenError::Unknown { file, reason: "it does not name its format".into() }),
         found => Err(OpenError::Format { file, found, known: FORMAT }),
     }
 }
@@ -136,8 +136,8 @@ pub(crate) fn scan_file(file: &Path, verify: bool) -> Result<Report, InternalErr
         let is_verified = verify && report.damages.is_empty();
         let source = Source::new(&opened.db, report.format, is_verified);
         if verify && source.is_unverifiable() {
-            let what = "rows of this format have no checksums: those that can be read are taken \
-                        for whole, and may be others than were written";
+            let what = "rows of this format have no checksums: readable rows are assumed to be \
+                        intact, and may differ from what was written";
             report.damages.push(Damage::in_table("the file", what));
         }
         FileCheck { source, report: &mut report }.run(dir, opened.may_lack_commit);
@@ -184,7 +184,7 @@ impl FileCheck<'_> {
         let may_lack_commit = last_commit::is_missing(dir, &metadata, may_lack_commit);
         if may_lack_commit {
             let what = format!(
-                "its last commit is not in it: messages after offset {} may be lost",
+                "its last commit is missing: messages after offset {} may be lost",
                 metadata.last_offset
             );
             self.report.damages.push(Damage::in_table("the file", what));
@@ -371,7 +371,7 @@ pub(crate) fn scan_messages(
         && scan.damages.is_empty()
         && (count, payload_bytes) != (topic.count, topic.bytes)
     {
-        let what = format!("{} messages were written, and {count} are there", topic.count);
+        let what = format!("{} messages were written, but the file has {count}", topic.count);
         let through = topic.last.max(scan.proven_through);
         scan.damages.push(Damage::in_messages(name, topic.floor.min(through), through, what));
     }
@@ -394,7 +394,7 @@ impl MessageScan<'_> {
                 self.name,
                 self.proven_through,
                 through,
-                "gone or damaged",
+                "missing or damaged",
             )),
         }
         self.proven_through = through;

@@ -186,7 +186,8 @@ impl AgeClock {
             tracing::info!(
                 time_of_day_ms = now.wall_ms,
                 time_of_ages_ms = now_ms,
-                "the server was stopped, or its clock is wrong: what is too old only by the time of day is deleted in an hour"
+                "the server was stopped, or its clock is wrong: data that is too old only by the \
+                 time of day is deleted in an hour"
             );
         }
     }
@@ -217,22 +218,23 @@ fn log(change: Change, time_of_day_ms: u64, time_of_ages_ms: u64) {
         Change::Ahead => tracing::warn!(
             time_of_day_ms,
             time_of_ages_ms,
-            "the time of day has jumped forwards: what is too old only by it is deleted in a day, unless it returns"
+            "the time of day has jumped forwards: data that is too old only by the new time is \
+             deleted in a day, unless the clock is set back"
         ),
         Change::Returned => tracing::info!(
             time_of_day_ms,
             time_of_ages_ms,
-            "the time of day is again the one by which ages are counted"
+            "the time of day again agrees with the time by which ages are counted"
         ),
         Change::Believed => tracing::warn!(
             time_of_day_ms,
             time_of_ages_ms,
-            "the time of day has stayed ahead: from now on what is too old by it is deleted"
+            "the time of day has stayed ahead: from now on data that is too old by it is deleted"
         ),
         Change::Behind => tracing::warn!(
             time_of_day_ms,
             time_of_ages_ms,
-            "the time of day has jumped backwards: messages from before are deleted later"
+            "the time of day has jumped backwards: messages from before the jump are deleted later"
         ),
     }
 }

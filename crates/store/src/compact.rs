@@ -66,13 +66,14 @@ fn compact_error(error: InternalError, dir: &Path, bytes: u64) -> OpenError {
     let (file, name) = (dir.join(FILE), dir.display());
     let reason = match error.disk_full() {
         Some(error) => format!(
-            "the disk is full ({error}), and the new file needs up to {bytes} bytes beside the old one: free that \
-             much in {name}, or write the short file to another disk with `throng store salvage {name} DIR`. \
-             Nothing was changed"
+            "the disk is full ({error}), and the new file needs up to {bytes} bytes in addition \
+             to the old one: free that much in {name}, or write the short file to another disk \
+             with `throng store salvage {name} DIR`. Nothing was changed"
         ),
         None if error.is_rejected_by_system() => {
             format!(
-                "the disk refuses ({error}): look after the disk that holds {name}. Nothing was changed"
+                "the disk reported an error ({error}): check the disk that holds {name}. Nothing \
+                 was changed"
             )
         }
         None => return OpenError::NotCopied { file, reason: error.to_string() },

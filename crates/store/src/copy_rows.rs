@@ -145,7 +145,7 @@ impl Copy<'_> {
                     let raw = K::as_bytes(&key);
                     // A damaged page may point back, and the copy would never end.
                     if last.as_deref().is_some_and(|last| K::compare(last, raw.as_ref()).is_ge()) {
-                        let damage = Damage::in_table("the file", "rows are not in their order");
+                        let damage = Damage::in_table("the file", "rows are out of order");
                         return Err(damage.into());
                     }
                     last.get_or_insert_default().clear();
@@ -234,7 +234,7 @@ impl Copy<'_> {
 
     /// Returns the error for a topic's message that is damaged, or that lacks the one before it.
     fn damaged_message(&self, number: u64, offset: u64) -> InternalError {
-        let what = "it, or one before it, is not what was written";
+        let what = "it, or a message before it, is not what was written";
         let named = || -> Result<Option<String>, InternalError> {
             for row in self.from.open_table(TOPICS)?.iter()? {
                 let (name, row) = row?;

@@ -47,7 +47,7 @@ impl Deref for GuardedDatabase {
         // Only `close` and `drop` take the database out, and both end this value.
         match &self.0 {
             Some(db) => db,
-            None => unreachable!("a database that was closed is used"),
+            None => unreachable!("the database is already closed"),
         }
     }
 }

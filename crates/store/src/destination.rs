@@ -77,8 +77,8 @@ pub(crate) fn copy_error(error: InternalError, from: &Path, to: &Path) -> OpenEr
     let (file, name) = (to.join(FILE), to.display());
     if let Some(error) = error.disk_full() {
         let reason = format!(
-            "the disk is full ({error}): free space for {name}, or make the copy on another disk. The half copy \
-             was removed"
+            "the disk is full ({error}): free space for {name}, or make the copy on another disk. \
+             The incomplete copy was removed"
         );
         return OpenError::Disk { file, reason };
     }
@@ -87,7 +87,8 @@ pub(crate) fn copy_error(error: InternalError, from: &Path, to: &Path) -> OpenEr
     }
     if error.is_rejected_by_system() {
         let reason = format!(
-            "the disk refuses ({error}): look after the disks that hold {} and {name}. The half copy was removed",
+            "the disk reported an error ({error}): check the disks that hold {} and {name}. The \
+             incomplete copy was removed",
             from.display()
         );
         return OpenError::Disk { file, reason };

@@ -68,9 +68,9 @@ pub enum StoreError {
     Disk(Arc<str>),
     /// The disk returned something other than what was written.
     #[error(
-        "the store is damaged: {0}. `throng store check` lists what is gone; restore the store from \
-         a backup, or go on without: delete the topic's history, or let `throng store salvage` \
-         write a new store of all that is whole"
+        "the store is damaged: {0}. `throng store check` lists the damage; restore the store from \
+         a backup, or continue without the damaged data: delete the topic's history, or let \
+         `throng store salvage` write a new store with all that is intact"
     )]
     Damaged(Arc<Damage>),
     /// The store is closed.
@@ -82,7 +82,7 @@ pub enum StoreError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
     /// The queue has no capacity.
-    #[error("more waits for the disk than may wait: publish slower, or raise the limit")]
+    #[error("the store's queue is full: publish slower, or raise the limit")]
     Full,
     /// The last write failed, and none has succeeded since.
     #[error("{0}")]
@@ -91,7 +91,7 @@ pub enum QueueError {
     #[error("the store is closed: the process is ending")]
     Closed,
     /// The store's file is passing from one process to another.
-    #[error("the store passes to another process: try again after a second")]
+    #[error("the store is being passed to another process: try again in a second")]
     Away,
 }
 
@@ -99,21 +99,19 @@ pub enum QueueError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackupError {
     /// Another backup of the store runs.
-    #[error(
-        "a backup into {dir} is being made: one is made at a time, so try again when it is done"
-    )]
+    #[error("a backup to {dir} is running, and only one runs at a time: try again when it is done")]
     Running {
         /// The directory of the other one.
         dir: PathBuf,
     },
     /// The directory has a store.
-    #[error("{dir} has a store already, and nothing is written over it: choose another name")]
+    #[error("{dir} already has a store, which is not overwritten: choose another name")]
     Exists {
         /// The directory.
         dir: PathBuf,
     },
     /// The queue of reads has no capacity.
-    #[error("too many reads wait for the store's disk: try again later")]
+    #[error("too many reads are queued for the store: try again later")]
     Busy,
     /// The store is closed.
     #[error("the store is closed, because the server is ending: back it up after the restart")]
@@ -147,16 +145,14 @@ pub enum OpenError {
         dir: PathBuf,
     },
     /// The directory for a copy has a store.
-    #[error(
-        "{dir} has a store already, and nothing is written over it: name a directory without one"
-    )]
+    #[error("{dir} already has a store, which is not overwritten: name a directory without one")]
     Exists {
         /// The directory.
         dir: PathBuf,
     },
     /// A later version of Throng wrote the file.
     #[error(
-        "{file} has format version {found}, and this version of Throng knows {known}: use the \
+        "{file} has format version {found}, and this version of Throng supports {known}: use the \
          version of Throng that wrote it, or a newer one. Nothing was changed"
     )]
     Format {
@@ -180,8 +176,8 @@ pub enum OpenError {
     },
     /// The file was closed while it was copied.
     #[error(
-        "{file} was closed before all of it was copied, because the server ended, passed it to another \
-         process, or its disk failed. The half copy was removed: try again"
+        "{file} was closed before all of it was copied, because the server ended, passed it to \
+         another process, or its disk failed. The incomplete copy was removed: try again"
     )]
     Interrupted {
         /// The file.
@@ -189,9 +185,10 @@ pub enum OpenError {
     },
     /// The file is damaged, so it was not copied.
     #[error(
-        "{file} is damaged, so it was not copied ({reason}). Nothing was changed, and the half copy \
-         was removed: `throng store check` lists what is gone; go on without it by deleting the \
-         history of its topic, or let `throng store salvage` write a new store of all that is whole"
+        "{file} is damaged, so it was not copied ({reason}). Nothing was changed, and the \
+         incomplete copy was removed: `throng store check` lists the damage; continue without the \
+         damaged data by deleting the history of its topic, or let `throng store salvage` write a \
+         new store with all that is intact"
     )]
     NotCopied {
         /// The file.
@@ -201,8 +198,8 @@ pub enum OpenError {
     },
     /// A row for a new store is damaged, so that the store was not written.
     #[error(
-        "the history has a row that can't be read ({reason}): delete the history of its topic, or use the newer \
-         version that wrote it. The half store was removed"
+        "the history has a row that can't be read ({reason}): delete the history of its topic, or \
+         use the newer version that wrote it. The incomplete store was removed"
     )]
     NotImported {
         /// What the import found.
@@ -210,10 +207,10 @@ pub enum OpenError {
     },
     /// The file is not a store, or it is damaged.
     #[error(
-        "{file} is not a store of Throng or is damaged ({reason}). Nothing was changed: restore the \
-         file from a backup, or move it away to begin with an empty store; `throng store check` \
-         lists what is gone, and `throng store salvage` writes a new store of all that is whole, \
-         also of a file that an earlier version wrote"
+        "{file} is not a store of Throng or is damaged ({reason}). Nothing was changed: restore \
+         the file from a backup, or move it away to begin with an empty store; `throng store \
+         check` lists the damage, and `throng store salvage` writes a new store with all that is \
+         intact, also from a file that an earlier version wrote"
     )]
     Damaged {
         /// The file.
@@ -235,8 +232,9 @@ pub enum OpenError {
     },
     /// The file has changed since the other process passed it on.
     #[error(
-        "{file} is not as the process that passed it on has left it: something else has changed it \
-         meanwhile. Nothing was changed: end what has it open, and look at it with `throng store check`"
+        "{file} is not as the process that passed it on has left it: something else has changed \
+         it since. Nothing was changed: end the program that has it open, and check it with \
+         `throng store check`"
     )]
     NotPassed {
         /// The file.
@@ -336,21 +334,22 @@ impl InternalError {
         let dir = dir.display();
         match self.io().map(|error| (error.kind(), error)) {
             Some((ErrorKind::StorageFull | ErrorKind::QuotaExceeded, error)) => format!(
-                "the disk is full ({error}): free space in {dir}; nothing that was acknowledged is \
-                 lost, and writing goes on by itself"
+                "the disk is full ({error}): free space in {dir}; nothing that was acknowledged \
+                 is lost, and the store then resumes writing by itself"
             ),
             Some((ErrorKind::FileTooLarge, error)) => format!(
                 "the store's file in {dir} may not grow ({error}): raise the limit on file sizes \
                  (ulimit -f); nothing that was acknowledged is lost"
             ),
             Some((_, error)) => format!(
-                "the disk refuses ({error}): look after the disk that holds {dir} and its \
-                 permissions; nothing that was acknowledged is lost as long as the disk can be read"
+                "the disk reported an error ({error}): check the disk that holds {dir} and its \
+                 permissions; nothing that was acknowledged is lost as long as the disk can be \
+                 read"
             ),
             None => format!(
-                "the store in {dir} is damaged ({self}): stop the server, look at it with `throng \
-                 store check {dir}`, and restore the file from a backup or write a new one of all \
-                 that is whole with `throng store salvage`"
+                "the store in {dir} is damaged ({self}): stop the server, check it with `throng \
+                 store check {dir}`, and restore the file from a backup, or write a new one with \
+                 all that is intact with `throng store salvage`"
             ),
         }
     }

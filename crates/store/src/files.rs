@@ -36,14 +36,14 @@ pub(crate) fn restrict_to_owner(path: &Path) {
         Ok(()) => tracing::warn!(
             %path,
             mode,
-            "this file could be read by others: it is its owner's only now"
+            "other users could read this file: now only its owner can"
         ),
         Err(error) => tracing::warn!(
             %path,
             mode,
             %error,
-            "this file can be read by others, and holds everybody's messages: chmod 600 it as its \
-             owner"
+            "other users can read this file, which holds the messages of all users: chmod 600 it \
+             as its owner"
         ),
     }
 }

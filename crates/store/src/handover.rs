@@ -60,7 +60,11 @@ impl Store {
             }
             Err(_) => {
                 if let Err(error) = self.go_on(None) {
-                    tracing::error!(%error, "the store that was to be passed on can't be opened again");
+                    tracing::error!(
+                        %error,
+                        "the store could not be passed to another process, and can't be opened \
+                         again"
+                    );
                 }
             }
         }

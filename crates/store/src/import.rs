@@ -26,7 +26,7 @@ const CHUNK_ROWS: usize = 65_536;
 
 /// The new store did not take a row. [`import`] returns the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the new store does not take a row")]
+#[error("the new store did not accept a row")]
 pub struct PutFailed;
 
 /// The counts of rows in the new store.
@@ -162,18 +162,18 @@ impl<'a> StoreImport<'a> {
 
     fn message(&mut self, offset: u64, at_ms: u64, record: &[u8]) -> Result<(), InternalError> {
         let Some((name, topic)) = self.topics.last_mut() else {
-            return Err(Damage::in_table("messages", "one has no topic").into());
+            return Err(Damage::in_table("messages", "a message has no topic").into());
         };
         let damaged = |what: &str| {
             InternalError::from(Damage::in_messages(name, offset.saturating_sub(1), offset, what))
         };
         if offset <= topic.newest {
-            return Err(damaged("they are not in the order of their offsets"));
+            return Err(damaged("messages are not in the order of their offsets"));
         }
         let record = with_time(record, at_ms);
-        let record = record.map_err(|_| damaged("it is damaged, or of a newer version"))?;
+        let record = record.map_err(|_| damaged("it is damaged, or from a newer version"))?;
         let head = RecordRef::decode(&record);
-        let head = head.map_err(|_| damaged("it is damaged, or of a newer version"))?;
+        let head = head.map_err(|_| damaged("it is damaged, or from a newer version"))?;
         topic.oldest_ms = if topic.count == 0 { at_ms } else { topic.oldest_ms.min(at_ms) };
         topic.count += 1;
         topic.bytes += head.counted_bytes();

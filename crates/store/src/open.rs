@@ -247,8 +247,8 @@ impl Directory {
         if !has_reserve {
             tracing::warn!(
                 path = %self.dir.join(RESERVE).display(),
-                "the file that holds room for deletions can't be made: while the disk is full, \
-                 messages can't be deleted. It is tried again every minute"
+                "the file that reserves space for deletions can't be created: while the disk is \
+                 full, messages can't be deleted. The server tries again every minute"
             );
         }
         Ok((db, OpenState { has_reserve, ..start }))
@@ -310,7 +310,7 @@ impl Directory {
         tracing::info!(
             path = %path.display(),
             format = FIRST_FORMAT,
-            "the store's file is of an earlier format: it is written anew"
+            "the store's file has an earlier format: the server rewrites it"
         );
         // Its rows have no checksums of their own.
         let old = self.try_open(cache_bytes_max, true)?;
@@ -389,7 +389,7 @@ impl Directory {
             Some(known) if is_known(known) => Ok(known),
             Some(found) => Err(OpenError::Format { file: self.file(), found, known: FORMAT }),
             None => {
-                let reason = "it says nothing of its format".into();
+                let reason = "it does not name its format".into();
                 Err(OpenError::Unknown { file: self.file(), reason })
             }
         }
@@ -413,9 +413,9 @@ impl Directory {
     fn rewrite_error(&self, error: InternalError, length: u64) -> OpenError {
         let Some(error) = error.disk_full() else { return self.open_error(error) };
         let reason = format!(
-            "the disk is full ({error}), and a file of format version {FIRST_FORMAT} is written anew \
-             at the start, which takes about as much room again: free {length} bytes or more in {}, and \
-             start again. Nothing was changed",
+            "the disk is full ({error}), and a file of format version {FIRST_FORMAT} is rewritten \
+             at the start, which needs about as much space again: free {length} bytes or more in \
+             {}, and start again. Nothing was changed",
             self.dir.display()
         );
         OpenError::Disk { file: self.file(), reason }
@@ -451,9 +451,9 @@ fn mark_open(db: &Database, may_lack_commit: bool) -> Result<OpenState, Internal
     if may_lack_commit {
         tracing::warn!(
             offset = last,
-            "the store's file did not keep its last commit: messages after this offset may be \
-             lost. A loss of power leaves a file like this, and then nobody was told that they \
-             were stored; so does damage"
+            "the store's file lacks its last commit: messages after this offset may be lost. A \
+             power failure leaves such a file, and then no publisher was told that they were \
+             stored; damage does so as well"
         );
         metadata.lost_after =
             if metadata.lost_through == 0 { last } else { metadata.lost_after.min(last) };

@@ -20,7 +20,7 @@ fn set_hook() {
         std::panic::set_hook(Box::new(move |info| {
             let in_redb = info.location().is_some_and(|at| at.file().contains("redb"));
             match IS_CATCHING.get() && in_redb {
-                true => tracing::debug!(error = %info, "redb met damage"),
+                true => tracing::debug!(error = %info, "redb found damage"),
                 false => others(info),
             }
         }));

@@ -207,7 +207,7 @@ enum Outcome {
 }
 
 fn missing(name: &str, after: u64, through: u64) -> InternalError {
-    Damage::in_messages(name, after, through, "there should be one, and it is not there").into()
+    Damage::in_messages(name, after, through, "a message is missing").into()
 }
 
 /// Returns the last message that exceeds a limit of the topic and is still in the file: it counts as dropped. 0 if

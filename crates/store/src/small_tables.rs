@@ -141,7 +141,7 @@ impl<K: Ord> TableCheck<K> {
     /// Requires ascending keys: a damaged page may point back, and the read would never end.
     fn require_ascending(&mut self, key: K) -> Result<(), InternalError> {
         if self.last.as_ref().is_some_and(|last| *last >= key) {
-            return Err(Damage::in_table(self.table, "its rows are not in their order").into());
+            return Err(Damage::in_table(self.table, "its rows are out of order").into());
         }
         self.last = Some(key);
         Ok(())
@@ -162,8 +162,10 @@ impl<K: Ord> TableCheck<K> {
             Some(damage) => Err(damage),
             None if self.seen == tally => Ok(()),
             None => {
-                let what =
-                    format!("{} rows were written, and {} are there", tally.rows, self.seen.rows);
+                let what = format!(
+                    "{} rows were written, but the table has {}",
+                    tally.rows, self.seen.rows
+                );
                 Err(Damage::in_table(self.table, what).into())
             }
         }

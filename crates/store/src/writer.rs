@@ -157,7 +157,7 @@ impl Writer {
             // A panic in a callback is the caller's bug. It must not end the thread that all others need.
             let Some(done) = done else { continue };
             if catch_unwind(AssertUnwindSafe(|| done(result))).is_err() {
-                tracing::error!("what was to be done after a commit panicked: this is a bug");
+                tracing::error!("the callback after a commit panicked: this is a bug");
             }
         }
     }
@@ -209,7 +209,7 @@ impl Writer {
         tracing::error!(
             topic = topic.as_str(),
             error = %damage,
-            "the store is damaged: nothing is stored in this topic"
+            "the store is damaged: it stores nothing more in this topic"
         );
         self.damaged.insert(topic.clone(), Arc::new(damage.clone()));
         self.shared.counters.damaged_topics.store(self.damaged.len() as u64, Relaxed);
@@ -225,7 +225,7 @@ impl Writer {
         error: InternalError,
         damages: Vec<Option<Arc<Damage>>>,
     ) -> Vec<Result<(), StoreError>> {
-        tracing::error!(operations = accepted.len(), %error, "a transaction has met damage");
+        tracing::error!(operations = accepted.len(), %error, "a transaction found damage");
         self.next_sweep = Instant::now() + SWEEP_PAUSE;
         self.has_backlog = false;
         let mut results: Vec<Result<(), StoreError>> = damages
@@ -306,7 +306,7 @@ impl Writer {
         self.set_write_error(None);
         tracing::info!(
             topic = topic.as_str(),
-            "the deletion of this topic's messages has made room: the store writes again"
+            "the deletion of this topic's messages freed space: the store writes again"
         );
         Some(Ok(()))
     }
@@ -383,7 +383,7 @@ impl Writer {
         if self.next_reserve.is_some_and(|at| is_requested || at <= Instant::now()) {
             let has_reserve = self.shared.directory.create_reserve();
             if has_reserve {
-                tracing::info!("room for deletions on a full disk is held");
+                tracing::info!("space for deletions on a full disk is reserved");
             }
             self.next_reserve = (!has_reserve).then(|| Instant::now() + RESERVE_EVERY);
         }

@@ -148,7 +148,7 @@ impl<'a> Rows<'a> {
 const MORE_FIELDS: &str =
     "it has more than two fields: write user,topic, and names with a comma in quotation marks";
 const NO_END: &str = "a quotation mark has no end on the line";
-const INSIDE: &str = "a quotation mark is inside of a field that does not begin with one";
+const INSIDE: &str = "a quotation mark is inside a field that does not begin with one";
 
 /// Checks that the parsed names are those that the line was meant to have.
 fn check_quotes(line: &str, user: &str, topic: &str) -> Result<(), &'static str> {

@@ -61,11 +61,11 @@ impl SubscriptionsPart {
     fn import_name(&self, number: &[u8], value: &[u8]) -> Result<(), PartError> {
         let damaged = |what: &dyn ToString| PartError::new(SUBSCRIPTIONS, what.to_string());
         let number =
-            number.try_into().map_err(|_| damaged(&"a topic's number has not four bytes"))?;
+            number.try_into().map_err(|_| damaged(&"a topic's number does not have four bytes"))?;
         let number = u32::from_be_bytes(number);
         let (is_unsaved, name) =
             value.split_first().ok_or_else(|| damaged(&"a topic's name is missing"))?;
-        let name = std::str::from_utf8(name).map_err(|_| damaged(&"a topic's name is no text"))?;
+        let name = std::str::from_utf8(name).map_err(|_| damaged(&"a topic's name is not text"))?;
         let mut tables = self.0.tables.write();
         tables.names.load(number, name).map_err(|error| damaged(&error))?;
         match is_unsaved {

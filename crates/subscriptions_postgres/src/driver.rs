@@ -187,7 +187,7 @@ impl Driver {
         }
         self.postgres.set_position(position);
         self.postgres.set_status(|status| status.reloads += 1);
-        tracing::info!("all subscriptions were read from PostgreSQL anew");
+        tracing::info!("all subscriptions were read again from PostgreSQL");
         Ok(true)
     }
 
@@ -220,8 +220,11 @@ impl Driver {
         self.postgres.set_status(|status| status.error = Some(error.to_string()));
         match self.reconnects.on_error(&error) {
             ErrorLevel::Error => {
-                tracing::error!(%error, "subscriptions can't be changed, and changes of other nodes are not seen; the \
-                                         server tries again");
+                tracing::error!(
+                    %error,
+                    "subscriptions can't be changed, and changes by other nodes do not arrive; the \
+                     server tries again"
+                );
             }
             ErrorLevel::Warning => {
                 tracing::warn!(%error, "subscriptions can't be changed: PostgreSQL is not connected");

@@ -68,18 +68,21 @@ pub enum DatabaseEditError {
         count: usize,
     },
     /// All users together would have too many topics.
-    #[error("all users together would have {more} subscriptions more")]
+    #[error("all users together would have {more} more subscriptions")]
     Full {
         /// How many more than before.
         more: u64,
     },
     /// Too many edits wait for the database.
-    #[error("too many changes wait for PostgreSQL: repeat this one later")]
+    #[error("too many changes are queued for PostgreSQL: repeat this one later")]
     Busy,
     /// The database can't be reached, or has rejected the edits.
     #[error("{0}")]
     Failed(String),
     /// The connection broke before the reply came: the edits may be committed.
-    #[error("PostgreSQL did not confirm them, they may be stored ({0}): repeat them")]
+    #[error(
+        "PostgreSQL did not confirm the changes, so they may or may not be stored ({0}): repeat \
+         them"
+    )]
     Unconfirmed(String),
 }

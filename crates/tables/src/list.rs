@@ -16,7 +16,7 @@ impl<T> Default for List<T> {
 
 impl<T> List<T> {
     /// Returns the number of items.
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[expect(clippy::len_without_is_empty, reason = "no caller needs it")]
     pub fn len(&self) -> usize {
         match self.pages.last() {
             Some(last) => (self.pages.len() - 1) * PAGE + last.len(),

@@ -29,7 +29,10 @@ pub fn start() {
         unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES) };
         let thread = std::thread::Builder::new().name("give-back".into());
         if let Err(error) = thread.spawn(run) {
-            tracing::warn!(%error, "freed memory is kept, for the thread that returns it can't start");
+            tracing::warn!(
+                %error,
+                "freed memory is not returned to the system: the thread that returns it can't start"
+            );
         }
     }
 }

@@ -76,10 +76,10 @@ fn is_program(path: &Path) -> bool {
 pub fn check(path: &Path) -> Result<(), String> {
     let shown = path.display();
     if !path.is_absolute() {
-        return Err(format!("{shown}: write the whole path, from / on"));
+        return Err(format!("{shown}: write an absolute path, which begins with /"));
     }
     if !is_program(path) {
-        return Err(format!("{shown} is no program that can be run here"));
+        return Err(format!("{shown} is not an executable file"));
     }
     // A link's target is what runs, and any user who can change the link chooses the target.
     let real = path.canonicalize().map_err(|error| format!("{shown}: {error}"))?;
@@ -103,8 +103,8 @@ fn check_owner(path: &Path) -> Result<(), String> {
     match is_safe {
         true => Ok(()),
         false => Err(format!(
-            "{shown} can be written by others than root and the server's user, so the server does \
-             not start it: install the binary where only they can write, as in /usr/local/bin"
+            "{shown} can be written by users other than root and the server's user, so the server \
+             does not start it: install the binary where only they can write, as in /usr/local/bin"
         )),
     }
 }
@@ -185,10 +185,10 @@ mod tests {
         let folder = Folder::new("check");
         let program = folder.0.join("bin/throng");
         assert_eq!(check(&program), Ok(()));
-        assert!(check(Path::new("bin/throng")).unwrap_err().contains("whole path"));
-        assert!(check(&folder.0.join("bin")).unwrap_err().contains("no program"));
+        assert!(check(Path::new("bin/throng")).unwrap_err().contains("absolute path"));
+        assert!(check(&folder.0.join("bin")).unwrap_err().contains("executable"));
         folder.mode("bin/throng", 0o757);
-        assert!(check(&program).unwrap_err().contains("written by others"));
+        assert!(check(&program).unwrap_err().contains("written by users"));
         folder.mode("bin/throng", 0o755);
         folder.mode("bin", 0o777);
         symlink("bin/throng", folder.0.join("link")).unwrap();

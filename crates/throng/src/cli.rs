@@ -9,9 +9,9 @@ use crate::help;
 /// A push server: holds the live connections of millions of users and carries a message to any of
 /// them, or all of them, the moment it is published.
 ///
-/// Without a command it serves, with the flags of "throng serve". Clients connect to one port by
-/// Server-Sent Events, HTTP streams, long polls, WebSocket or Phoenix Channels; applications publish and
-/// operators look at another.
+/// Without a command, it serves clients, with the flags of "throng serve". Clients connect to one
+/// port by Server-Sent Events, HTTP streams, long polls, WebSocket or Phoenix Channels;
+/// applications publish, and operators monitor, at another.
 #[derive(Parser)]
 #[command(name = "throng", version, about, after_long_help = help::ALL)]
 #[command(args_conflicts_with_subcommands = true, max_term_width = 100)]
@@ -33,8 +33,8 @@ const HOST_TOOLS: [(&str, bool); 3] = [
 pub fn advice(error: &clap::Error) -> Option<String> {
     match error.get(ContextKind::InvalidSubcommand) {
         Some(ContextValue::String(name)) if HOST_TOOLS.contains(&(name, false)) => Some(format!(
-            "This binary was built as a server only (--no-default-features), without {name}: call \
-             one that was built with it."
+            "This binary was built as a server only (--no-default-features), without {name}: use a \
+             binary that was built with it."
         )),
         _ => None,
     }
@@ -47,100 +47,110 @@ pub enum Command {
     /// Listens on two ports, with --mqtt on a third, prints what to try, and runs until a signal ends it.
     #[command(after_long_help = help::SERVE)]
     Serve(Serve),
-    /// Print the configuration in force, with where each value came from.
+    /// Print the configuration in force, and the source of each value.
     ///
     /// Takes the same flags as "throng serve", and reads the same file and variables.
     #[command(after_long_help = help::CONFIG)]
     Config(Config),
-    /// Open and hold a crowd of clients against a server, publish, and check what arrives.
+    /// Open many client connections to a server, publish, and check what arrives.
     ///
-    /// Works against Throng and other servers that speak Server-Sent Events, line-wise HTTP streams,
-    /// WebSocket or Phoenix Channels. A scenario says what the crowd does; all have the same further flags.
+    /// Works against Throng and other servers that speak Server-Sent Events, line-wise HTTP
+    /// streams, WebSocket or Phoenix Channels. The scenario says what the clients do. All
+    /// scenarios share the other flags.
     #[cfg(feature = "flood")]
     #[command(subcommand, after_long_help = help::FLOOD)]
     Flood(Box<flood::Command>),
-    /// Say what this host can hold and what to change, or change it.
+    /// Report how many connections this host can hold and which settings to change, or change them.
     ///
-    /// Reads the kernel's settings, and says for so many connections what each of them means, the exact
-    /// command for what should change, and which old advice to leave alone.
+    /// Reads the kernel's settings. For a number of connections, it says what each setting means,
+    /// which to change with which exact command, and which old advice to ignore.
     #[cfg(feature = "tune")]
     #[command(after_long_help = help::TUNE)]
     Tune(Tune),
-    /// Say whether a node is ready for clients: for health checks of containers and scripts.
+    /// Report whether a node is ready for clients, for health checks of containers and scripts.
     ///
     /// Requests /readyz at the admin port, or /healthz with --live. Neither needs a key.
     #[command(after_long_help = help::HEALTH)]
     Health(Health),
-    /// Make a key of the API with the scopes that it needs, or say what a key may be used for.
+    /// Make an API key with the scopes that it needs, or show what a key permits.
     ///
-    /// The server knows keys by their hashes, in tables [[keys]] of its configuration.
+    /// The configuration of the server has only the hashes of keys, in [[keys]] tables.
     #[command(subcommand, after_long_help = help::KEY)]
     Key(crate::commands::key::What),
-    /// Back up a store, look for damage in it, shorten its file, write a new one of all that is whole, or move its
-    /// history into PostgreSQL and back.
+    /// Back up a store, check it for damage, compact its file, salvage what is undamaged into a
+    /// new store, or move its history into PostgreSQL and back.
     ///
-    /// A store is the directory of "throng serve --data". Only "backup" copies one that a server has open.
+    /// A store is the directory of "throng serve --data". Only "backup" works on a store that a
+    /// server has open.
     #[command(subcommand, after_long_help = help::STORE)]
     Store(crate::commands::store::What),
-    /// Make the tables and functions for a history of topics in PostgreSQL.
+    /// Create the tables and functions for a history of topics in PostgreSQL.
     ///
-    /// The server makes them itself when it starts, where its user in PostgreSQL may.
+    /// The server creates them itself when it starts, if its PostgreSQL user may.
     #[command(subcommand, after_long_help = help::HISTORY)]
     History(crate::commands::history::What),
-    /// Make the tables and functions for what applications publish in their own transactions.
+    /// Create the tables and functions for messages that applications publish in their own
+    /// transactions.
     ///
-    /// The server makes them itself when it starts, where its user in PostgreSQL may.
+    /// The server creates them itself when it starts, if its PostgreSQL user may.
     #[command(subcommand, after_long_help = help::OUTBOX)]
     Outbox(crate::commands::outbox::What),
-    /// Subscribe users for good from a file, list a user's topics or a topic's followers, or make up a
-    /// graph of followers.
+    /// Import users' durable subscriptions from a file, list a user's topics or a topic's
+    /// followers, or generate a graph of followers.
     ///
-    /// A user enters the topics of these subscriptions on each connect. "import", "list" and "followers"
-    /// speak to a running node.
+    /// A user enters the topics of these subscriptions on each connect. "import", "list" and
+    /// "followers" call a running node.
     #[command(subcommand, after_long_help = help::SUBSCRIPTIONS)]
     Subscriptions(crate::commands::subscriptions::What),
-    /// Make a token for a client, or say what one says and whether a server takes it.
+    /// Make a token for a client, or show what a token contains and whether a server accepts it.
     ///
-    /// For whoever tries something out: an application makes its own, with a library for JSON Web Tokens.
+    /// This is for trials: an application makes its own tokens, with a library for JSON Web Tokens.
     #[command(subcommand, after_long_help = help::TOKEN)]
     Token(crate::commands::token::What),
-    /// Watch a node's figures in the terminal, here or elsewhere.
+    /// Watch the figures of a node, on this host or another, in the terminal.
     ///
-    /// Shows what the dashboard shows, a sample a second. When standard output is no terminal, one sample
-    /// is printed as text.
+    /// Shows what the dashboard shows, a sample a second. If standard output is not a terminal, it
+    /// prints one sample as text.
     #[cfg(feature = "top")]
     #[command(after_long_help = help::TOP)]
     Top(Top),
-    /// Follow one user, or one connection, in the terminal: connects, topics, messages, and why one does not come.
+    /// Follow one user, or one connection, in the terminal: connects, topics, messages, and why a
+    /// message is not delivered.
     ///
-    /// Shows what happens on the node that it calls, as it happens, and no payloads. Ctrl-C ends it.
+    /// Shows the events of the node that it calls as they happen, without payloads. Ctrl-C ends it.
     #[command(after_long_help = help::TRACE)]
     Trace(crate::commands::trace::Trace),
-    /// Gather what a report of a fault needs into one text: figures, the configuration, metrics, the host.
+    /// Collect what a bug report needs in one file: figures, the configuration, metrics, the host.
     ///
-    /// No secret is in it, and no name of a user but in a log that is added. Read it before you pass it on.
+    /// The file has no secrets, and no names of users except in a log that you add. Read it before
+    /// you share it.
     #[command(after_long_help = help::BUNDLE)]
     Bundle(crate::commands::bundle::Bundle),
-    /// Have a running server go on as another binary, and keep every connection.
+    /// Replace the binary of a running server, and keep every connection.
     ///
-    /// The server starts the new binary, copies all that it has to it while it serves, and hands over in a
-    /// moment. Until then nothing is given up: if anything goes wrong, it serves on.
+    /// The server starts the new binary, copies all its state to the new process while it serves,
+    /// and hands over in a moment. If anything goes wrong before that, the server continues to
+    /// serve.
     #[command(after_long_help = help::UPGRADE)]
     Upgrade(Upgrade),
-    /// Empty a running node of its connections over a time, so that it can be stopped or moved.
+    /// Close the connections of a running node over a period, so that it can be stopped or moved.
     ///
-    /// The node is not ready from then on, so that load balancers take it out. Then it closes its connections evenly, each
-    /// with the words of its protocol that say to connect again, to another server. It goes on without connections. When
-    /// this command is ended before, the drain goes on.
+    /// The node reports that it is not ready, so that load balancers take it out. Then it closes
+    /// its connections evenly, and tells each client, in its protocol, to connect again to another
+    /// server. Without connections, the node continues to run. If you end this command early, the
+    /// drain continues.
     #[command(after_long_help = help::DRAIN)]
     Drain(crate::commands::drain::Drain),
-    /// Have the nodes of a cluster that have more connections than the mean give some to the others.
+    /// Move connections from the nodes of a cluster that have more than the mean to the other
+    /// nodes.
     ///
-    /// Each of them closes its surplus, chosen at random, at a rate, and tells the clients to use another server: the load
-    /// balancer in front brings them to one. When this command is ended before, the nodes close what they have begun with.
+    /// Each node above the mean closes its surplus, chosen at random, at a limited rate, and tells
+    /// the clients to use another server; the load balancer in front chooses it. If you end this
+    /// command early, the nodes still close the surplus that they have begun to close.
     #[command(after_long_help = help::REBALANCE)]
     Rebalance(crate::commands::rebalance::Rebalance),
-    /// Wait for the server that has taken over, in the place of the one before. The server starts it.
+    /// Wait for the server that has taken over, in place of the previous one. The server starts
+    /// this command.
     #[command(hide = true)]
     Parent,
     /// Print a script that completes commands and flags in a shell.
@@ -155,18 +165,19 @@ pub enum Command {
 pub struct Serve {
     #[command(flatten)]
     pub settings: Flags,
-    /// Serve the chat of examples/chat at the client port, and let its rooms (room:*) talk.
+    /// Serve the chat of examples/chat at the client port, with rules that let its clients use the
+    /// rooms (room:*).
     #[arg(long)]
     pub demo: bool,
     /// Serve an echo WebSocket at /echo, for conformance tests.
     #[arg(long)]
     pub ws_echo: bool,
-    /// Wait at this Unix socket for a running server, and take its place with all its connections:
-    /// "throng upgrade --to SOCKET".
+    /// Wait at this Unix socket for a running server ("throng upgrade --to SOCKET"), and take over
+    /// all its connections.
     #[arg(long, value_name = "SOCKET")]
     pub take_over: Option<std::path::PathBuf>,
-    /// Stay in place after an upgrade until the new process ends, and end as it does: for supervisors that
-    /// would start another server when this process ends. Process 1 does so anyway.
+    /// After an upgrade, wait until the new process ends, and end with its status: for supervisors
+    /// that would start another server when this process ends. Process 1 always does so.
     #[arg(long)]
     pub stay: bool,
 }
@@ -178,7 +189,7 @@ pub struct Health {
     pub admin: String,
     #[command(flatten)]
     pub access: crate::node::Access,
-    /// Only whether the process lives, not whether it takes new connections.
+    /// Check only whether the process is alive, not whether it accepts new connections.
     #[arg(long)]
     pub live: bool,
 }
@@ -190,14 +201,14 @@ pub struct Upgrade {
     pub admin: String,
     #[command(flatten)]
     pub access: crate::node::Access,
-    /// The binary to go on as, on the server's host [default: the path that it was started by].
+    /// The new binary, on the server's host [default: the path that the server was started by].
     #[arg(long, value_name = "PATH")]
     pub binary: Option<std::path::PathBuf>,
     /// Hand over to the process that waits at this socket (throng serve --take-over) instead of starting
     /// one.
     #[arg(long, value_name = "SOCKET", conflicts_with = "binary")]
     pub to: Option<std::path::PathBuf>,
-    /// Only find out whether it would work, and what would change.
+    /// Only check whether the upgrade would work, and show what would change.
     #[arg(long)]
     pub check: bool,
     /// Print each step, and the result, as a JSON object on a line of its own.
@@ -212,10 +223,10 @@ pub struct Config {
     /// Print a commented file with every setting at its default.
     #[arg(long, conflicts_with = "check")]
     pub default: bool,
-    /// Only say whether the configuration is good.
+    /// Only check whether the configuration is valid.
     #[arg(long)]
     pub check: bool,
-    /// Judge it by the checklist of a server that faces the public, point by point.
+    /// Check it against the checklist for a public server, point by point.
     #[arg(long, requires = "check")]
     pub public: bool,
 }
@@ -223,13 +234,13 @@ pub struct Config {
 #[cfg(feature = "tune")]
 #[derive(Args)]
 pub struct Tune {
-    /// Connections to make room for.
+    /// The number of connections to prepare for.
     #[arg(long, short, default_value_t = 1_000_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub connections: u64,
     /// The load generator runs on this host too: both ends of each connection are here.
     #[arg(long)]
     pub both_ends: bool,
-    /// Set what can be set now (as root).
+    /// Apply the settings that can be changed now (as root).
     #[arg(long, conflicts_with_all = ["sysctl", "systemd", "json", "host"])]
     pub apply: bool,
     /// Print a file for /etc/sysctl.d.
@@ -238,7 +249,7 @@ pub struct Tune {
     /// Print a systemd unit that works as it is: with its limits, data directory, key file and sandbox.
     #[arg(long, conflicts_with_all = ["json", "host"])]
     pub systemd: bool,
-    /// Where that unit finds the binary [default: this one].
+    /// The path of the binary in that unit [default: this one].
     #[arg(long, requires = "systemd", value_name = "PATH")]
     pub binary: Option<std::path::PathBuf>,
     /// Print the unit of a package instead, which runs as the user throng on any host.
@@ -247,7 +258,7 @@ pub struct Tune {
     /// Print the advice as JSON.
     #[arg(long, conflicts_with = "host")]
     pub json: bool,
-    /// Print what was read of this host, as JSON: to send it to somebody who can help.
+    /// Print what was read from this host as JSON, to send to someone who can help.
     #[arg(long)]
     pub host: bool,
 }
@@ -260,7 +271,7 @@ pub struct Top {
     pub url: String,
     #[command(flatten)]
     pub access: crate::node::Access,
-    /// Print one sample and end.
+    /// Print one sample and exit.
     #[arg(long)]
     pub once: bool,
     /// Print a sample a second, each a JSON object on a line of its own; with --cluster one every two seconds.

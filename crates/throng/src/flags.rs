@@ -24,14 +24,14 @@ pub struct Flags {
     /// Let clients connect from other machines although nothing authenticates them.
     #[arg(long)]
     pub insecure: bool,
-    /// Event loops [default: what cores, connections and the limit on open files ask for].
+    /// Number of event loops [default: as cores, connections and the limit on open files require].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub shards: Option<String>,
-    /// Connections in all [default: 100000].
+    /// Maximum number of connections [default: 100000].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub max_connections: Option<String>,
-    /// How messages leave: io_uring batches where the kernel allows them, or one write for each
-    /// connection [default: auto].
+    /// How the server sends messages: io_uring batches where the kernel allows them, or one write
+    /// for each connection [default: auto].
     #[arg(long, value_name = "auto|io_uring|write")]
     pub sender: Option<String>,
     /// Bind each shard to a core.
@@ -40,18 +40,18 @@ pub struct Flags {
     /// Read the API key from this file.
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
-    /// Keep history, cursors and subscriptions in this directory, where they survive the process
+    /// Store history, cursors and subscriptions in this directory, where they survive the process
     /// [default: in memory only].
     #[arg(long, value_name = "DIR")]
     pub data: Option<String>,
-    /// Serve as one of several nodes, joined by this server of NATS; more than one with commas between them
-    /// [default: no cluster].
+    /// Serve as one of several nodes, connected through this NATS server; separate several with
+    /// commas [default: no cluster].
     #[arg(long, value_name = "URL")]
     pub cluster: Option<String>,
-    /// What is logged: error, warn, info, debug, trace, or a filter [default: info].
+    /// What the server logs: error, warn, info, debug, trace, or a filter [default: info].
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<String>,
-    /// How it is logged: lines for people, or a JSON object a line [default: text].
+    /// Format of the log: lines for people, or a JSON object a line [default: text].
     #[arg(long, value_name = "text|json")]
     pub log_format: Option<String>,
 }

@@ -13,9 +13,11 @@ macro_rules! all {
             "  throng help serve                           Explain a command\n\n",
             "Exit status:\n",
             "  0  done\n",
-            "  1  the system or another program refused something\n",
+            "  1  the system or another program rejected something\n",
             "  2  the command line or the configuration is wrong\n",
-            "  3  the command ran and found what needs attention (flood, tune, health, key check, store, token read, config --check --public, rebalance), or moved nothing (upgrade)\n",
+            "  3  the command ran and found something that needs attention (flood, tune, health, \
+             key check, store, token read, config --check --public, rebalance), or did not upgrade \
+             (upgrade)\n",
             "  4  connections were lost (upgrade)",
         )
     };
@@ -29,8 +31,8 @@ pub const ALL: &str = all!();
 
 pub const SERVE: &str = "\
 The configuration is read from --config (or ./throng.toml), then from environment variables, then from \
-flags; later ones win. SIGHUP reads it again. SIGUSR2 goes on as the binary that is there by now, and keeps every connection (throng help upgrade). SIGTERM and Ctrl-C end the server in order: clients are \
-told to come back, and a second signal ends it at once.
+flags; later ones win. SIGHUP reads it again. SIGUSR2 upgrades to the binary that is at its path now, and keeps every connection (throng help upgrade). SIGTERM and Ctrl-C end \
+the server gracefully: it tells clients to come back, and a second signal ends it at once.
 
 Examples:
   throng serve
@@ -41,21 +43,21 @@ Examples:
 
 Exit status:
   0  ended by a signal
-  1  it can't listen, or the store can't be opened
+  1  the server can't listen, or can't open the store
   2  the command line or the configuration is wrong";
 
 pub const CONFIG: &str = "\
 Examples:
-  throng config                          What is in force, and which source set it
+  throng config                          Print the values in force, and the source of each
   throng config --default > throng.toml  A file with every setting, explained
-  throng config --check                  Whether it is good
+  throng config --check                  Check whether it is valid
   throng config --config new.toml --check
-  throng config --check --public         Whether it is one for the public
+  throng config --check --public         Check whether it is fit for the public
 
 Exit status:
-  0  it is good
-  2  it has mistakes; all are printed, each with its place and what to do
-  3  with --public: it is good, but not for the public";
+  0  the configuration is valid
+  2  it has errors; all are printed, each with its place and what to do
+  3  with --public: it is valid, but not fit for the public";
 
 #[cfg(feature = "flood")]
 pub const FLOOD: &str = "\
@@ -65,15 +67,15 @@ Examples:
   throng flood rooms http://127.0.0.1:8000 --topics 100 --users 50 --report report
   throng flood storm http://127.0.0.1:8000 --topic-template room:all --recover --missed 10
 
-For the last one the server must keep what is published: that of examples/history.toml has a history for \
+For the last one, the server must retain messages: with examples/history.toml it has a history for \
 room:*.
 
 Exit status:
-  0  all was as it should be
-  1  it could not be run
+  0  everything was as expected
+  1  the scenario could not be run
   2  the command line is wrong
-  3  a connection failed or was closed; a message was lost, came twice, out of order or to the wrong
-     connection; a publish or a probe failed; an agent was lost";
+  3  a connection failed or was closed; a message was lost, or arrived twice, out of order or at the
+     wrong connection; a publish or a probe failed; an agent was lost";
 
 #[cfg(feature = "tune")]
 pub const TUNE: &str = "\
@@ -84,8 +86,8 @@ Examples:
   throng tune --connections 1000000 --systemd > /etc/systemd/system/throng.service
 
 Exit status:
-  0  the connections fit as the host stands
-  1  what was asked for could not be done
+  0  the connections fit with the present settings
+  1  the command could not do what was requested
   2  the command line is wrong
   3  they don't fit, or a setting could not be changed";
 
@@ -96,10 +98,10 @@ Examples:
   throng health --admin http://127.0.0.1:9001
 
 Exit status:
-  0  the node takes new connections; with --live: it lives
+  0  the node accepts new connections; with --live: the process is alive
   1  the node can't be reached
   2  the command line is wrong
-  3  the node takes no new connections, and says why";
+  3  the node accepts no new connections; the command prints why";
 
 pub const KEY: &str = "\
 Examples:
@@ -109,10 +111,10 @@ Examples:
   throng key check ci.key
 
 Exit status:
-  0  the key is made, or it is one of the configuration
+  0  the key is made, or the configuration has it
   1  the key can't be written
   2  the command line or the configuration is wrong
-  3  the key is none of the configuration, or has expired";
+  3  the configuration does not have the key, or the key has expired";
 
 pub const STORE: &str = "\
 Examples:
@@ -126,9 +128,11 @@ Examples:
   throng store salvage /var/lib/throng /var/lib/throng.new
 
 Exit status:
-  0  all is whole, or the copy, the shorter file, the backup, the new store or the history in PostgreSQL is written
-  1  it can't be done: a server has the store open or refuses the backup, there is no store or one of
-     another version, one is in the way, the disk is full, or the database can't be used or is not empty
+  0  nothing is damaged, or the copy, the compacted file, the backup, the new store or the history in
+     PostgreSQL is written
+  1  the command failed: a server has the store open or rejects the backup, there is no store or one
+     of another version, the new directory has a store already, the disk is full, or the database
+     can't be used or is not empty
   2  the command line is wrong
   3  something is damaged";
 
@@ -139,8 +143,8 @@ Examples:
   throng history migrate --print --from 1 > history.sql
 
 Exit status:
-  0  the tables and functions are there, or the statements are printed
-  1  the database can't be reached, has those of a newer version, or does not allow it
+  0  the tables and functions exist, or the statements are printed
+  1  the database can't be reached, has tables of a newer version, or does not permit it
   2  the command line or the configuration is wrong";
 
 pub const OUTBOX: &str = "\
@@ -150,8 +154,8 @@ Examples:
   throng outbox migrate --print --from 1 > outbox.sql
 
 Exit status:
-  0  the tables and functions are there, or the statements are printed
-  1  the database can't be reached, has those of a newer version, or does not allow it
+  0  the tables and functions exist, or the statements are printed
+  1  the database can't be reached, has tables of a newer version, or does not permit it
   2  the command line or the configuration is wrong";
 
 pub const TRACE: &str = "\
@@ -163,7 +167,7 @@ Examples:
 
 Exit status:
   0  the connection has ended, or the output was closed
-  1  the node can't be reached, refuses the key, has no such connection or too many traces, or has
+  1  the node can't be reached, rejects the key, has no such connection or too many traces, or has
      ended the trace
   2  the command line is wrong";
 
@@ -174,10 +178,10 @@ Examples:
   throng bundle --admin http://10.0.0.7:8001 --api-key-file operator.key
 
 Exit status:
-  0  the text is written
-  1  the text is written, and the server can't be reached or refuses the key; or the file can't be
+  0  the file is written
+  1  the file is written, but the server can't be reached or rejects the key; or the file can't be
      written
-  2  the command line is wrong, or the file is there already";
+  2  the command line is wrong, or the file exists already";
 
 pub const TOKEN: &str = "\
 Examples:
@@ -187,10 +191,10 @@ Examples:
   throng token read --config throng.toml < token.txt
 
 Exit status:
-  0  the token is made, or a server with this configuration takes it
+  0  the token is made, or a server with this configuration accepts it
   1  standard input can't be read
-  2  the command line or the configuration is wrong, or this is no token
-  3  a server with this configuration does not take the token";
+  2  the command line or the configuration is wrong, or the input is not a token
+  3  a server with this configuration rejects the token";
 
 pub const SUBSCRIPTIONS: &str = "\
 Examples:
@@ -201,7 +205,7 @@ Examples:
 
 Exit status:
   0  done
-  1  the node refused it, or can't be reached
+  1  the node rejected the request, or can't be reached
   2  the command line is wrong";
 
 pub const UPGRADE: &str = "\
@@ -213,10 +217,10 @@ Examples:
   throng upgrade --to /run/throng/take-over
 
 Exit status:
-  0  the new process serves, with every connection; with --check, it would work
-  1  the server can't be asked, or its last word is not known
+  0  the new process serves, with every connection; with --check: the upgrade would work
+  1  the server can't be reached, or the result is not known
   2  the command line is wrong
-  3  nothing moved: the server that was there serves on
+  3  the upgrade did not happen: the old process continues to serve
   4  the new process serves, and some connections were lost";
 
 pub const DRAIN: &str = "\
@@ -228,7 +232,7 @@ Examples:
 
 Exit status:
   0  no connection is left; with --cancel: the node serves
-  1  the node can't be reached, refuses it, or the drain was cancelled
+  1  the node can't be reached, rejects the drain, or the drain was cancelled
   2  the command line is wrong";
 
 pub const REBALANCE: &str = "\
@@ -239,10 +243,11 @@ Examples:
   throng rebalance --cancel
 
 Exit status:
-  0  no node has more connections than it should; with --dry-run and --cancel: done
-  1  the node is alone or can't be reached, or a node gives no reply, refuses it or was stopped
+  0  the nodes are balanced; with --dry-run and --cancel: done
+  1  the cluster has no other node, or a node can't be reached, does not reply, rejects the request
+     or ended its rebalance early
   2  the command line is wrong
-  3  after 5 rounds there are still nodes with more";
+  3  after 5 rounds some nodes still have more connections";
 
 #[cfg(feature = "top")]
 pub const TOP: &str = "\
@@ -255,7 +260,7 @@ Examples:
 
 Exit status:
   0  ended
-  1  the node can't be reached, or refused the key
+  1  the node can't be reached, or rejected the key
   2  the command line is wrong";
 
 pub const COMPLETIONS: &str = "\

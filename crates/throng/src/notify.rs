@@ -35,7 +35,7 @@ pub fn notify(state: State) {
         State::MainPid(pid) => format!("MAINPID={pid}\nREADY=1"),
     };
     if let Err(error) = send(socket.as_bytes(), &text) {
-        tracing::warn!(text, %error, "the service manager can't be told ({SOCKET})");
+        tracing::warn!(text, %error, "can't notify the service manager ({SOCKET})");
     }
 }
 

@@ -30,7 +30,8 @@ pub fn load(flags: &Flags) -> Result<Loaded, CommandError> {
         match path.to_str().filter(|path| !path.is_empty()) {
             Some(path) => flag_values.push((key, flag, path.into())),
             None => {
-                let (origin, message) = (Origin::Flag(flag.into()), format!("{path:?} is no file"));
+                let message = format!("{path:?} is not a file");
+                let origin = Origin::Flag(flag.into());
                 unreadable.push(SettingError { origin, key: key.into(), message });
             }
         }

@@ -185,7 +185,7 @@ fn every_request_of_the_client_port_needs_what_the_page_says() {
         let status = send_request(None);
         let (open, expected_status) = match without.as_str() {
             "anyone" => (true, None),
-            "opens, and must send one first" => (false, Some(101)),
+            "opens; its first command must bring one" => (false, Some(101)),
             "refused" => (false, None),
             other => panic!("{request}: {other:?}"),
         };
@@ -201,7 +201,7 @@ fn every_request_of_the_client_port_needs_what_the_page_says() {
         let with_grants = |user: &str, grants: &[&str]| send_request(Some(&token(user, grants)));
         let none = with_grants("al", &[]);
         let listed =
-            with.strip_prefix("that grants ").and_then(|it| it.strip_suffix(" of each topic"));
+            with.strip_prefix("with the grant ").and_then(|it| it.strip_suffix(" for each topic"));
         if let Some(listed) = listed {
             let needed: Vec<&str> = listed.split(" and ").collect();
             assert_eq!(none, 403, "{request}");
@@ -212,7 +212,7 @@ fn every_request_of_the_client_port_needs_what_the_page_says() {
             }
             let granted = with_grants("al", &needed);
             assert!(!is_refused(granted), "{request} with {needed:?}: {granted}");
-        } else if with.starts_with("of the user who is named") {
+        } else if with.starts_with("of the user in the request") {
             assert_eq!(none, 403, "{request} of the user");
             let granted = with_grants("al", &["subscribe"]);
             assert!(!is_refused(granted), "{request} of the user: {granted}");

@@ -37,7 +37,7 @@ fn a_report_has_what_is_known_of_a_server_and_no_secret() {
     let log = scratch.path().join("throng.log");
     std::fs::write(&log, "a line of the log\n").unwrap();
     let (code, said) = bundle(scratch.path(), &admin, API, &["--log", log.to_str().unwrap()]);
-    assert!(code == Some(0) && said.contains("throng-bundle.txt is written"), "{said}");
+    assert!(code == Some(0) && said.contains("wrote throng-bundle.txt"), "{said}");
     let path = scratch.path().join("throng-bundle.txt");
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let text = std::fs::read_to_string(&path).unwrap();
@@ -58,12 +58,12 @@ fn a_report_has_what_is_known_of_a_server_and_no_secret() {
     }
     // The command does not replace a file.
     let (code, said) = bundle(scratch.path(), &admin, API, &[]);
-    assert!(code == Some(2) && said.contains("is there already"), "{said}");
+    assert!(code == Some(2) && said.contains("exists already"), "{said}");
     let (code, said) = bundle(scratch.path(), &admin, "another", &["--output", "refused.txt"]);
     assert_eq!(code, Some(1), "{said}");
     let refused = std::fs::read_to_string(scratch.path().join("refused.txt")).unwrap();
-    assert!(refused.contains("not there: ") && refused.contains("MemTotal"), "{refused}");
+    assert!(refused.contains("not available: ") && refused.contains("MemTotal"), "{refused}");
     drop(server);
     let (code, said) = bundle(scratch.path(), &admin, API, &["--output", "gone.txt"]);
-    assert!(code == Some(1) && said.contains("only what is known without the server"), "{said}");
+    assert!(code == Some(1) && said.contains("only what the command knows"), "{said}");
 }

@@ -406,7 +406,7 @@ fn a_killed_server_closes_all_connections_without_a_reason() {
     run.until_count("closed", 120);
     let end = run.stop();
     end.errors([("closed", 120)]).counts([("opened", 120), ("open", 0)]);
-    end.reasons("failures", &[]).reasons("closes", &[("closed without a word", 120)]);
+    end.reasons("failures", &[]).reasons("closes", &[("closed without a reason", 120)]);
 }
 
 #[test]
@@ -419,7 +419,7 @@ fn a_draining_server_gives_its_reason_on_each_transport() {
     run.until_count("closed", 120);
     let end = run.stop();
     end.errors([("closed", 120)]);
-    end.reasons("closes", &[("closed with code 1012", 60), ("closed, saying drain", 60)]);
+    end.reasons("closes", &[("closed with code 1012", 60), ("closed with drain", 60)]);
 }
 
 #[test]
@@ -486,12 +486,12 @@ fn connections_closed_by_the_server_recover_the_rest() {
 #[test]
 fn a_run_that_needs_history_is_not_begun_without_and_says_why() {
     let server = Server::start();
-    let topics = "topic \"all\" has no history, says the server (no_history)";
+    let topics = "topic \"all\" has no history, as the server says (no_history)";
     let cases = [
         ("storm --recover --missed 10", topics, "history_messages_max"),
         ("one-topic --recover", topics, "--topic-template"),
         ("cut", "topic \"room-0\" has no history", "history_messages_max"),
-        ("random-users --ack --messages 1", "nothing is kept for user \"u1\"", "[inbox]"),
+        ("random-users --ack --messages 1", "no messages for user \"u1\"", "[inbox]"),
     ];
     all_at_once(&cases, |(scenario, why, advice)| {
         let output = output_within(&mut command(&format!("{scenario} -c 20 {}", at(&server))));
@@ -574,14 +574,14 @@ fn attempts_without_a_server_fail_with_the_reason() {
     let unused = flood::source::free_server_address().unwrap();
     let end = flood(&format!("hold http://{unused} -t sse,poll -c 100 --hold 0"));
     end.errors([("failed", 100)]).counts([("opened", 0), ("open", 0)]);
-    end.reasons("failures", &[("refused: nobody listens there", 100)]);
+    end.reasons("failures", &[("refused: no server listens there", 100)]);
 }
 
 #[test]
 fn an_invalid_command_line_is_explained() {
     let here = "http://127.0.0.1:1";
     for (arguments, want) in [
-        (format!("hold {here} -t carrier-pigeon"), "choose of sse, stream, poll, ws, phoenix"),
+        (format!("hold {here} -t carrier-pigeon"), "choose from sse, stream, poll, ws, phoenix"),
         (format!("hold {here} --ca /dev/null"), "--ca /dev/null: "),
         (format!("hold {here} --insecure-tls"), "no target has it: write https://"),
         (
@@ -589,7 +589,7 @@ fn an_invalid_command_line_is_explained() {
             "--ca /nonexistent: can't be read: No such file",
         ),
         (format!("hold {here} --tls --ca x --insecure-tls"), "cannot be used with"),
-        (format!("hold {here} --admin https://127.0.0.1:1"), "TLS isn't spoken here"),
+        (format!("hold {here} --admin https://127.0.0.1:1"), "this command does not speak TLS"),
         ("hold 8000".into(), "Write the host, too: localhost:8000"),
         (format!("one-topic {here}"), "--admin http://host:8001"),
         (format!("hold {here} --send-rate 1"), "--publish URL"),
@@ -600,7 +600,7 @@ fn an_invalid_command_line_is_explained() {
         ("hold --urls /nonexistent/list".into(), "/nonexistent/list: No such file"),
         (format!("hold {here} --source 1.2.3"), "127.0.1.0/24"),
         (format!("hold {here} --user-template {{x}}"), "use {n} or {room}"),
-        (format!("hold {here} --first 4294967295"), "beyond what a user's number may be"),
+        (format!("hold {here} --first 4294967295"), "exceed the largest number of a user"),
         (format!("hold {here} --api-key-file /nonexistent"), "--api-key-file /nonexistent"),
         (format!("hold {here} --report /proc/x"), "--report /proc/x: No such file"),
         (format!("hold {here} --probe x"), "write a URL like"),

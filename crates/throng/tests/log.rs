@@ -209,7 +209,7 @@ fn the_log_has_spans_and_fields_and_no_secret() {
     ] {
         write_secret(&logged.folder.path().join("throng.toml"), &bad);
         server.signal("-HUP");
-        logged.line("the configuration stays as it was", |line| {
+        logged.line("the configuration is unchanged", |line| {
             line["level"] == "ERROR" && line["fields"]["error"].as_str().unwrap().contains(why)
         });
     }

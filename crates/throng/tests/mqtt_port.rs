@@ -443,7 +443,7 @@ fn a_port_that_can_t_be_had_is_named_by_its_setting() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success());
     assert!(text.contains(&format!("can't listen on {taken} (mqtt.listen)")), "{text}");
-    assert!(text.contains("choose another with --mqtt"), "{text}");
+    assert!(text.contains("choose another address with --mqtt"), "{text}");
     // A server that does not speak it says so.
     let output = output_within(command(&["--mqtt", "127.0.0.1:0"]).env("THIS_TEST_SPEAKS", "http"));
     let text = String::from_utf8(output.stderr).unwrap();

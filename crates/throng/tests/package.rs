@@ -105,7 +105,7 @@ fn the_package_unpacks_and_serves() {
     for line in ["ExecStart=/usr/local/bin/throng serve", "User=throng", "ProtectHome=yes"] {
         assert!(unit.contains(line), "{line}: {unit}");
     }
-    assert!(!unit.contains("This binary is where"), "{unit}");
+    assert!(!unit.contains("folder of this binary"), "{unit}");
     assert!(!unit.contains(THRONG), "{unit}");
     let binary = unpacked.join("throng");
     let version = run(Command::new(&binary).arg("--version"));

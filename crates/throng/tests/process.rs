@@ -48,8 +48,8 @@ fn old_names_of_settings_are_read_with_a_warning() {
     assert!(!text.contains("offline]") && !text.contains("client_events"), "{text}");
     let warnings = String::from_utf8(output.stderr).unwrap();
     let want = [
-        format!("{name}:3: write publish = \"allow\" in place of client_events = \"broadcast\""),
-        format!("{name}:4: write [inbox] in place of [offline]"),
+        format!("{name}:3: write publish = \"allow\" instead of client_events = \"broadcast\""),
+        format!("{name}:4: write [inbox] instead of [offline]"),
         "variable THRONG_OFFLINE_MESSAGES_MAX: write THRONG_INBOX_MESSAGES_MAX in".into(),
     ];
     assert_eq!(warnings.lines().count(), want.len(), "{warnings}");
@@ -125,9 +125,12 @@ fn a_name_is_an_address_to_listen_on() {
     assert!(server.client.ip().is_loopback() && server.admin.ip().is_loopback());
     assert_eq!(server.publish("a", json!(1))["members"], 0);
     for (address, want) in [
-        (":18000", "write 127.0.0.1:18000 to be reached from this machine only, or 0.0.0.0:18000"),
+        (
+            ":18000",
+            "write 127.0.0.1:18000 to accept connections from this machine only, or 0.0.0.0",
+        ),
         ("localhost", "a port is missing, as in localhost:8000"),
-        ("no-such-host.invalid:1", "this name can't be found: "),
+        ("no-such-host.invalid:1", "this name can't be resolved: "),
     ] {
         let output = throng(&["serve", "--listen", address], &[]);
         let text = String::from_utf8(output.stderr).unwrap();
@@ -214,7 +217,7 @@ fn serve_logged(scratch: &Scratch, text: &str) -> (Server, impl Fn() -> String +
 
 /// Waits until the server has read its configuration again, and rejected it.
 fn until_rejected(server: &Server, log: &impl Fn() -> String) {
-    let says = "the configuration stays as it was";
+    let says = "the configuration is unchanged";
     server.until("the configuration is rejected", |_| log().contains(says));
 }
 
@@ -247,7 +250,7 @@ fn an_endless_file_is_rejected_at_once() {
             let output = output_within(&mut command);
             let text = String::from_utf8(output.stderr).unwrap();
             assert_eq!(output.status.code(), Some(2), "{text}");
-            assert!(text.contains(path) && text.contains("only a regular file"), "{text}");
+            assert!(text.contains(path) && text.contains("must be a regular file"), "{text}");
         }
     }
     let scratch = Scratch::new("huge");

@@ -147,7 +147,7 @@ fn a_server_takes_a_token_for_what_it_says() {
     let (code, text) = read(folder, &token);
     assert_eq!(code, Some(0), "{text}");
     assert!(row(&text, "expires").starts_with("in 3"), "{text}");
-    let granted = "verdict taken: al, bo\n        subscribe: room:*\n        publish: room:{sub}\n        \
+    let granted = "verdict accepted: al, bo\n        subscribe: room:*\n        publish: room:{sub}\n        \
                    presence: room:1\n        history: room:2\n";
     assert!(text.ends_with(granted), "{text}");
 }
@@ -159,7 +159,8 @@ fn a_token_for_one_topic_opens_that_topic_beside_the_users() {
     let user = make(folder, &["--user", "al", "--subscribe", "news"]);
     let topic = make(folder, &["--user", "al", "--topic", "secret", "--seconds", "60"]);
     let (code, text) = read(folder, &topic);
-    assert_eq!((code, &*row(&text, "verdict")), (Some(0), "taken: al may enter secret"), "{text}");
+    let decision = row(&text, "verdict");
+    assert_eq!((code, &*decision), (Some(0), "accepted: al may enter secret"), "{text}");
     let server = serve(folder);
     let mut socket = websocket(&server, &format!("token={user}"));
     let mut enter = |fields: Value| {
@@ -212,7 +213,7 @@ fn private_keys_sign_as_their_kind_has_it_or_as_one_says() {
     assert!(wrong(&["--key-file", "p256.pub.pem"]).contains("openssl genpkey"));
     assert!(wrong(&["--key-file", "gone.pem"]).contains("gone.pem"));
     assert!(wrong(&[]).contains("name a file with --key-file"));
-    assert!(wrong(&["--key-file", "rsa.pem", "--algorithm", "none"]).contains("EdDSA are known"));
+    assert!(wrong(&["--key-file", "rsa.pem", "--algorithm", "none"]).contains("or EdDSA"));
     assert!(wrong(&["--key-file", "rsa.pem", "--info", "[1]"]).contains("not a JSON object"));
 
     // A shared key in a file, which an editor ended with a line: no key of this server's.
@@ -246,7 +247,7 @@ fn the_issuer_and_the_audience_are_those_of_the_configuration_unless_said() {
         assert_eq!((code, status), if taken { (Some(0), 200) } else { (Some(3), 401) }, "{text}");
         // The command gives the code that the server gives.
         if !taken {
-            let want = format!("refused ({}): ", error.as_str().unwrap());
+            let want = format!("rejected ({}): ", error.as_str().unwrap());
             assert!(row(&text, "verdict").starts_with(&want), "{want}: {text}");
         }
         tokens.push(token);
@@ -270,7 +271,7 @@ fn a_token_is_read_from_standard_input_and_judged_by_the_exit_status() {
     for args in [&["read"][..], &["read", "-"]] {
         let output = throng(folder, args, &format!("  {good}\n"));
         assert_eq!(output.status.code(), Some(0), "{output:?}");
-        assert!(String::from_utf8(output.stdout).unwrap().contains("verdict taken: al\n"));
+        assert!(String::from_utf8(output.stdout).unwrap().contains("verdict accepted: al\n"));
         assert!(output.stderr.is_empty(), "nobody sits at a pipe");
     }
     let old = make(folder, &["--user", "al", "--seconds", "1"]);
@@ -279,11 +280,11 @@ fn a_token_is_read_from_standard_input_and_judged_by_the_exit_status() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(3), "{text}");
     assert!(row(&text, "expires").contains(" s ago ("), "{text}");
-    assert!(row(&text, "verdict").starts_with("refused (token_expired): "), "{text}");
+    assert!(row(&text, "verdict").starts_with("rejected (token_expired): "), "{text}");
     // Another's signature, and what is no token at all.
     let forged = format!("{}{}", &good[..good.len() - 43], &old[old.len() - 43..]);
     let (code, text) = read(folder, &forged);
-    assert!(code == Some(3) && row(&text, "verdict").starts_with("refused ("), "{text}");
+    assert!(code == Some(3) && row(&text, "verdict").starts_with("rejected ("), "{text}");
     for junk in ["", "a.b", "a.b.c", "not a token"] {
         let output = throng(folder, &["read"], junk);
         let text = String::from_utf8(output.stderr).unwrap();

@@ -206,7 +206,7 @@ fn the_key_is_read_from_a_file_or_a_variable() {
     assert!(code == 2 && error.contains("only one can be the key"), "{error}");
     bad(with_variable("another"), "it is not the node's API key");
     for arguments in ["--once", "--json"] {
-        bad(command(server.admin, arguments), "wants its API key");
+        bad(command(server.admin, arguments), "requires an API key");
     }
     std::fs::write(&path, "\n").unwrap();
     let (code, _, error) = run(with_file("--once"));
@@ -216,16 +216,16 @@ fn the_key_is_read_from_a_file_or_a_variable() {
 #[test]
 fn a_port_that_is_no_admin_port_is_reported() {
     let server = Server::start();
-    bad(command(server.client, "--once"), "as Throng's admin port does (status 404)");
+    bad(command(server.client, "--once"), "like Throng's admin port (status 404)");
     // No server listens on this port.
     let unused = SocketAddr::from(([127, 0, 0, 1], 1));
     for arguments in ["--once", "--json", "--json --once", ""] {
-        bad(command(unused, arguments), "nothing answers at 127.0.0.1:");
+        bad(command(unused, arguments), "can't reach 127.0.0.1:");
     }
     let mut tls = Command::new(env!("CARGO_BIN_EXE_throng"));
     tls.args(["top", &format!("https://{}", server.admin), "--once"]);
     let (code, _, error) = run(tls);
-    assert!(code == 1 && error.contains("speaks no TLS at this port"), "{code} {error}");
+    assert!(code == 1 && error.contains("does not speak TLS at this port"), "{code} {error}");
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn all_nodes_of_a_cluster_are_in_one_table() {
     assert_eq!(cells(&text, "b")[..3], ["b", "!", "silent"], "{text}");
     b.signal("-CONT");
     // One that is alone has none.
-    bad(command(Server::start().admin, "--cluster"), "this node is alone");
+    bad(command(Server::start().admin, "--cluster"), "this node is not in a cluster");
     let (code, _, error) = run(command(a.admin, "--sort memory"));
     assert!(code == 2 && error.contains("--cluster"), "{code} {error}");
 }

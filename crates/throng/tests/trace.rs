@@ -228,7 +228,7 @@ fn what_can_not_be_followed_is_an_error_that_says_why() {
     };
     let (code, out, error) = run(command_of(&server, &["--user", "alice"]));
     assert_eq!((code, out.as_str()), (1, ""), "{error}");
-    assert!(error.contains("wants its API key"), "{error}");
+    assert!(error.contains("requires an API key"), "{error}");
     let (code, out, error) = with_key(&["--connection", "00000001-0-1-1"]);
     assert_eq!((code, out.as_str()), (1, ""), "{error}");
     assert!(error.starts_with("error: no_connection: "), "{error}");

@@ -28,7 +28,7 @@ fn good(arguments: &str) -> String {
 fn connections_that_fit_are_reported() {
     let text = good("");
     assert!(text.starts_with("1,000 connections fit: this host holds "), "{text}");
-    for want in ["Nothing has to be done", "This host: Linux ", "Asked:     1,000 connections\n"] {
+    for want in ["Nothing has to be done", "This host: Linux ", "Requested: 1,000 connections\n"] {
         assert!(text.contains(want), "{want} in\n{text}");
     }
     for name in ["memory", "open files of a process", "fs.file-max", "net.core.somaxconn"] {

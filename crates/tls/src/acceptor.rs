@@ -69,7 +69,9 @@ pub enum AcceptorError {
     #[error("the authorities of clients: {0}")]
     Authorities(PemError),
     /// An authority is not X.509. The number counts from 1.
-    #[error("the authorities of clients: certificate number {0} can't be read as X.509")]
+    #[error(
+        "the authorities of clients: certificate number {0} is not a readable X.509 certificate"
+    )]
     InvalidAuthority(usize),
     /// rustls rejects what was made from the settings.
     #[error("TLS can't be set up: {0}")]

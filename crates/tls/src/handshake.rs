@@ -188,7 +188,7 @@ impl Handshake {
         let bytes = HEADER_BYTES + body_bytes;
         // The header alone can be wrong: then nothing waits for the body.
         let (kind, alert, reason) = if !matches!(content_type, 20..=23) || major != 3 {
-            let reason = "the client sent something that is no TLS record";
+            let reason = "the client sent data that is not a TLS record";
             (HandshakeErrorKind::Protocol, Alert::UNEXPECTED_MESSAGE, reason)
         } else if body_bytes > BODY_BYTES_MAX {
             let reason = "the client sent a TLS record that exceeds the longest allowed one";

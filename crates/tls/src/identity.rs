@@ -40,12 +40,12 @@ pub enum IdentityError {
     )]
     KeyKind,
     /// The key belongs to another certificate.
-    #[error("the key does not belong to the certificate: both must be of the same request")]
+    #[error("the key does not belong to the certificate: both must come from the same request")]
     Mismatch,
     /// The key belongs to a later certificate of the chain. The number counts from 1.
     #[error(
-        "the key belongs to certificate number {0} of the chain: the server's own comes first, behind it the one \
-         that signed it, and so on"
+        "the key belongs to certificate number {0} of the chain: the server's own certificate \
+         comes first, then the one that signed it, and so on"
     )]
     Order(usize),
 }

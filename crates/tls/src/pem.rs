@@ -21,13 +21,14 @@ pub enum PemError {
     NoKey,
     /// The key is encrypted.
     #[error(
-        "the key is encrypted with a pass phrase, which the server does not know: write it without one \
+        "the key is encrypted with a pass phrase, which the server does not know: decrypt it \
          (`openssl pkey -in FILE -out PLAIN`), and let only the server read it"
     )]
     Encrypted,
     /// The bytes are DER.
     #[error(
-        "this is DER, and PEM is needed: `openssl x509` and `openssl pkey` with -inform DER write it"
+        "this is DER, and PEM is needed: convert it with `openssl x509` or `openssl pkey`, and \
+         -inform DER"
     )]
     Der,
     /// The PEM can't be decoded.

@@ -50,7 +50,7 @@ struct Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TicketKeysError {
     /// The kernel has no random numbers.
-    #[error("the kernel gave no random numbers for keys of TLS tickets")]
+    #[error("the kernel returned no random numbers for the keys of TLS tickets")]
     Random,
     /// The bytes are not what `export` writes.
     #[error(

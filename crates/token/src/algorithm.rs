@@ -47,8 +47,8 @@ impl fmt::Display for Algorithm {
 /// No algorithm has this name here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no such algorithm here: HS256, HS384, HS512, RS256, RS384, RS512, PS256, ES256, ES384 and \
-     EdDSA are known"
+    "this algorithm is not supported: use HS256, HS384, HS512, RS256, RS384, RS512, PS256, ES256, \
+     ES384 or EdDSA"
 )]
 pub struct UnknownAlgorithm;
 

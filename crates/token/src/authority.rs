@@ -116,7 +116,7 @@ impl Authority {
         let (Some(header), Some(payload), Some(signature), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
         else {
-            return Err(TokenError::Malformed("it has not three parts with dots between them"));
+            return Err(TokenError::Malformed("it does not have three parts separated by dots"));
         };
         let decode = |part: &str| URL_SAFE_NO_PAD.decode(part);
         let header =
@@ -125,7 +125,7 @@ impl Authority {
             .map_err(|_| TokenError::Malformed("its header is not an object with alg"))?;
         if header.crit.is_some() {
             return Err(TokenError::Malformed(
-                "its header has crit, of which nothing is known here",
+                "its header has crit, which this server does not support",
             ));
         }
         let algorithm = header.alg.parse::<Algorithm>().map_err(|_| TokenError::Algorithm)?;

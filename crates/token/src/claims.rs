@@ -197,8 +197,8 @@ impl Claims {
     /// Returns what a connection with it may do. Without the claim `throng` it has the grants `otherwise`.
     pub fn verified(self, otherwise: &Arc<Grants>) -> Result<Verified, TokenError> {
         if self.topic.is_some() {
-            let message = "it is for one topic: give it with a request for that topic, beside a token \
-                           that says who you are";
+            let message = "it is for one topic: send it with a request for that topic, in \
+                           addition to a token that identifies you";
             return Err(TokenError::Claim(message.into()));
         }
         let users = self.users()?;
@@ -224,13 +224,14 @@ impl Claims {
     pub fn topic(self) -> Result<TopicToken, TokenError> {
         let users = self.users()?;
         let Some(topic) = self.topic else {
-            let message = "it is for no single topic: it has no claim topic";
+            let message = "it is not a token for one topic: it has no claim topic";
             return Err(TokenError::Claim(message.into()));
         };
-        let wrong = |error| TokenError::Claim(format!("topic names a topic: {error}"));
+        let wrong =
+            |error| TokenError::Claim(format!("the claim topic must name a topic: {error}"));
         check_topic(&topic).map_err(wrong)?;
         if users.is_empty() {
-            let message = "it says for whom the topic is in its claim sub";
+            let message = "its claim sub must name the user who may enter the topic";
             return Err(TokenError::Claim(message.into()));
         }
         Ok(TopicToken { users, topic: topic.into() })
@@ -246,7 +247,7 @@ pub fn grants(json: &str) -> Result<Grants, String> {
     let lists: Throng = serde_json::from_str(json).map_err(|error| error.to_string())?;
     match lists.info {
         None => lists.grants(),
-        Some(_) => Err("info is no grant".into()),
+        Some(_) => Err("info is not a grant".into()),
     }
 }
 
@@ -256,7 +257,7 @@ pub fn grants(json: &str) -> Result<Grants, String> {
 /// When it is something else, or larger than [`INFO_BYTES_MAX`].
 pub fn info(json: &str) -> Result<Arc<str>, String> {
     if !json.starts_with('{') || json.len() > INFO_BYTES_MAX {
-        return Err(format!("info is an object of at most {INFO_BYTES_MAX} bytes"));
+        return Err(format!("info must be an object of at most {INFO_BYTES_MAX} bytes"));
     }
     Ok(json.into())
 }
@@ -278,7 +279,7 @@ fn patterns(action: &str, list: Vec<String>) -> Result<Vec<Box<str>>, String> {
         return Err(format!("{action} has more than {PATTERNS_MAX} patterns"));
     }
     if list.iter().any(|pattern| pattern.len() > NAME_BYTES_MAX) {
-        return Err(format!("{action} has a pattern of over {NAME_BYTES_MAX} bytes"));
+        return Err(format!("{action} has a pattern of more than {NAME_BYTES_MAX} bytes"));
     }
     Ok(list.into_iter().map(String::into_boxed_str).collect())
 }

@@ -32,7 +32,7 @@ const ALL: u8 = b'a';
 const REVOCATIONS: &str = "revocations";
 
 fn text<'a>(part: &'static str, bytes: &'a [u8]) -> Result<&'a str, PartError> {
-    std::str::from_utf8(bytes).map_err(|_| PartError::new(part, "a key's name is no text"))
+    std::str::from_utf8(bytes).map_err(|_| PartError::new(part, "a key's name is not text"))
 }
 
 impl Part for RevocationsPart {

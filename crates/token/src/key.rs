@@ -41,30 +41,31 @@ impl fmt::Debug for Key {
 pub enum KeyError {
     /// It is a shared key that could be guessed.
     #[error(
-        "a shared key has at least {HMAC_KEY_BYTES_MIN} bytes: `openssl rand -hex 32` makes one"
+        "a shared key must have at least {HMAC_KEY_BYTES_MIN} bytes: `openssl rand -hex 32` makes \
+         one"
     )]
     Short,
     /// It is a public key where a secret belongs.
     #[error(
-        "this is a key in PEM, which others may know: name its file in auth.public_key_files instead"
+        "this is a key in PEM, which is not secret: name its file in auth.public_key_files instead"
     )]
     PublicAsSecret,
     /// It is a private key where a public one belongs.
     #[error(
-        "this is a private key, which signs tokens: this server needs only the public one \
+        "this is a private key, which signs tokens: this server needs only the public key \
          (`openssl pkey -in private.pem -pubout -out public.pem`)"
     )]
     Private,
     /// Tokens can't be signed with it.
     #[error(
-        "this is not a public key in PEM that tokens can be signed with: RSA, EC (P-256, P-384) or Ed25519"
+        "this is not a PEM public key that can verify tokens: use RSA, EC (P-256, P-384) or Ed25519"
     )]
     Unknown,
     /// A set of keys can't be read.
     #[error("this is not a JSON Web Key Set: {0}")]
     Set(String),
     /// No key of a set can be used.
-    #[error("this set has no key that tokens can be signed with")]
+    #[error("this set has no key that can verify tokens")]
     Empty,
 }
 

@@ -41,12 +41,11 @@ impl Live {
     /// If the node can't be reached.
     pub fn open(target: &Target) -> Result<Self, AdminError> {
         let name = target.name().to_owned();
-        let away = |error: std::io::Error| {
-            AdminError::Unreachable(format!("nothing answers at {name}: {error}"))
-        };
+        let away =
+            |error: std::io::Error| AdminError::Unreachable(format!("can't reach {name}: {error}"));
         let mut stream = target.connect(CONNECT_TIMEOUT).map_err(|error| {
             let cause = error.root_cause();
-            AdminError::Unreachable(format!("nothing answers at {name}: {cause}"))
+            AdminError::Unreachable(format!("can't reach {name}: {cause}"))
         })?;
         stream.socket().set_read_timeout(Some(SILENCE_MAX)).map_err(away)?;
         stream.socket().set_write_timeout(Some(SILENCE_MAX)).map_err(away)?;
@@ -112,10 +111,11 @@ impl Live {
         });
         fed.map_err(|error| match error {
             ClientError::Status(503) => AdminError::Rejected(format!(
-                "{name} gives no live figures now: it is ending, or as many read them as may"
+                "{name} gives no live figures now: it is shutting down, or too many clients read \
+                 them"
             )),
             ClientError::Status(401 | 403) => {
-                AdminError::Forbidden(format!("{name} refuses the key for its live figures"))
+                AdminError::Forbidden(format!("{name} rejects the key for its live figures"))
             }
             error => AdminError::NotThrong(format!("{name} gives no live figures: {error}")),
         })

@@ -51,7 +51,7 @@ impl Drop for Screen {
 /// # Errors
 /// If the first request fails, the node rejects the key later, or the terminal is closed.
 pub fn run(target: &Target, stop: &AtomicBool) -> Result<()> {
-    let watch = Watch::start(target).context("a thread to ask the node with")?;
+    let watch = Watch::start(target).context("a thread that calls the node")?;
     let mut state = State::new(target.name());
     await_first_response(&watch, &mut state, stop)?;
     let mut screen = Screen::open()?;
@@ -65,7 +65,7 @@ pub fn run(target: &Target, stop: &AtomicBool) -> Result<()> {
             is_new = true;
         }
         if watch.has_ended() {
-            bail!("what asks the node has ended: this is a bug of throng top");
+            bail!("the thread that calls the node has ended: this is a bug of throng top");
         }
         if is_new {
             screen.draw(|frame| draw(frame, &state, now_ms))?;

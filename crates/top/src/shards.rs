@@ -162,7 +162,7 @@ impl Sort {
         let first = if self.column.is_least_first() == self.is_reversed { "most" } else { "least" };
         match (self.column, self.is_reversed) {
             (Column::Number, false) => "by number".into(),
-            (Column::Number, true) => "by number, the last first".into(),
+            (Column::Number, true) => "by number, highest first".into(),
             (column, _) => format!("by {}, {first} first", column.words()),
         }
     }

@@ -123,7 +123,7 @@ fn kernel(rows: &mut Rows, report: &KernelReport) {
 
 /// Returns the text in place of findings if the report has none.
 pub fn no_findings(report: &KernelReport) -> String {
-    format!("nothing dropped and nothing short in the last {}", duration(report.seconds))
+    format!("nothing dropped and no shortage in the last {}", duration(report.seconds))
 }
 
 /// Returns the time since a finding happened last, to follow it.
@@ -205,7 +205,7 @@ mod tests {
         };
         assert_eq!(lines(None), [""; 0]);
         let report = KernelReport { seconds: 125, ..KernelReport::default() };
-        let want = "kernel          nothing dropped and nothing short in the last 2 min 5 s";
+        let want = "kernel          nothing dropped and no shortage in the last 2 min 5 s";
         assert_eq!(lines(Some(report.clone())), [want]);
         let finding = |what: &str, seconds_ago| Finding {
             what: what.into(),

@@ -70,7 +70,7 @@ fn explain(advice: &Advice, Sysctl { key, value }: &Sysctl, error: &io::Error) -
              machine; otherwise the kernel is built without it, or its module is not loaded"
         ),
         ErrorKind::InvalidInput => {
-            format!("{key} is not set: the kernel doesn't take {value} (a fault of this advice)")
+            format!("{key} is not set: the kernel rejects {value} (a bug of this advice)")
         }
         _ => format!("{key} is not set to {value}: {error}"),
     }

@@ -72,8 +72,8 @@ pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
             head: &head,
             flags: &format!("--max-connections {connections} "),
             user: "DynamicUser=yes\n",
-            readers: "# Settings: /etc/throng/throng.toml, if it is there (throng config --default makes one). The user\n\
-                      # that the unit makes for itself reads it: mode 0644, and secrets elsewhere. Flags above win over\n\
+            readers: "# Settings: /etc/throng/throng.toml, if it exists (throng config --default makes one). The unit's\n\
+                      # own user must be able to read it: mode 0644, and secrets elsewhere. The flags above override\n\
                       # it. After a change: systemctl reload throng\n",
             nofile: advice.nofile,
             connections,
@@ -90,7 +90,7 @@ pub fn package_unit(binary: &Path) -> String {
             head: "# To change it: systemctl edit throng\n",
             flags: "",
             user: "User=throng\nGroup=throng\n",
-            readers: "# Settings: /etc/throng/throng.toml. Root and the group throng read it. Flags above win over it.\n\
+            readers: "# Settings: /etc/throng/throng.toml. Root and the group throng read it. The flags above override it.\n\
                       # After a change: systemctl reload throng\n",
             nofile: PACKAGE_NOFILE,
             connections: PACKAGE_CONNECTIONS,
@@ -139,18 +139,18 @@ fn unit(binary: &Path, variant: &UnitVariant) -> String {
          Type=notify\n\
          ExecStart={program} serve {flags}--data %S/throng \
          --api-key-file %d/api.key\n\
-         # Goes on as the binary and with the configuration that are there by now, and keeps every\n\
-         # connection. To read the settings only: systemctl kill --signal=HUP throng\n\
+         # Upgrades to the binary and the configuration that are installed now, and keeps every connection.\n\
+         # To reload only the settings: systemctl kill --signal=HUP throng\n\
          ExecReload=/bin/kill -USR2 $MAINPID\n\
-         # The old process names the new one to systemd (MAINPID=), so each speaks for the unit in turn.\n\
+         # In an upgrade, the old process names the new one to systemd (MAINPID=), which then notifies it.\n\
          NotifyAccess=main\n\
          Restart=on-failure\n\
          RestartSec=1\n\
-         # 2 is a wrong configuration, which a restart doesn't mend.\n\
+         # Status 2 is a wrong configuration, which a restart doesn't fix.\n\
          RestartPreventExitStatus=2\n\
          KillSignal=SIGTERM\n\
          KillMode=mixed\n\
-         # A large store is looked at first, and the connections take the kernel a while to close.\n\
+         # The server verifies a large store when it starts, and the kernel takes a while to close connections.\n\
          TimeoutStartSec=300\n\
          TimeoutStopSec={stop_seconds}\n\
          \n\
@@ -159,18 +159,18 @@ fn unit(binary: &Path, variant: &UnitVariant) -> String {
          # nothing authenticates them, client.insecure.\n\
          ConfigurationDirectory=throng\n\
          WorkingDirectory=-%E/throng\n\
-         # What outlives the process: /var/lib/throng.\n\
+         # Data that outlives the process: /var/lib/throng.\n\
          StateDirectory=throng\n\
          StateDirectoryMode=0700\n\
-         # The key of the API: /etc/throng/api.key, if it is there, as at the start. To make one:\n\
+         # The key of the API: /etc/throng/api.key, if it exists when the unit starts. To make one:\n\
          #   mkdir -p /etc/throng; (umask 077; openssl rand -hex 24 > /etc/throng/api.key)\n\
-         # Without one the applications' port has to stay on loopback, where it is.\n\
+         # Without a key, the admin port must stay on loopback, which is its default.\n\
          LoadCredential=api.key:/etc/throng/api.key\n\
          SetCredential=api.key:none\n\
          # Other secrets, as variables: THRONG_WEBHOOK_SECRET=…, in a file that only root reads.\n\
          EnvironmentFile=-/etc/throng/environment\n\
          \n\
-         # Of each shard's own descriptor table. A shard is one thread.\n\
+         # For the descriptor table of each shard. A shard is one thread.\n\
          LimitNOFILE={nofile}\n\
          TasksMax={tasks}\n\
          \n{sandbox}\n\
@@ -181,14 +181,14 @@ fn unit(binary: &Path, variant: &UnitVariant) -> String {
 
 /// The comment about a binary that the unit's user may not be able to run, or that will not stay.
 const ELSEWHERE: &str = "\
-# This binary is where the unit's user may not look, or where it will not stay. Better: install it as
-# /usr/local/bin/throng and run that one's throng tune --systemd.
+# The unit's user may be unable to read the folder of this binary, or the folder is temporary. Better:
+# install the binary as /usr/local/bin/throng, and run throng tune --systemd with that one.
 ";
 
 /// The sandbox of the unit. It allows io_uring and unshare(CLONE_FILES), which the server needs: @system-service
 /// contains both, and RestrictNamespaces checks only the flags for namespaces.
 const SANDBOX: &str = "\
-# What the server doesn't need is taken from it. @system-service holds io_uring and unshare(2).
+# The sandbox takes away what the server doesn't need. @system-service has io_uring and unshare(2).
 USER
 UMask=0077
 NoNewPrivileges=yes

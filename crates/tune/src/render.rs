@@ -25,7 +25,7 @@ pub fn text(advice: &Advice, color: bool) -> String {
     let ends = if advice.want.both_ends { ", both ends on this host" } else { "" };
     out.verdict(advice);
     out.line(&format!("\nThis host: {}", plain(&advice.host)));
-    out.line(&format!("Asked:     {asked} connections{ends}\n"));
+    out.line(&format!("Requested: {asked} connections{ends}\n"));
     for finding in advice.findings.iter().filter(|finding| finding.level != Level::Good) {
         out.open_finding(finding);
     }
@@ -109,7 +109,7 @@ impl Out {
     }
 
     fn useless(&mut self, advice: &Advice) {
-        self.line("\nOld advice to leave alone:");
+        self.line("\nOld advice to ignore:");
         for followed in [true, false] {
             for line in advice.useless.iter().filter(|line| line.here.is_some() == followed) {
                 let here = match &line.here {
@@ -151,8 +151,8 @@ impl Out {
                     cost::IN_FLIGHT_SHARE
                 ),
             ),
-            (estimate.slack, "kept free for the system".to_owned()),
-            (estimate.total, "in all".to_owned()),
+            (estimate.slack, "reserved for the system".to_owned()),
+            (estimate.total, "in total".to_owned()),
         ];
         for (value, what) in lines.iter().filter(|(value, _)| *value > 0) {
             self.line(&format!("  {:>9}  {what}", bytes(*value)));
@@ -169,7 +169,7 @@ impl Out {
         let bound = |bound: &Bound| format!("{} ({})", limit(bound.connections), bound.set_by);
         let holds = match &advice.holds {
             Some(holds) => format!("this host holds {}", bound(holds)),
-            None => "nothing that bounds connections could be read here".to_owned(),
+            None => "no limit on connections could be read here".to_owned(),
         };
         let painted = self.painted(level, &word);
         self.line(&format!("{painted} {holds}."));
@@ -213,7 +213,7 @@ fn needed(advice: &Advice) -> String {
         let asked = advice.want.connections;
         return format!("To do, as root: throng tune --connections {asked}{ends} --apply");
     }
-    format!("To do: what is marked must below, {} in all.", musts.len())
+    format!("To do: everything that is marked must below, {} in total.", musts.len())
 }
 
 fn things(many: usize) -> String {

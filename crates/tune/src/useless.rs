@@ -34,7 +34,7 @@ const OLD_ADVICE: &[Line] = &[
     (
         "net.ipv4.tcp_fin_timeout",
         "net.ipv4.tcp_fin_timeout lowered",
-        "not TIME_WAIT's, which is always 60 s",
+        "it does not affect TIME_WAIT, which is always 60 s",
     ),
     (
         "net.ipv4.tcp_max_tw_buckets",
@@ -54,7 +54,7 @@ const OLD_ADVICE: &[Line] = &[
     (
         "net.ipv4.tcp_sack",
         "net.ipv4.tcp_sack = 0",
-        "makes each lost segment dearer; the holes of 2019 are long closed",
+        "makes each lost segment more expensive; the vulnerabilities of 2019 are long fixed",
     ),
     (
         "net.ipv4.tcp_window_scaling",
@@ -64,7 +64,7 @@ const OLD_ADVICE: &[Line] = &[
     (
         "net.ipv4.tcp_syncookies",
         "net.ipv4.tcp_syncookies = 0",
-        "cookies are only used when the queue is full: off means refused",
+        "cookies are used only when the queue is full; without them, connections are refused",
     ),
     (
         "net.ipv4.tcp_max_syn_backlog",
@@ -79,12 +79,12 @@ const OLD_ADVICE: &[Line] = &[
     (
         "net.core.netdev_max_backlog",
         "net.core.netdev_max_backlog = 250000",
-        "network cards don't use it; only drops in softnet_stat ask for more",
+        "network cards don't use it; raise it only if softnet_stat counts drops",
     ),
     (
         "net.ipv4.tcp_rmem",
         "net.ipv4.tcp_rmem, tcp_wmem with large defaults",
-        "lets each of N connections fill so much; the kernel grows buffers on demand",
+        "lets each connection fill that much memory; the kernel grows buffers on demand",
     ),
     (
         "net.core.rmem_default",
@@ -99,17 +99,17 @@ const OLD_ADVICE: &[Line] = &[
     (
         "net.ipv4.ip_local_port_range",
         "net.ipv4.ip_local_port_range = 1024 65535",
-        "a server needs one port; a wide range can take those of services",
+        "a server needs one port; a wide range can take the ports of services",
     ),
     (
         "net.ipv4.tcp_keepalive_time",
         "net.ipv4.tcp_keepalive_* lowered",
-        "only for programs that ask for keepalive and set no time; Throng sets its own",
+        "only for programs that enable keepalive and set no time; Throng sets its own",
     ),
     (
         "net.ipv4.tcp_slow_start_after_idle",
         "net.ipv4.tcp_slow_start_after_idle = 0",
-        "a first burst of 10 segments holds any push message",
+        "the first burst of 10 segments is enough for any push message",
     ),
     (
         "net.ipv4.tcp_low_latency",
@@ -119,7 +119,7 @@ const OLD_ADVICE: &[Line] = &[
     (
         "vm.swappiness",
         "vm.swappiness = 0",
-        "sockets are never swapped, and 0 brings the killer of processes nearer",
+        "sockets are never swapped, and 0 makes the OOM killer act earlier",
     ),
     ("", "vm.max_map_count raised", "for programs with many mappings; connections have none"),
     (
@@ -130,12 +130,12 @@ const OLD_ADVICE: &[Line] = &[
     (
         "",
         "fs.epoll.max_user_watches raised",
-        "the default is 4 % of memory, millions: only where a finding says so",
+        "the default is 4 % of memory, millions: raise it only if a finding says so",
     ),
     (
         "",
         "net.netfilter.nf_conntrack_max raised",
-        "only where a firewall rule tracks; better not to track the server's port",
+        "only if a firewall rule tracks connections; it is better not to track the server's port",
     ),
     (
         "",

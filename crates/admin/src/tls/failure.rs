@@ -67,10 +67,12 @@ impl fmt::Display for TlsFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             TlsFailure::UnknownAuthority => {
-                "no trusted authority signed the server's certificate: name the file of the one that did with --ca"
+                "the server's certificate is not signed by a trusted authority: name the file of \
+                 its authority with --ca"
             }
             TlsFailure::OtherName => {
-                "the server's certificate is for another host: write the target as the certificate names it"
+                "the server's certificate is for another host: write the target with a host name \
+                 that is in the certificate"
             }
             TlsFailure::Expired => {
                 "the server's certificate has expired: renew it, unless this machine's clock is wrong"
@@ -79,21 +81,28 @@ impl fmt::Display for TlsFailure {
                 "the server's certificate is not valid yet: set this machine's clock, or wait"
             }
             TlsFailure::InvalidCertificate => {
-                "the server's certificate is invalid: see what openssl s_client -connect HOST:PORT says of it"
+                "the server's certificate is invalid: run openssl s_client -connect HOST:PORT to \
+                 see why"
             }
             TlsFailure::NotTls => {
-                "the server speaks no TLS at this port: name its port with TLS, or leave out TLS"
+                "the server does not speak TLS at this port: use its TLS port, or connect without \
+                 TLS"
             }
             TlsFailure::Closed => {
-                "closed during the TLS handshake: does the server speak TLS at this port?"
+                "the server closed the connection during the TLS handshake: does it speak TLS at \
+                 this port?"
             }
             TlsFailure::NothingInCommon => {
-                "the server speaks neither TLS 1.3 nor TLS 1.2 with a cipher suite that is safe"
+                "the server speaks neither TLS 1.3 nor TLS 1.2 with a secure cipher suite"
             }
             TlsFailure::Alert(alert) => {
-                return write!(f, "ended with the TLS alert {:?}", AlertDescription::from(*alert));
+                return write!(
+                    f,
+                    "the server ended the handshake with the TLS alert {:?}",
+                    AlertDescription::from(*alert)
+                );
             }
-            TlsFailure::Violation => "the server broke a rule of TLS",
+            TlsFailure::Violation => "the server violated the TLS protocol",
         })
     }
 }

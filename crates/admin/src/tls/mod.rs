@@ -32,7 +32,7 @@ impl Tls {
     pub fn new(trust: Trust<'_>) -> Result<Self> {
         let config = trust::client_config(trust).map_err(|error| match error {
             TrustError::NoAuthorities => {
-                anyhow::anyhow!("{error}: name the server's with --ca FILE")
+                anyhow::anyhow!("{error}: name the file of the server's authority with --ca FILE")
             }
             error => error.into(),
         });
@@ -83,7 +83,7 @@ impl Tls {
 pub fn server_name(url: &Url) -> Result<ServerName<'static>> {
     let name = url.host_name();
     ServerName::try_from(name.to_owned())
-        .with_context(|| format!("{name}: no certificate can have this name"))
+        .with_context(|| format!("{name}: this name can't be in a certificate"))
 }
 
 /// Returns the error of a handshake, with advice.

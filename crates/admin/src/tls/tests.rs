@@ -144,9 +144,9 @@ fn a_file_without_certificates_is_an_error() {
 fn failures_say_what_helps() {
     for (failure, want) in [
         (TlsFailure::UnknownAuthority, "--ca"),
-        (TlsFailure::OtherName, "write the target as the certificate names it"),
+        (TlsFailure::OtherName, "write the target with a host name that is in the certificate"),
         (TlsFailure::Expired, "renew it"),
-        (TlsFailure::NotTls, "leave out TLS"),
+        (TlsFailure::NotTls, "connect without TLS"),
         (TlsFailure::Alert(80), "InternalError"),
     ] {
         assert!(failure.to_string().contains(want), "{failure}");

@@ -38,7 +38,7 @@ impl Fan {
                     .setup_defer_taskrun()
                     .setup_submit_all()
                     .build(BATCH as u32)
-                    .context("io_uring is not to be had here")?,
+                    .context("io_uring is not available here")?,
             )),
         })
     }

@@ -176,7 +176,7 @@ fn decode<'b, T: Decode<'b, ()>>(bytes: &'b [u8]) -> Result<T> {
     let record = decoder.decode().map_err(HandoverError::new)?;
     match decoder.position() == bytes.len() {
         true => Ok(record),
-        false => Err(HandoverError::new("there is something behind the end of a record")),
+        false => Err(HandoverError::new("a record has data after its end")),
     }
 }
 
@@ -188,12 +188,12 @@ fn verify(numbers: impl IntoIterator<Item = u64>) -> Result<()> {
 }
 
 fn stream_of(number: u16) -> Result<Stream> {
-    let unknown = || HandoverError::new(format!("there is no stream {number}"));
+    let unknown = || HandoverError::new(format!("stream {number} does not exist"));
     Stream::from_number(number).ok_or_else(unknown)
 }
 
 fn key_bytes<const N: usize>(key: &[u8]) -> Result<[u8; N]> {
-    key.try_into().map_err(|_| HandoverError::new("a key has another length"))
+    key.try_into().map_err(|_| HandoverError::new("a key has the wrong length"))
 }
 
 impl Node {
@@ -325,11 +325,11 @@ impl Handover {
     /// # Errors
     /// If a record is missing, or records contradict each other.
     pub fn complete(self, settings: Settings, now_us: u64) -> Result<Node> {
-        let missing = || HandoverError::new("nothing says with which numbers the node goes on");
+        let missing = || HandoverError::new("the record with the node's next numbers is missing");
         let numbers = self.numbers.ok_or_else(missing)?;
         if self.peers.len() > PEERS_MAX || self.peers.contains_key(&settings.node) {
             return Err(HandoverError::new(
-                "the other nodes are too many, or one of them is this one",
+                "there are too many other nodes, or one of them is this node",
             ));
         }
         let mut node = Node::new(settings, now_us);
@@ -419,7 +419,9 @@ fn restore_messages(
     restored.sort_by_key(|it| (it.at_us, it.stream, it.number));
     let is_beyond = |it: &RetainedMessage| it.number > replay.stream(it.stream).0.0;
     if restored.iter().any(is_beyond) {
-        return Err(HandoverError::new("a message is behind the newest one of its stream"));
+        return Err(HandoverError::new(
+            "a message has a higher number than the newest one of its stream",
+        ));
     }
     replay.restore(restored, (numbers.evicted_us, numbers.presence_evicted_us));
     Ok(())

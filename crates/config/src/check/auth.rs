@@ -21,7 +21,8 @@ pub(super) fn check_auth(config: &Config, checks: &mut Checks<'_>) {
         auth.hmac_key.is_empty() || auth.hmac_key.len() >= HMAC_KEY_BYTES_MIN,
         || {
             format!(
-                "a shared key has at least {HMAC_KEY_BYTES_MIN} bytes: try openssl rand -hex 32"
+                "a shared key must have at least {HMAC_KEY_BYTES_MIN} bytes: try openssl rand -hex \
+                 32"
             )
         },
     );
@@ -29,42 +30,50 @@ pub(super) fn check_auth(config: &Config, checks: &mut Checks<'_>) {
         &["auth.hmac_key"],
         !auth.hmac_key.trim_start().starts_with("-----BEGIN"),
         || {
-            "this is a key in PEM, which others may know: name its file in auth.public_key_files"
+            "this is a key in PEM, which may be public: name its file in auth.public_key_files"
                 .into()
         },
     );
     for name in &auth.algorithms {
         checks.require(&["auth.algorithms"], ALGORITHMS.contains(&name.as_str()), || {
-            format!("there is no algorithm {name:?} here: {} are known", ALGORITHMS.join(", "))
+            format!(
+                "{name:?} is not a supported algorithm: the server supports {}",
+                ALGORITHMS.join(", ")
+            )
         });
     }
     for url in &auth.jwks_urls {
         checks.require(&["auth.jwks_urls"], is_key_url(url), || {
-            "an address of keys is an http:// or https:// URL without a user and a password: it is \
-             printed and logged"
+            "a URL of keys must begin with http:// or https://, and have no user and no password: \
+             it is printed and logged"
                 .into()
         });
     }
     let has_keys = config.has_tokens();
     let keys = ["auth.required", "auth.hmac_key", "auth.public_key_files", "auth.jwks_urls"];
     checks.require(&keys, has_keys || !auth.required, || {
-        "no token can be right without a key: set auth.hmac_key_file, auth.public_key_files or \
+        "no token can be valid without a key: set auth.hmac_key_file, auth.public_key_files or \
          auth.jwks_urls"
             .into()
     });
-    checks.require(&["auth.anonymous_grants"], has_keys || auth.anonymous_grants.is_empty(), || {
-        "without a key there are no tokens, and everybody may do what the rules of [[topics]] allow: \
-         set auth.hmac_key_file, auth.public_key_files or auth.jwks_urls"
-            .into()
-    });
+    checks.require(
+        &["auth.anonymous_grants"],
+        has_keys || auth.anonymous_grants.is_empty(),
+        || {
+            "without a key there are no tokens, and any client may do what the rules of [[topics]] \
+         allow: set auth.hmac_key_file, auth.public_key_files or auth.jwks_urls"
+                .into()
+        },
+    );
     for grant in &auth.anonymous_grants {
         let known = grant.split_once(':').is_some_and(|(action, pattern)| {
             ACTIONS.contains(&action) && !pattern.is_empty() && !pattern.contains("{sub}")
         });
         checks.require(&["auth.anonymous_grants"], known, || {
             format!(
-                "{grant:?} is no grant: write an action ({}), a colon and a pattern of topics, like \
-                 \"subscribe:news\"; nobody's name can be in it",
+                "{grant:?} is not a valid grant: write an action ({}), a colon and a pattern of \
+                 topics, like \"subscribe:news\"; it can't contain {{sub}}, because a client \
+                 without a token has no proven name",
                 ACTIONS.join(", ")
             )
         });
@@ -72,7 +81,7 @@ pub(super) fn check_auth(config: &Config, checks: &mut Checks<'_>) {
     let name = &auth.cookie;
     let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
     checks.require(&["auth.cookie"], is_name, || {
-        format!("{name:?} is no name of a cookie: use letters, digits, -, _ and .")
+        format!("{name:?} is not a valid cookie name: use letters, digits, -, _ and .")
     });
 }
 
@@ -102,13 +111,13 @@ mod tests {
             ("required = true\n", Ok(())),
             ("anonymous_grants = [\"subscribe:news\", \"history:a:*\"]\n", Ok(())),
             ("algorithms = [\"HS256\", \"EdDSA\"]\n", Ok(())),
-            ("algorithms = [\"none\"]\n", Err("there is no algorithm \"none\"")),
-            ("anonymous_grants = [\"news\"]\n", Err("\"news\" is no grant")),
-            ("anonymous_grants = [\"read:news\"]\n", Err("\"read:news\" is no grant")),
-            ("anonymous_grants = [\"subscribe:{sub}\"]\n", Err("nobody's name")),
-            ("cookie = \"a b\"\n", Err("no name of a cookie")),
+            ("algorithms = [\"none\"]\n", Err("\"none\" is not a supported algorithm")),
+            ("anonymous_grants = [\"news\"]\n", Err("\"news\" is not a valid grant")),
+            ("anonymous_grants = [\"read:news\"]\n", Err("\"read:news\" is not a valid grant")),
+            ("anonymous_grants = [\"subscribe:{sub}\"]\n", Err("no proven name")),
+            ("cookie = \"a b\"\n", Err("not a valid cookie name")),
             ("jwks_urls = [\"https://a.example/keys?x=1\"]\n", Ok(())),
-            ("jwks_urls = [\"https://al:pw@a.example/keys\"]\n", Err("without a user")),
+            ("jwks_urls = [\"https://al:pw@a.example/keys\"]\n", Err("no user and no password")),
             ("jwks_urls = [\"file:///etc/keys\"]\n", Err("http:// or https://")),
         ] {
             let found = load(&format!("[auth]\n{key}{more}"));

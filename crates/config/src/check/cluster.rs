@@ -32,7 +32,7 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
     });
     let is_shown = cluster.node.len() <= NAME_BYTES_MAX && !cluster.node.contains(char::is_control);
     checks.require(&["cluster.node"], is_shown, || {
-        format!("a node's name has up to {NAME_BYTES_MAX} bytes, and no control characters")
+        format!("a node's name may have up to {NAME_BYTES_MAX} bytes, and no control characters")
     });
     checks.require(
         &["cluster.password", "cluster.user"],
@@ -42,7 +42,11 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
     checks.require(
         &["cluster.credentials", "cluster.user", "cluster.password"],
         cluster.credentials.is_empty() || cluster.user.is_empty() && cluster.password.is_empty(),
-        || "only one can log in: take cluster.credentials_file away, or cluster.user and cluster.password_file".into(),
+        || {
+            "the node can log in with only one of them: remove cluster.credentials_file, or \
+             cluster.user and cluster.password_file"
+                .into()
+        },
     );
     checks.require(
         &["cluster.queue_bytes_max", "limits.message_bytes_max"],
@@ -59,8 +63,8 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
         &["inbox.enabled", "cluster.urls"],
         cluster.urls.is_empty() || !config.inbox.enabled || !config.history.url.is_empty(),
         || {
-            "users don't acknowledge messages in a cluster yet: make it false, or take cluster.urls away and serve by \
-             one node"
+            "users can't acknowledge messages in a cluster yet: set it to false, or remove \
+             cluster.urls and serve with one node"
                 .into()
         },
     );
@@ -71,8 +75,8 @@ pub(super) fn check_rule(config: &Config, rule: &TopicRule) -> Option<(&'static 
     let has_history = rule.history_messages_max > 0 && !config.cluster.urls.is_empty();
     (has_history && config.history.url.is_empty()).then(|| {
         let message = format!(
-            "{NO_HISTORY}; or make it 0, without the keys that go with it, or take cluster.urls away and serve by \
-             one node"
+            "{NO_HISTORY}; or set it to 0, without the keys that go with it, or remove \
+             cluster.urls and serve with one node"
         );
         ("history_messages_max", message)
     })
@@ -82,9 +86,11 @@ pub(super) fn check_rule(config: &Config, rule: &TopicRule) -> Option<(&'static 
 fn server(text: &str) -> Result<(), String> {
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "nats" | "tls"));
     if text.contains('@') {
-        return Err("a URL is printed and logged, so it must hold no user and no password: use cluster.user and \
-                    cluster.password_file"
-            .into());
+        return Err(
+            "a URL is printed and logged, so it must contain no user and no password: use \
+                    cluster.user and cluster.password_file"
+                .into(),
+        );
     }
     let is_server = url.is_some_and(|url| {
         let has_host = url.host_str().is_some_and(|host| !host.is_empty());
@@ -96,7 +102,7 @@ fn server(text: &str) -> Result<(), String> {
     match is_server {
         true => Ok(()),
         false => Err(format!(
-            "{text:?} is no server of NATS: write nats://host:4222, or tls://host:4222"
+            "{text:?} is not the URL of a NATS server: write nats://host:4222, or tls://host:4222"
         )),
     }
 }
@@ -117,7 +123,7 @@ mod tests {
         for bad in ["http://a", "a:4222", "nats://", "nats://a/b", "nats://a?b", "nats://a#b"] {
             let error = of(&format!("{bad:?}"));
             assert!(
-                error.contains("is no server of NATS: write nats://host:4222"),
+                error.contains("is not the URL of a NATS server: write nats://host:4222"),
                 "{bad}: {error}"
             );
         }
@@ -133,7 +139,7 @@ mod tests {
             ["password = \"hush-hush-hush-ha\"", "user = \"u\"\npassword = \"hush-hush-hush-ha\""]
         {
             let error = of(&format!("credentials = \"secret\"\n{other}"));
-            assert!(error.contains("take cluster.credentials_file away"), "{error}");
+            assert!(error.contains("remove cluster.credentials_file"), "{error}");
             assert!(!error.contains("hush") && !error.contains("secret"), "{error}");
         }
     }
@@ -154,10 +160,10 @@ mod tests {
         let rule = "[[topics]]\npattern = \"chat:*\"\nhistory_messages_max = 5\n";
         let refused = error(&format!("{cluster}{rule}"));
         assert!(refused.contains("throng.toml:5:"), "{refused}");
-        assert!(refused.contains("make it 0"), "{refused}");
+        assert!(refused.contains("set it to 0"), "{refused}");
         let refused = error(&format!("{cluster}[inbox]\nenabled = true\n"));
         assert!(
-            refused.contains("inbox.enabled") && refused.contains("make it false"),
+            refused.contains("inbox.enabled") && refused.contains("set it to false"),
             "{refused}"
         );
         assert_eq!(error(rule), "");

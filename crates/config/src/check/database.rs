@@ -21,8 +21,8 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
     for (key, schema) in [("outbox.schema", &outbox.schema), ("history.schema", &history.schema)] {
         checks.require(&[key], is_schema(schema), || {
             format!(
-                "{schema:?} is no name for a schema: write up to {NAME_BYTES_MAX} small letters, digits and _, a \
-                 letter first, and not pg_ in front"
+                "{schema:?} is not a valid schema name: write up to {NAME_BYTES_MAX} lower-case \
+                 letters, digits and _, with a letter first, and without the prefix pg_"
             )
         });
     }
@@ -35,7 +35,9 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
 pub fn check_database_url(url: &str, password_file: &str) -> Result<(), String> {
     let Some(rest) = ["postgres://", "postgresql://"].iter().find_map(|it| url.strip_prefix(it))
     else {
-        return Err("a database is postgres://user@host:5432/database".into());
+        return Err(
+            "this is not the URL of a database: write postgres://user@host:5432/database".into()
+        );
     };
     let (without_query, query) = rest.split_once('?').unwrap_or((rest, ""));
     // The last @ ends the user.
@@ -44,7 +46,7 @@ pub fn check_database_url(url: &str, password_file: &str) -> Result<(), String> 
     match user.contains(':') || has_password {
         false => Ok(()),
         true => Err(format!(
-            "a URL is printed and logged, so it must hold no password: use {password_file}"
+            "a URL is printed and logged, so it must contain no password: use {password_file}"
         )),
     }
 }
@@ -81,7 +83,7 @@ mod tests {
         {
             assert_eq!(of(good), "", "{good}");
         }
-        assert!(of("http://h/d").contains("a database is postgres://user@host:5432/database"));
+        assert!(of("http://h/d").contains("write postgres://user@host:5432/database"));
         for bad in
             ["postgres://a:hush@h/d", "postgres://a:hu@sh@h/d", "postgres://h/d?password=hush"]
         {
@@ -95,7 +97,7 @@ mod tests {
         let of = |name: &str| error(&format!("schema = {name:?}"));
         assert_eq!(of("push_2"), "");
         for bad in ["", "Push", "2a", "a-b", "a.b", "a b", "pg_a", "a\"b", &"a".repeat(64)] {
-            assert!(of(bad).contains("is no name for a schema"), "{bad:?}");
+            assert!(of(bad).contains("is not a valid schema name"), "{bad:?}");
         }
     }
 }

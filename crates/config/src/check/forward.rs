@@ -21,7 +21,7 @@ pub(super) fn check(config: &Config, read: &mut Read) {
             }
         };
         if index == FORWARDS_MAX {
-            let message = format!("there may be {FORWARDS_MAX} rules, and this is one more");
+            let message = format!("at most {FORWARDS_MAX} rules are allowed, and this is one more");
             add_error("filter", message);
         }
         let replies = rule.answer_filters.iter().map(|filter| ("answer_filters", filter));
@@ -30,10 +30,12 @@ pub(super) fn check(config: &Config, read: &mut Read) {
                 Ok(Filter { group: None, .. }) => {}
                 Ok(_) => {
                     let message =
-                        "$share is for clients that subscribe: write the filter behind it";
+                        "$share is only for clients that subscribe: write the filter after it";
                     add_error(at, message.into());
                 }
-                Err(error) => add_error(at, format!("{filter:?} is no topic filter: {error}")),
+                Err(error) => {
+                    add_error(at, format!("{filter:?} is not a valid topic filter: {error}"));
+                }
             }
         }
         if rule.filter.starts_with(['@', '*']) {
@@ -86,20 +88,23 @@ mod tests {
         for (file, want) in [
             (
                 table("a/#/b", ""),
-                "throng.toml:2:10: forward[0].filter: \"a/#/b\" is no topic filter: ",
+                "throng.toml:2:10: forward[0].filter: \"a/#/b\" is not a valid topic filter: ",
             ),
             (
                 table("a", "answer_filters = [\"b/#\", \"b+\"]"),
                 "4:18: forward[0].answer_filters: \"b+\" is no",
             ),
-            (table("$share/g/a", ""), "$share is for clients"),
+            (table("$share/g/a", ""), "$share is only for clients"),
             (table("@alice", ""), "neither to users nor to everyone"),
             (table("a", "") + &table("a", ""), "forward[1].filter: a rule before this one"),
             ("[[forward]]\nfilter = \"a\"\n".into(), "forward[0].url: it is missing"),
             ("[[forward]]\nurl = \"x\"\nfilter = \"a\"\n".into(), "2:7: forward[0].url: "),
             (table("a", "batch_messages_max = 0"), "a whole number from 1 to 10000"),
             (table("a", "retries = 1"), "forward[0].retries: "),
-            ((0..101).map(|n| table(&n.to_string(), "")).collect(), "there may be 100 rules"),
+            (
+                (0..101).map(|n| table(&n.to_string(), "")).collect(),
+                "at most 100 rules are allowed",
+            ),
         ] {
             let error = load(&file).unwrap_err();
             assert!(error.contains(want), "{file}: {error}");

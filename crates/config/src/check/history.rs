@@ -20,11 +20,12 @@ const HISTORY_KEYS: [&str; 5] =
 const ACKNOWLEDGE_KEYS: [&str; 4] =
     ["ack_window_messages_max", "ack_redelivery_seconds", "ack_tries_max", "dead_letter"];
 
-const NO_STORE: &str = "a durable message needs a disk to be on: set store.data (--data) or history.url, \
-                        or make this false";
+const NO_STORE: &str = "a durable message needs a disk or a database: set store.data (--data) or \
+                        history.url, or set this to false";
 
 /// The error for acknowledgements, which PostgreSQL does not support in this version.
-const NOT_IN_DATABASE: &str = "with history.url users don't acknowledge messages yet: make this false, or use store.data in its place";
+const NOT_IN_DATABASE: &str = "with history.url, users can't acknowledge messages yet: set this to \
+                               false, or use store.data instead";
 
 /// The largest message must fit into a topic's history, into all history, and into the store's queue. This does not
 /// matter while no topic has history.
@@ -59,15 +60,16 @@ pub(super) fn check_sections(config: &Config, checks: &mut Checks<'_>) {
 /// Checks the settings that conflict with a history in PostgreSQL.
 fn check_database(config: &Config, checks: &mut Checks<'_>) {
     checks.require(&["history.url", "store.data"], config.store.data.is_empty(), || {
-        "messages are in one place: take history.url or store.data (--data) away".into()
+        "messages can be stored in only one of them: remove history.url or store.data (--data)"
+            .into()
     });
     checks.require(&["inbox.enabled", "history.url"], !config.inbox.enabled, || {
         NOT_IN_DATABASE.into()
     });
     let has_sessions = config.has_mqtt() && config.mqtt.session_seconds_max > 0;
     checks.require(&["mqtt.session_seconds_max", "history.url"], !has_sessions, || {
-        "with history.url sessions of MQTT don't outlive their connections yet: set mqtt.session_seconds_max = 0, or \
-         use store.data in place of history.url"
+        "with history.url, MQTT sessions can't outlive their connections yet: set \
+         mqtt.session_seconds_max = 0, or use store.data instead of history.url"
             .into()
     });
 }
@@ -90,8 +92,8 @@ pub(super) fn check_rule(
     };
     if typed.history_messages_max == 0 {
         if known("history_messages_max") {
-            let message = "it does nothing while none of the topic's messages are kept: set \
-                           history_messages_max in this rule, or take this away";
+            let message = "it has no effect while the server retains no messages of the topic: set \
+                           history_messages_max in this rule, or remove this";
             let keys = [&HISTORY_KEYS[..], &ACKNOWLEDGE_KEYS[..]].concat();
             errors.extend(changed(&keys).into_iter().map(|key| (key, message.into())));
         }
@@ -103,12 +105,13 @@ pub(super) fn check_rule(
         errors.push(("durable", NO_STORE.into()));
     }
     if has_database && !typed.durable && known("durable") {
-        let message = "a message in PostgreSQL has its id when it is there, so its publisher waits for that: set \
-                       durable = true in this rule";
+        let message = "a message gets its id when PostgreSQL has stored it, so its publisher must \
+                       wait for that: set durable = true in this rule";
         errors.push(("durable", message.into()));
     }
     if has_database && typed.compact {
-        let message = "with history.url topics are not compacted yet: take compact away, or use store.data in its place";
+        let message = "with history.url, topics can't be compacted yet: remove compact, or use \
+                       store.data instead";
         errors.push(("compact", message.into()));
     }
     if has_database && typed.acknowledge {
@@ -122,19 +125,19 @@ pub(super) fn check_rule(
     if typed.acknowledge {
         if typed.compact {
             let message = "a compacted topic forgets messages that a newer one replaces, whether \
-                           or not they were acknowledged: take compact or acknowledge away";
+                           or not they were acknowledged: remove compact or acknowledge";
             errors.push(("compact", message.into()));
         }
         if typed.conflate {
-            let message = "a client gets all messages that it has to acknowledge: take conflate or \
-                           acknowledge away";
+            let message = "a client gets all messages that it has to acknowledge: remove conflate \
+                           or acknowledge";
             errors.push(("conflate", message.into()));
         }
         let message = dead_letter_error(&typed.dead_letter, config, rules, Some(index));
         errors.extend(message.map(|message| ("dead_letter", message)));
     } else if known("acknowledge") {
-        let message = "it does nothing while users don't acknowledge: set acknowledge = true in \
-                       this rule, or take this away";
+        let message = "it has no effect while users don't acknowledge: set acknowledge = true in \
+                       this rule, or remove this";
         errors.extend(changed(&ACKNOWLEDGE_KEYS).into_iter().map(|key| (key, message.into())));
     }
     errors
@@ -179,7 +182,7 @@ fn dead_letter_error(
         ));
     }
     if let Err(reason) = check_name(name) {
-        return Some(format!("{name:?} is no topic: {reason}"));
+        return Some(format!("{name:?} is not a valid topic: {reason}"));
     }
     // After an invalid pattern it is unknown which rule applies to the topic.
     let sure = rules.iter().take_while(|rule| rule.values.contains_key("pattern")).count();
@@ -188,9 +191,9 @@ fn dead_letter_error(
     let pattern = &config.topics[index].pattern;
     if own == Some(index) {
         return Some(format!(
-            "{name:?} is one of this rule's own topics, so a message would go round for ever: \
-             name a topic that {pattern:?} doesn't match, or give it a rule without acknowledge \
-             before this one"
+            "{name:?} is one of this rule's own topics, so a message would loop forever: name a \
+             topic that {pattern:?} doesn't match, or give it a rule without acknowledge before \
+             this one"
         ));
     }
     config.topics[index].acknowledge.then(|| {
@@ -238,18 +241,18 @@ mod tests {
         assert!(of(&format!("{rule}durable = true\n")).is_empty());
         only(
             &format!("{database}{rule}"),
-            "4:11: topics[0].durable: a message in PostgreSQL has its id when",
+            "4:11: topics[0].durable: a message gets its id when PostgreSQL",
         );
         let compact = format!("{database}{rule}durable = true\ncompact = true\n");
-        only(&compact, "7:11: topics[0].compact: with history.url topics are not compacted yet");
+        only(&compact, "7:11: topics[0].compact: with history.url, topics can't be compacted yet");
         let acknowledge = format!("{database}{rule}durable = true\nacknowledge = true\n");
-        only(&acknowledge, "7:15: topics[0].acknowledge: with history.url users don't acknowledge");
+        only(&acknowledge, "7:15: topics[0].acknowledge: with history.url, users can't");
         let inbox = format!("{database}[inbox]\nenabled = true\n");
-        only(&inbox, "4:11: inbox.enabled: with history.url users don't acknowledge");
+        only(&inbox, "4:11: inbox.enabled: with history.url, users can't acknowledge");
         let store = format!("{database}[store]\ndata = \"d\"\n");
-        only(&store, "2:7: history.url: messages are in one place");
+        only(&store, "2:7: history.url: messages can be stored in only one");
         let mqtt = format!("{database}[mqtt]\nlisten = \"127.0.0.1:0\"\n");
-        let want = "with history.url sessions of MQTT don't outlive their connections yet: set \
+        let want = "with history.url, MQTT sessions can't outlive their connections yet: set \
                     mqtt.session_seconds_max = 0, or";
         only(&mqtt, &format!("2:7: history.url: {want}"));
         only(
@@ -281,7 +284,7 @@ mod tests {
             let key = line.split(' ').next().unwrap();
             for history in ["", "history_messages_max = 0\n"] {
                 let file = format!("[[topics]]\npattern = \"a\"\n{line}\n{history}");
-                let want = format!("3:{column}: topics[0].{key}: it does nothing while none of");
+                let want = format!("3:{column}: topics[0].{key}: it has no effect while the");
                 only(&file, &want);
             }
             // The size of the history is unknown, so this is the only error.
@@ -308,7 +311,7 @@ mod tests {
         ] {
             let (key, value) = line.split_once(" = ").unwrap();
             let want = format!(
-                "4:{}: topics[0].{key}: it does nothing while users don't acknowledge",
+                "4:{}: topics[0].{key}: it has no effect while users don't acknowledge",
                 key.len() + 4
             );
             only(&format!("{WITH_HISTORY}{line}\n"), &want);
@@ -342,12 +345,12 @@ mod tests {
     #[test]
     fn durable_needs_a_store() {
         let durable = format!("{WITH_HISTORY}durable = true\n");
-        only(&durable, "4:11: topics[0].durable: a durable message needs a disk to be on: set st");
+        only(&durable, "4:11: topics[0].durable: a durable message needs a disk or a database");
         assert!(load(&format!("{durable}[store]\ndata = \"/x\"\n")).is_ok());
         let unknown = format!("{durable}[store]\ndata = 1\n");
         only(&unknown, "6:8: store.data: expected a text, found 1");
         let inbox = "[inbox]\nenabled = true\ndurable = true\n";
-        only(inbox, "3:11: inbox.durable: a durable message needs a disk to be on");
+        only(inbox, "3:11: inbox.durable: a durable message needs a disk or a database");
         assert!(load(&format!("{inbox}[store]\ndata = \"/x\"\n")).is_ok());
         assert!(load("[inbox]\ndurable = true\n").is_ok());
     }
@@ -410,12 +413,12 @@ mod tests {
         for (file, want) in [
             (rule("a", "*"), "5:15: topics[0].dead_letter: \"*\" is every connection's topic"),
             (rule("a", "@b"), "5:15: topics[0].dead_letter: \"@b\" is a user's own topic"),
-            (rule("a", "b\\n"), "5:15: topics[0].dead_letter: \"b\\n\" is no topic"),
+            (rule("a", "b\\n"), "5:15: topics[0].dead_letter: \"b\\n\" is not a valid topic"),
             (rule("a", &"b".repeat(255)), "5:15: topics[0].dead_letter: \"bbb"),
             (
                 rule("job:*", "job:dead"),
                 "5:15: topics[0].dead_letter: \"job:dead\" is one of this rule's own topics, so a \
-                 message would go round for ever: name a topic that \"job:*\" doesn't match",
+                 message would loop forever: name a topic that \"job:*\" doesn't match",
             ),
             (
                 format!("{}{}", rule("job:*", ""), rule("b", "job:dead")),

@@ -24,26 +24,26 @@ pub(super) fn check(config: &Config, read: &mut Read) {
             }
         };
         if index == KEYS_MAX {
-            add_error("name", format!("there may be {KEYS_MAX} keys, and this is one more"));
+            add_error("name", format!("at most {KEYS_MAX} keys are allowed, and this is one more"));
         }
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if !key.name.chars().all(is_plain) {
-            let message = "a name has letters, digits, '-', '_' and '.': it stands in logs and \
-                           metrics";
+            let message = "a name may have only letters, digits, '-', '_' and '.': it appears in \
+                           logs and metrics";
             add_error("name", message.into());
         }
         if key.name == API_KEY {
-            add_error("name", format!("{API_KEY} is called so already: take another name"));
+            add_error("name", format!("{API_KEY} has this name already: choose another name"));
         }
         if before.iter().any(|other| other.name == key.name) {
-            add_error("name", format!("another key is called {:?}, too", key.name));
+            add_error("name", format!("another key has the name {:?} already", key.name));
         }
         let is_read = values.values.contains_key("hash");
         if is_read && let Some(other) = before.iter().find(|other| other.hash == key.hash) {
-            add_error("hash", format!("the key {:?} has this hash, too", other.name));
+            add_error("hash", format!("the key {:?} has this hash already", other.name));
         }
         if key.scopes.is_empty() {
-            add_error("scopes", "without a scope a key is good for nothing".into());
+            add_error("scopes", "a key without a scope permits nothing: add a scope".into());
         }
         for scope in &key.scopes {
             if let Err(error) = scope.parse::<Scope>() {
@@ -100,30 +100,30 @@ mod tests {
     fn mistakes_in_keys_are_found_and_no_key_is_shown() {
         let good = "scopes = [\"read\"]";
         for (file, want) in [
-            (table("a b", HASH, good), "2:8: keys[0].name: a name has letters, digits,"),
+            (table("a b", HASH, good), "2:8: keys[0].name: a name may have only letters, digits,"),
             (
                 table("admin.api_key", HASH, good),
-                "keys[0].name: admin.api_key is called so already",
+                "keys[0].name: admin.api_key has this name already",
             ),
             (table("", HASH, good), "keys[0].name: expected a text of 1 to 64 bytes"),
-            (table("a", HASH, "scopes = []"), "4:10: keys[0].scopes: without a scope"),
+            (table("a", HASH, "scopes = []"), "4:10: keys[0].scopes: a key without a scope"),
             (table("a", HASH, "scopes = [\"write\"]"), "scopes: \"write\": a scope is \"admin\","),
-            (table("a", HASH, "scopes = [\"publish:\"]"), "has 1 to 254 bytes"),
+            (table("a", HASH, "scopes = [\"publish:\"]"), "must have 1 to 254 bytes"),
             (table("a", HASH, "scopes = [\"publish:{sub}\"]"), "has no user"),
             (table("a", HASH, ""), "keys[0].scopes: it is missing: write a list"),
             (table("a", HASH, &format!("{good}\nexpires = \"soon\"")), "expected a date or a time"),
             (
                 table("a", HASH, &format!("{good}\nexpires = 2031-01-01T00:00:00")),
-                "Write Z behind it",
+                "write Z after it",
             ),
             (
                 table("a", HASH, good) + &table("a", &HASH.replace("9f", "aa"), good),
-                "keys[1].name: another key is called \"a\", too",
+                "keys[1].name: another key has the name \"a\" already",
             ),
             (
                 table("a", HASH, good)
                     + &table("b", &HASH.to_uppercase().replace("SHA", "sha"), good),
-                "keys[1].hash: the key \"a\" has this hash, too",
+                "keys[1].hash: the key \"a\" has this hash already",
             ),
         ] {
             let error = load(&file).unwrap_err();
@@ -146,6 +146,6 @@ mod tests {
             .map(|n| table(&format!("k{n}"), &format!("sha256:{n:064x}"), good))
             .collect();
         let error = load(&many).unwrap_err();
-        assert!(error.contains("keys[1000].name: there may be 1000 keys"), "{error}");
+        assert!(error.contains("keys[1000].name: at most 1000 keys are allowed"), "{error}");
     }
 }

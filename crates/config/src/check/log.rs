@@ -14,7 +14,7 @@ pub(super) fn filter(text: &str) -> Result<(), String> {
     EnvFilter::try_new(text).map_err(|error| format!("{error}: {WAYS}"))?;
     let mut parts = text.split(',').map(str::trim).filter(|part| !part.is_empty()).peekable();
     if parts.peek().is_none() {
-        return Err(format!("it says nothing: {WAYS}"));
+        return Err(format!("it is empty: {WAYS}"));
     }
     for part in parts {
         // Brackets contain a span with its fields, which may have equals signs too.
@@ -24,11 +24,11 @@ pub(super) fn filter(text: &str) -> Result<(), String> {
             None => ("", part),
         };
         if outside == 0 && name.contains(' ') {
-            return Err(format!("{name:?} is no name, commas stand between parts: {WAYS}"));
+            return Err(format!("{name:?} is not a name; separate parts with commas: {WAYS}"));
         }
         if level.is_empty() || level.parse::<LevelFilter>().is_err() {
             let example = if name.is_empty() { part } else { name };
-            return Err(format!("{level:?} is no level: {WAYS}, as in {example}=debug"));
+            return Err(format!("{level:?} is not a level: {WAYS}, as in {example}=debug"));
         }
     }
     Ok(())
@@ -54,18 +54,18 @@ mod tests {
             assert_eq!(filter(valid), Ok(()), "{valid}");
         }
         for (invalid, want) in [
-            ("loud", "\"loud\" is no level: try info, or info,shard=debug; levels are error,"),
+            ("loud", "\"loud\" is not a level: try info, or info,shard=debug; levels are error,"),
             ("shard=loud", "try info"),
-            ("info,shard", "\"shard\" is no level"),
+            ("info,shard", "\"shard\" is not a level"),
             ("shard", "as in shard=debug"),
-            ("info,loud,warn", "\"loud\" is no level"),
-            ("information", "\"information\" is no level"),
-            ("info shard=debug", "commas stand between parts: try info"),
-            ("info,shard=", "is no level"),
-            ("", "it says nothing"),
+            ("info,loud,warn", "\"loud\" is not a level"),
+            ("information", "\"information\" is not a level"),
+            ("info shard=debug", "separate parts with commas: try info"),
+            ("info,shard=", "is not a level"),
+            ("", "it is empty"),
             (" , ", "try info"),
-            ("info,[span{a=b}]", "is no level"),
-            ("6", "\"6\" is no level"),
+            ("info,[span{a=b}]", "is not a level"),
+            ("6", "\"6\" is not a level"),
         ] {
             let error = filter(invalid).expect_err(invalid);
             assert!(error.contains(want), "{invalid}: {error}");

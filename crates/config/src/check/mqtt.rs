@@ -17,15 +17,15 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
         port(config, listen, checks);
     }
     checks.require(&["mqtt.listen", "mqtt.listen_tls", "client.user_header"], client.user_header.is_empty(), || {
-        "MQTT has no headers, so anybody could say by MQTT who they are: leave client.user_header away, and \
-         say who somebody is by tokens ([auth])"
+        "MQTT has no headers, so an MQTT client could name any user: remove client.user_header, \
+         and let tokens ([auth]) name the users"
             .into()
     });
     let packet = config.mqtt_packet_bytes_max();
     let least = limits.message_bytes_max.saturating_add(AROUND_PAYLOAD_BYTES_MIN);
     checks.require(&["mqtt.packet_bytes_max", "limits.message_bytes_max"], least <= packet, || {
         format!(
-            "a packet must have room for the largest message and {AROUND_PAYLOAD_BYTES_MIN} bytes \
+            "a packet must have space for the largest message and {AROUND_PAYLOAD_BYTES_MIN} bytes \
              around it: make mqtt.packet_bytes_max at least {least} (it is {packet}), or 0"
         )
     });
@@ -36,7 +36,7 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
         input <= limits.input_bytes_max,
         || {
             format!(
-                "the largest packet of a single client must not be too much for all: make \
+                "the largest packet of one client must fit the limit for all clients: make \
                  limits.input_bytes_max at least {input} (it is {}), twice what \
                  mqtt.packet_bytes_max allows",
                 limits.input_bytes_max
@@ -65,18 +65,18 @@ fn port(config: &Config, listen: SocketAddr, checks: &mut Checks<'_>) {
         is_loopback(listen) || client.insecure || config.knows_clients(),
         || {
             format!(
-                "{listen} is open to other machines, and nothing authenticates MQTT clients: require \
-                 tokens (auth.required = true), have the application say who comes \
-                 (webhook.connect = true), listen on 127.0.0.1, or say --insecure \
-                 (client.insecure = true) if a firewall or a proxy guards it"
+                "{listen} is open to other machines, and nothing authenticates MQTT clients: \
+                 require tokens (auth.required = true), let the application decide who connects \
+                 (webhook.connect = true), listen on 127.0.0.1, or set --insecure (client.insecure \
+                 = true) if a firewall or a proxy guards it"
             )
         },
     );
     if let Some(other) = client.listen {
         checks.require(&["mqtt.listen", "client.listen"], !overlap(other, listen), || {
             format!(
-                "the client port ({other}) takes MQTT as well, but mqtt.listen ({listen}) must be \
-                 another: change one of them"
+                "the client port ({other}) accepts MQTT as well, but mqtt.listen ({listen}) must \
+                 be another port: change one of them"
             )
         });
     }
@@ -107,7 +107,7 @@ mod tests {
         assert!(load("[mqtt]\npacket_bytes_max = 1\nsession_bytes_max = 1\n").is_ok());
         let error = load("[mqtt]\nlisten = 1883\n").unwrap_err();
         assert!(error.starts_with("throng.toml:2:10: mqtt.listen: expected an address"), "{error}");
-        assert!(error.contains("write 127.0.0.1:1883 to be reached"), "{error}");
+        assert!(error.contains("write 127.0.0.1:1883 to accept"), "{error}");
     }
 
     #[test]
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn it_has_a_port_of_its_own() {
         for (port, want) in [
-            (8000, "mqtt.listen: the client port (127.0.0.1:8000) takes MQTT as well"),
+            (8000, "mqtt.listen: the client port (127.0.0.1:8000) accepts MQTT as well"),
             (8001, "mqtt.listen: MQTT clients (127.0.0.1:8001) and applications (127.0.0.1:8001)"),
         ] {
             let error = load(&format!("[mqtt]\nlisten = \"127.0.0.1:{port}\"\n")).unwrap_err();

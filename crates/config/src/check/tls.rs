@@ -35,7 +35,8 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
     });
     let has_header = !client.user_header.is_empty();
     checks.require(&["tls.client_user", "client.user_header"], !names_users || !has_header, || {
-        "the proxy (client.user_header) says who a client is, and so does a certificate: use one of them"
+        "the proxy (client.user_header) names the user of a client, and so does a certificate: use \
+         one of them"
             .into()
     });
     acme(config, checks);
@@ -54,9 +55,10 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
             is_loopback(listen) || client.insecure || config.knows_clients() || is_required,
             || {
                 format!(
-                    "{listen} is open to other machines, and nothing authenticates clients (TLS does \
-                     not): require tokens (auth.required = true) or certificates (tls.client_certificates = \
-                     \"required\"), have the application say who comes (webhook.connect = true), listen on 127.0.0.1, or say --insecure \
+                    "{listen} is open to other machines, and nothing authenticates clients (TLS \
+                     does not): require tokens (auth.required = true) or certificates \
+                     (tls.client_certificates = \"required\"), let the application decide who \
+                     connects (webhook.connect = true), listen on 127.0.0.1, or set --insecure \
                      (client.insecure = true) if a firewall guards it"
                 )
             },
@@ -97,7 +99,7 @@ fn acme(config: &Config, checks: &mut Checks<'_>) {
             && host.parse::<std::net::IpAddr>().is_err()
             && is_host(host.strip_prefix("*.").unwrap_or(host));
         checks.require(&["tls.acme_hosts"], is_public, || {
-            format!("{host:?} is no public host name, like \"push.example.com\"")
+            format!("{host:?} is not a public host name, like \"push.example.com\"")
         });
     }
     checks.require(&["tls.acme_hosts"], tls.acme_hosts.len() <= ACME_HOSTS_MAX, || {
@@ -116,13 +118,13 @@ fn acme(config: &Config, checks: &mut Checks<'_>) {
     });
     let is_required = tls.client_certificates == ClientCertificates::Required;
     checks.require(&["tls.acme_hosts", "tls.client_certificates"], !is_required, || {
-        "the authority that verifies hosts has no certificate: set tls.client_certificates = \"optional\", or get the \
-         certificate by another program"
+        "the authority that verifies hosts has no client certificate: set tls.client_certificates \
+         = \"optional\", or get the certificate with another program"
             .into()
     });
     let is_https = tls.acme_directory.starts_with("https://");
     checks.require(&["tls.acme_directory"], is_https, || {
-        format!("{:?} is no https:// URL", tls.acme_directory)
+        format!("{:?} is not an https:// URL", tls.acme_directory)
     });
     for contact in &tls.acme_contacts {
         checks.require(&["tls.acme_contacts"], contact.starts_with("mailto:"), || {
@@ -134,14 +136,14 @@ fn acme(config: &Config, checks: &mut Checks<'_>) {
         &["tls.acme_eab_key_id", "tls.acme_eab_key"],
         id.is_empty() == key.is_empty(),
         || {
-            "the authority shows an id and a key for it: set tls.acme_eab_key_id, and tls.acme_eab_key or \
-             tls.acme_eab_key_file"
+            "the id and the key are needed together, and the authority shows both: set \
+             tls.acme_eab_key_id, and tls.acme_eab_key or tls.acme_eab_key_file"
                 .into()
         },
     );
     let is_key = crate::parse_eab_key(key).is_some();
     checks.require(&["tls.acme_eab_key"], key.is_empty() || is_key, || {
-        "it is no base64url: copy the key as the authority shows it".into()
+        "it is not base64url: copy the key as the authority shows it".into()
     });
 }
 
@@ -230,7 +232,7 @@ mod tests {
         for (lines, says) in [
             ("acme_eab_key_id = \"kid-1\"\n", "set tls.acme_eab_key_id, and tls.acme_eab_key"),
             ("acme_eab_key = \"a2V5\"\n", "set tls.acme_eab_key_id, and tls.acme_eab_key"),
-            ("acme_eab_key_id = \"kid-1\"\nacme_eab_key = \"a+b\"\n", "it is no base64url"),
+            ("acme_eab_key_id = \"kid-1\"\nacme_eab_key = \"a+b\"\n", "it is not base64url"),
         ] {
             let error = with(&format!("{agreed}{lines}")).unwrap_err();
             assert!(error.contains(says), "{error}");
@@ -241,7 +243,7 @@ mod tests {
         let error = load(&format!("{acme}{agreed}")).unwrap_err();
         assert!(error.contains("set client.listen_tls"), "{error}");
         for (line, want) in [
-            ("acme_directory = \"http://a\"\n", "no https:// URL"),
+            ("acme_directory = \"http://a\"\n", "not an https:// URL"),
             ("acme_contacts = [\"ops@example.com\"]\n", "mailto:ops@example.com"),
         ] {
             let error = with(&format!("{agreed}{line}")).unwrap_err();

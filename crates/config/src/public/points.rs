@@ -105,7 +105,7 @@ fn no_tokens(config: &Config, otherwise: &str) -> Judged {
 pub(super) fn token_keys(config: &Config, _: u64) -> Judged {
     let auth = &config.auth;
     if !config.has_tokens() {
-        return no_tokens(config, "no key for tokens is set, as \"tokens\" says");
+        return no_tokens(config, "no key for tokens is set; see \"tokens\"");
     }
     if let Some(url) = auth.jwks_urls.iter().find(|url| is_plain_http(url)) {
         return error(format!(
@@ -115,8 +115,8 @@ pub(super) fn token_keys(config: &Config, _: u64) -> Judged {
     }
     if !auth.hmac_key.is_empty() && is_weak(&auth.hmac_key) {
         return error(
-            "auth.hmac_key looks like words, which an attacker with any token can try at \
-             leisure: make it with openssl rand -hex 32",
+            "auth.hmac_key looks like words, which an attacker with any token can find by trying: \
+             make it with openssl rand -hex 32",
         );
     }
     ok("no key that can be guessed, and none that is fetched without TLS")
@@ -128,7 +128,7 @@ pub(super) fn issuers(config: &Config, _: u64) -> Judged {
         auth.jwks_urls.iter().map(|url| auth::issuer_of(url, &auth.issuers)).collect();
     let elsewhere = auth.issuers.iter().filter(|issuer| !publish.contains(&Some(*issuer))).count();
     match (auth.issuers.is_empty(), auth.audience.is_empty()) {
-        _ if !config.has_tokens() => no_tokens(config, "there are no tokens, as \"tokens\" says"),
+        _ if !config.has_tokens() => no_tokens(config, "there are no tokens; see \"tokens\""),
         (true, _) if !auth.jwks_urls.is_empty() => error(
             "every issuer whose keys are fetched counts, also with tokens for its other \
              customers: name yours in auth.issuers",
@@ -280,8 +280,8 @@ pub(super) fn addresses(config: &Config, _: u64) -> Judged {
     }
     if limits.accept_per_second_max == 0 {
         return warning(
-            "limits.accept_per_second_max is 0, no limit: set it to what the application can \
-             bear when all clients come back at once",
+            "limits.accept_per_second_max is 0, no limit: set it to the rate that the application \
+             can handle when all clients come back at once",
         );
     }
     ok("connections have a limit for each address, and a limit for new ones a second")
@@ -358,7 +358,7 @@ pub(super) fn times(config: &Config, _: u64) -> Judged {
     }
     if timeouts.tcp_user_timeout_seconds == 0 || timeouts.tcp_keepalive_seconds == 0 {
         return warning(
-            "peers that are gone without a word stay connected for long: set \
+            "peers that disappear without closing their connections stay connected for long: set \
              timeouts.tcp_keepalive_seconds and tcp_user_timeout_seconds",
         );
     }
@@ -418,7 +418,7 @@ pub(super) fn api_keys(config: &Config, now_s: u64) -> Judged {
         return warning(format!("the key {:?} has expired: remove its [[keys]] table", key.name));
     }
     match (key.is_empty(), config.keys.is_empty()) {
-        (true, true) => warning("no key is set, as \"admin port\" says"),
+        (true, true) => warning("no key is set; see \"admin port\""),
         (false, true) => warning(
             "all programs have the key for everything: give each program a key of its own with \
              the scopes that it needs (throng key new)",

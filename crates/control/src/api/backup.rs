@@ -58,9 +58,11 @@ pub(crate) async fn progress(
 /// Publishing goes on meanwhile. The response comes at once, and `GET /api/backup` has the progress.
 #[utoipa::path(post, path = "/api/backup", tag = "operate", request_body = BackupRequest, responses(
     (status = 200, body = BackupState),
-    (status = 400, body = ErrorBody, description = "The body is not JSON, or this is no name of a backup"),
-    (status = 409, body = ErrorBody, description = "The node has no store or makes another backup, or there is one of this name"),
-    (status = 503, body = ErrorBody, description = "Too much is read from the store, or the server is going down")))]
+    (status = 400, body = ErrorBody, description = "The body is not JSON, or the name of the backup is not allowed"),
+    (status = 409, body = ErrorBody, description = "The node has no store, another backup is running, or a backup with \
+        this name exists"),
+    (status = 503, body = ErrorBody, description = "Too many reads are queued for the store, or the server is going \
+        down")))]
 pub(crate) async fn begin(
     State(node): State<Arc<Node>>,
     Body(BackupRequest { name }): Body<BackupRequest>,
@@ -69,14 +71,16 @@ pub(crate) async fn begin(
     let dir = node.live().backups.clone();
     if !is_backup_name(&name) {
         let message = format!(
-            "the name of a backup has up to {NAME_BYTES_MAX} ASCII letters, digits, '.', '_' and '-', and begins with \
-             a letter or digit: the node makes the copy under this name in {} (store.backups)",
+            "the name of a backup has up to {NAME_BYTES_MAX} ASCII letters, digits, '.', '_' and \
+             '-', and begins with a letter or digit: the node writes the copy under this name to \
+             {} (store.backups)",
             dir.display()
         );
         return Err(Rejection::new(ErrorCode::BadBackup, message));
     }
     let epoch = getrandom::u32().map_err(|error| {
-        let message = format!("the system has no randomness for the epoch of the copy: {error}");
+        let message =
+            format!("the system has no random numbers for the epoch of the copy: {error}");
         Rejection::new(ErrorCode::Overloaded, message)
     })?;
     store.begin_backup(&dir.join(name), epoch)?;
@@ -94,7 +98,8 @@ fn is_backup_name(name: &str) -> bool {
 fn store_of(node: &Node) -> Result<&Store, Rejection> {
     node.store.as_ref().ok_or_else(|| {
         let message =
-            "this node has no store, all is in its memory: start it with --data DIR (store.data)";
+            "this node has no store, it keeps everything in memory: start it with --data DIR \
+             (store.data)";
         Rejection::new(ErrorCode::NoStore, message)
     })
 }

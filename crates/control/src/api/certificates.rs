@@ -24,7 +24,8 @@ pub(crate) struct CertificateList {
 struct CertificateState {
     /// Its first alternative name, or its common name.
     name: String,
-    /// The last second in which it is valid, since 1970; 0 for a self-signed one, until an authority signs.
+    /// The last second in which it is valid, since 1970; 0 for a certificate that the server has signed itself until an
+    /// authority signs one.
     not_after: u64,
     /// Whole days until then; 0 in its last day, and when it has expired.
     days_left: u64,

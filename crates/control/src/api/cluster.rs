@@ -60,8 +60,8 @@ pub(crate) struct OtherNode {
     presence_complete: bool,
     /// Groups of MQTT (`$share/…`) with members there, as far as this node knows.
     groups: usize,
-    /// Parts of all topics of which this node awaits messages of that one, or its reply that none is missing. 0 while
-    /// nothing can be lost when that node dies.
+    /// Streams of that node (each is a part of all topics) for which this node still waits for messages, or for the
+    /// reply that none is missing. While it is 0, nothing is lost if that node dies.
     pending_streams: usize,
 }
 
@@ -132,7 +132,8 @@ pub(crate) struct ClusterPresence {
 pub(crate) fn link_of(node: &Node) -> Result<&link::Link, Rejection> {
     node.cluster.as_deref().ok_or_else(|| {
         let message =
-            "this node is alone: set cluster.urls (--cluster) and restart it to join others";
+            "this node is not in a cluster: set cluster.urls (--cluster) and restart it to join \
+             one";
         Rejection::new(ErrorCode::NoCluster, message)
     })
 }
@@ -140,7 +141,7 @@ pub(crate) fn link_of(node: &Node) -> Result<&link::Link, Rejection> {
 /// The nodes of the cluster as this one sees them, and its connection to NATS.
 #[utoipa::path(get, path = "/api/cluster", tag = "operate", responses(
     (status = 200, body = ClusterState),
-    (status = 409, body = ErrorBody, description = "The node is alone")))]
+    (status = 409, body = ErrorBody, description = "The node is not in a cluster")))]
 pub(crate) async fn cluster(
     State(node): State<Arc<Node>>,
 ) -> Result<Json<ClusterState>, Rejection> {

@@ -60,7 +60,7 @@ pub(crate) struct NodeFigures {
 /// Each node of the cluster in numbers. /api/cluster says which nodes are up and which are silent.
 #[utoipa::path(get, path = "/api/cluster/nodes", tag = "operate", responses(
     (status = 200, body = ClusterNodes),
-    (status = 409, body = ErrorBody, description = "The node is alone")))]
+    (status = 409, body = ErrorBody, description = "The node is not in a cluster")))]
 pub(crate) async fn cluster_nodes(
     State(node): State<Arc<Node>>,
 ) -> Result<Json<ClusterNodes>, Rejection> {

@@ -130,7 +130,7 @@ impl Disconnect {
                 let id: ConnectionId = connection.parse().map_err(|_| {
                     Rejection::new(
                         ErrorCode::BadConnection,
-                        "a connection's name has the form 5f3a91c2-0-12-345",
+                        "the name of a connection has the form 5f3a91c2-0-12-345",
                     )
                 })?;
                 let shard = usize::from(id.shard);
@@ -146,7 +146,7 @@ impl Disconnect {
             _ => {
                 return Err(Rejection::new(
                     ErrorCode::BadRequest,
-                    "say either a user or a connection",
+                    "send either user or connection",
                 ));
             }
         };

@@ -51,7 +51,7 @@ pub(crate) struct Cursor {
 #[utoipa::path(post, path = "/api/ack", tag = "history", request_body = Acknowledgement, responses(
     (status = 200, body = Cursor),
     (status = 409, body = ErrorBody,
-        description = "The id is of another numbering (epoch_changed, with the epoch of now)")))]
+        description = "The id has another epoch than the topic (epoch_changed, with the current epoch)")))]
 pub(crate) async fn acknowledge(
     State(node): State<Arc<Node>>,
     Body(body): Body<Acknowledgement>,
@@ -118,7 +118,7 @@ fn topic(user: &str, topic: Option<String>) -> Result<String, Rejection> {
         Some(topic) if topic == own => Ok(topic),
         Some(topic) if topic.starts_with(PERSONAL) => Err(Rejection::new(
             ErrorCode::BadTopic,
-            "this is another user's own topic, which only that user acknowledges",
+            "this is the own topic of another user: only that user can acknowledge it",
         )),
         Some(topic) => check_topic(&topic)
             .map_err(|error| Rejection::new(ErrorCode::BadTopic, error))

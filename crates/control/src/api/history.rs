@@ -91,13 +91,13 @@ struct RecoveryGap {
     params(("topic" = String, Path, description = "The topic, percent-encoded"), HistoryQuery),
     responses(
         (status = 200, body = HistoryPage),
-        (status = 404, body = ErrorBody, description = "Nothing is kept of the topic (no_history)"),
+        (status = 404, body = ErrorBody, description = "The topic has no history (no_history)"),
         (status = 409, body = ErrorBody,
-            description = "`since` is of another numbering (epoch_changed, with the epoch of now)"),
+            description = "`since` has another epoch than the topic (epoch_changed, with the current epoch)"),
         (status = 503, body = ErrorBody,
-            description = "Too many read from the store already (store_busy): try again; or what \
-                           it has of the topic is damaged (store_damaged, with the offsets)"),
-        (status = 504, body = ErrorBody, description = "The disk did not answer in 20 seconds")))]
+            description = "Too many reads are queued for the store (store_busy): try again; or the stored messages of \
+                           the topic are damaged (store_damaged, with the offsets)"),
+        (status = 504, body = ErrorBody, description = "The disk did not respond in 20 seconds")))]
 pub(crate) async fn page(
     State(node): State<Arc<Node>>,
     name: Result<Path<String>, PathRejection>,
@@ -142,7 +142,7 @@ pub(crate) async fn page(
 }
 
 fn no_history() -> Rejection {
-    let message = "nothing is kept of this topic: the configuration has no [[topics]] table for it \
+    let message = "this topic has no history: the configuration has no [[topics]] table for it \
                    with history_messages_max (for a user's own topic: inbox.enabled)";
     Rejection::with_status(StatusCode::NOT_FOUND, ErrorCode::NoHistory, message)
 }
@@ -153,7 +153,7 @@ fn from(history: &dyn History, since: &str, reverse: bool) -> Result<PageFrom, R
     let since = since.map_err(|error| Rejection::new(ErrorCode::BadSince, error.to_string()))?;
     match since {
         Since::Start | Since::Last(_) if reverse => {
-            let message = "start and last:N go forwards: leave since or reverse out";
+            let message = "start and last:N read forwards: remove since or reverse";
             Err(Rejection::new(ErrorCode::BadSince, message))
         }
         Since::Start => Ok(PageFrom::End),
@@ -194,11 +194,11 @@ async fn read_page(
     let page = reply(|completion| node.history().page(query, completion)).await;
     page.map_err(|error| match error {
         HistoryReplyError::NotTaken(_) => {
-            let message = "too many read from the store already: try again after a second";
+            let message = "too many reads are queued for the store: try again in a second";
             Rejection::new(ErrorCode::StoreBusy, message)
         }
         HistoryReplyError::Late => {
-            let message = "the disk did not answer in 20 seconds: try again later";
+            let message = "the disk did not respond in 20 seconds: try again later";
             Rejection::new(ErrorCode::Timeout, message)
         }
         HistoryReplyError::Gone => Rejection::going_down(),
@@ -237,7 +237,7 @@ async fn reply<T: Send + 'static>(
 pub(crate) async fn without_topic() -> Rejection {
     Rejection::new(
         ErrorCode::NoTopic,
-        "say whose history: /api/history/{topic}; the samples of the last 15 minutes are at \
+        "name the topic: /api/history/{topic}; the samples of the last 15 minutes are at \
          /api/samples",
     )
 }
@@ -259,12 +259,12 @@ pub(crate) struct Deleted {
 #[utoipa::path(delete, path = "/api/history/{topic}", tag = "history",
     params(("topic" = String, Path, description = "The topic, percent-encoded")),
     responses(
-        (status = 200, body = Deleted, description = "It is off the disk"),
-        (status = 404, body = ErrorBody, description = "Nothing is kept of the topic (no_history)"),
-        (status = 503, body = ErrorBody, description = "The store can't write (store_failed); a full \
-                                                        disk is no reason: a deletion makes room"),
+        (status = 200, body = Deleted, description = "The history is deleted from the disk"),
+        (status = 404, body = ErrorBody, description = "The topic has no history (no_history)"),
+        (status = 503, body = ErrorBody, description = "The store can't write (store_failed); a full disk does not \
+                prevent a deletion"),
         (status = 504, body = ErrorBody,
-            description = "The disk did not answer in 20 seconds: it may be deleted or not")))]
+            description = "The disk did not respond in 20 seconds: the history may be deleted or not")))]
 pub(crate) async fn delete(
     State(node): State<Arc<Node>>,
     name: Result<Path<String>, PathRejection>,
@@ -282,14 +282,14 @@ pub(crate) async fn delete(
     let deleted = reply(|completion| history.delete(hash, &topic, completion)).await;
     deleted.map_err(|error| match error {
         HistoryReplyError::Late => {
-            let message = "the disk did not answer in 20 seconds: the history may be deleted or \
-                           not; do it again later, which does no harm";
+            let message = "the disk did not respond in 20 seconds: the history may be deleted or \
+                           not; repeat the call later, which is safe";
             Rejection::new(ErrorCode::Timeout, message)
         }
         HistoryReplyError::Gone => Rejection::going_down(),
         HistoryReplyError::NotTaken(error) | HistoryReplyError::Error(error) => {
             let error = PublishError::from(error);
-            let message = format!("the history is not deleted from the disk: {error}");
+            let message = format!("the history was not deleted from the disk: {error}");
             Rejection::new(error.code(), message)
         }
     })?;

@@ -62,7 +62,7 @@ impl Identity {
     ) -> Result<LoggedIn, Rejection> {
         check_name(&self.user).map_err(|error| Rejection::new(ErrorCode::BadUser, error))?;
         let connection: ConnectionId = self.connection.parse().map_err(|_| {
-            let message = "a connection's name has the form 5f3a91c2-0-12-345";
+            let message = "the name of a connection has the form 5f3a91c2-0-12-345";
             Rejection::new(ErrorCode::BadConnection, message)
         })?;
         let shard = usize::from(connection.shard);
@@ -94,7 +94,7 @@ impl From<LoginError> for Rejection {
 #[utoipa::path(post, path = "/api/login", tag = "members", request_body = Identity, responses(
     (status = 200, body = LoginAnswer),
     (status = 404, description = "No such connection is open", body = ErrorBody),
-    (status = 409, description = "The connection is in as many topics as it may", body = ErrorBody)))]
+    (status = 409, description = "The connection is at its limit on topics", body = ErrorBody)))]
 pub(crate) async fn login(
     State(node): State<Arc<Node>>,
     Body(identity): Body<Identity>,
@@ -110,7 +110,7 @@ pub(crate) async fn login(
 #[utoipa::path(post, path = "/api/logout", tag = "members", request_body = Identity, responses(
     (status = 200, body = LogoutAnswer),
     (status = 404, description = "No such connection is open", body = ErrorBody),
-    (status = 409, description = "The user is none of the connection's", body = ErrorBody)))]
+    (status = 409, description = "The connection is not logged in as this user", body = ErrorBody)))]
 pub(crate) async fn logout(
     State(node): State<Arc<Node>>,
     Body(identity): Body<Identity>,

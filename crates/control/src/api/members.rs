@@ -71,7 +71,7 @@ pub(crate) struct Connection {
     /// Its name, for /api/disconnect.
     #[schema(example = "5f3a91c2-0-12-345")]
     id: String,
-    /// Its name, as in the metrics: sse, ws, phoenix.
+    /// The name of its transport, as in the metrics: sse, ws, phoenix.
     transport: &'static str,
     /// When it was opened, in seconds since 1970.
     opened_at: u64,

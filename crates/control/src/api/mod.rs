@@ -185,11 +185,11 @@ pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
         .into_router()
         .merge(monitor_calls().into_router().with_state(monitor))
         .fallback(async || {
-            let message = "there is nothing here: see /api/openapi.json";
+            let message = "there is no such path: see /api/openapi.json";
             Rejection::new(ErrorCode::NotFound, message)
         })
         .method_not_allowed_fallback(async || {
-            let message = "this path takes another method: see /api/openapi.json";
+            let message = "this path does not support this method: see /api/openapi.json";
             Rejection::new(ErrorCode::MethodNotAllowed, message)
         });
     let router = match node.cluster.clone() {

@@ -26,10 +26,10 @@ use crate::http::access::{RequiredScope, Row};
 #[openapi(
     info(
         title = "Throng",
-        description = "Publish messages to topics, to users and to everyone; see who is connected. \
-            Errors have the form {\"error\":{\"code\",\"message\"}}. Calls need an API key as soon \
-            as one is configured, with the scope that each names; a browser's session stands for one. Every answer to a request that could be read has an x-request-id, \
-            its own or a new one, which the log has, too."
+        description = "Publish messages to topics, to users and to everyone; see who is connected. Errors have the \
+                       form {\"error\":{\"code\",\"message\"}}. As soon as an API key is configured, calls require a \
+                       key with the scope that each call names; a browser session can replace the key. Every response \
+                       to a readable request has an x-request-id: the request's own or a new one. The log has it, too."
     ),
     paths(
         publish::publish, publish::send, publish::broadcast, publish::batch::batch,
@@ -97,9 +97,11 @@ impl Modify for Nodes {
             let Some((_, _, merge)) = call else { continue };
             let Some(operation) = operation(document, &row) else { continue };
             let description = if merge.is_by_one() {
-                "In a cluster: the node that does it, by name or id; the one that is called by default"
+                "In a cluster: the node that does the call, by name or id; by default the node \
+                 that is called"
             } else {
-                "In a cluster: the one node that does it, by name or id, or `self`; all by default"
+                "In a cluster: the one node that does the call, by name or id, or `self`; by \
+                 default all nodes"
             };
             let node = ParameterBuilder::new()
                 .name("node")
@@ -124,7 +126,8 @@ impl Modify for Nodes {
                 continue;
             };
             let missing = ArrayBuilder::new().items(text()).description(Some(
-                "In a cluster: nodes that did not reply, by name or id. Left out where one node does it.",
+                "In a cluster: nodes that did not reply, by name or id. Absent if a single node \
+                 does the call.",
             ));
             object.properties.insert("missing".into(), missing.build().into());
         }
@@ -167,25 +170,22 @@ struct Errors;
 impl Errors {
     /// For calls with a body.
     const BODY: [(&str, &str); 5] = [
-        ("400", "The body is not JSON, or not what this call takes"),
-        ("408", "The body did not arrive, or the call could not be done, in 30 seconds"),
+        ("400", "The body is not JSON, or has fields or values that this call does not accept"),
+        ("408", "The body did not arrive, or the call did not finish, in 30 seconds"),
         ("413", "The body or the message is too large"),
-        (
-            "415",
-            "The body is said to be something else than JSON: send Content-Type: application/json",
-        ),
-        ("503", "Nothing was done: the server is behind, or going down; see Retry-After"),
+        ("415", "The Content-Type is not JSON: send Content-Type: application/json"),
+        ("503", "Nothing was done: the server is overloaded, or going down; see Retry-After"),
     ];
 
     /// For calls that require a key.
     const KEY: (&str, &str) = ("401", "The API key is missing, wrong or expired");
 
     /// For calls that require a key.
-    const RATE: (&str, &str) =
-        ("429", "The key has used more in a second than it may; see Retry-After");
+    const RATE: (&str, &str) = ("429", "The key has exceeded a limit per second; see Retry-After");
 
     /// For all calls.
-    const ALL: (&str, &str) = ("403", "Called by a web page of another origin or host name");
+    const ALL: (&str, &str) =
+        ("403", "The request comes from a web page of another origin, or names another host");
 
     /// For calls that require a scope, instead of the one for all.
     fn scope(required_scope: RequiredScope) -> Option<String> {
@@ -196,8 +196,8 @@ impl Errors {
             RequiredScope::Admin => "`admin`",
         };
         Some(format!(
-            "The key hasn't the scope {scope}; or called by a web page of another origin or \
-                      host name"
+            "The key does not have the scope {scope}; or the request comes from a web page of \
+             another origin, or names another host"
         ))
     }
 
@@ -229,7 +229,7 @@ impl Modify for Errors {
             }
             if operation.parameters.is_some() {
                 Errors::add(operation, ("400", "A name or a number is not allowed here"));
-                Errors::add(operation, ("503", "A shard doesn't answer"));
+                Errors::add(operation, ("503", "A shard did not reply"));
             }
         }
     }

@@ -13,14 +13,14 @@ use crate::http::{ErrorBody, Rejection};
 use crate::monitor::metrics::openmetrics;
 use crate::node::{Node, NotReady};
 
-/// Whether the process lives.
+/// Whether the process is alive.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Health {
     /// `ok`.
     status: &'static str,
 }
 
-/// The process lives.
+/// The process is alive.
 #[utoipa::path(get, path = "/healthz", tag = "operate", responses((status = 200, body = Health)))]
 pub(crate) async fn healthz() -> Json<Health> {
     Json(Health { status: "ok" })
@@ -29,8 +29,8 @@ pub(crate) async fn healthz() -> Json<Health> {
 /// The process takes new connections, and its store can write.
 #[utoipa::path(get, path = "/readyz", tag = "operate", responses(
     (status = 200, body = Health),
-    (status = 503, body = ErrorBody, description = "It drains (going_down), is at its memory \
-        limit (memory_full), or its store can't write (store_failed)")))]
+    (status = 503, body = ErrorBody, description = "The node drains (going_down), is at its memory limit \
+            (memory_full), or its store can't write (store_failed)")))]
 pub(crate) async fn readyz(State(node): State<Arc<Node>>) -> Result<Json<Health>, Rejection> {
     match node.not_ready() {
         None => Ok(Json(Health { status: "ok" })),

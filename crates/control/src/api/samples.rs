@@ -25,18 +25,18 @@ const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering
 
 /// The node's figures, once a second: server-sent events `sample`, the newest one at once. At most 64 readers at a
 /// time. The stream ends when the server stops, when an upgrade has made another process the server, and when the key
-/// or the session is no longer good.
+/// or the session is no longer valid.
 #[utoipa::path(get, path = "/api/live", tag = "operate", responses(
     (status = 200, body = Sample, content_type = "text/event-stream"),
-    (status = 503, body = ErrorBody, description = "64 others read it already")))]
+    (status = 503, body = ErrorBody, description = "The limit of 64 readers is reached")))]
 pub(crate) async fn live(
     State(monitor): State<Arc<Monitor>>,
     caller: Caller,
     on: Option<Extension<ConnectInfo<On>>>,
 ) -> Result<Response, Rejection> {
     let permit = monitor.readers.clone().try_acquire_owned().map_err(|_| {
-        let message = "as many read the live figures as may (64): close a dashboard, or ask \
-                       /api/samples or /metrics now and then";
+        let message = "the limit of 64 readers of live figures is reached: close a dashboard, or \
+                       poll /api/samples or /metrics instead";
         Rejection::new(ErrorCode::TooManyReaders, message)
     })?;
     if let Some(Extension(ConnectInfo(On(peer, ..)))) = on {

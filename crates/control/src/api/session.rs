@@ -51,12 +51,11 @@ impl Session {
 /// `X-Throng-Session`, with any value.
 #[utoipa::path(post, path = "/api/session", tag = "operate", request_body = SignIn, responses(
     (status = 200, body = Session),
-    (status = 401, body = ErrorBody, description = "This is no key of this node"),
-    (status = 403, body = ErrorBody, description = "The key has neither the scope read nor admin; or \
-        the request comes from a page of another origin, or one that calls the node by a name that \
-        admin.hosts doesn't have"),
-    (status = 429, body = ErrorBody, description = "Ten sign-ins of this address have failed in a \
-        minute; see Retry-After")))]
+    (status = 401, body = ErrorBody, description = "The key is not an API key of this node"),
+    (status = 403, body = ErrorBody, description = "The key has neither the scope read nor admin; or the request comes \
+            from a page of another origin, or calls the node by a name that is not in admin.hosts"),
+    (status = 429, body = ErrorBody, description = "Ten sign-ins from this address failed within a minute; see \
+            Retry-After")))]
 pub(crate) async fn sign_in(
     State(node): State<Arc<Node>>,
     origin: Option<Extension<Origin>>,
@@ -68,7 +67,7 @@ pub(crate) async fn sign_in(
     let access = &node.access;
     let signed_in = guard::check_sign_in(access, &headers).and_then(|()| {
         if !access.ring().requires_key() {
-            let message = "this node asks for no key: nobody has to sign in";
+            let message = "this node requires no API key: a sign-in is not needed";
             return Err(Rejection::new(ErrorCode::NoKeys, message));
         }
         access.sign_in(address, key.trim())
@@ -77,7 +76,7 @@ pub(crate) async fn sign_in(
     caller.count();
     let seconds = access.ring().session().as_secs();
     let cookie = guard::session_cookie(&headers, &id, seconds)
-        .ok_or_else(|| Rejection::new(ErrorCode::BadHost, "the Host header is no host"))?;
+        .ok_or_else(|| Rejection::new(ErrorCode::BadHost, "the Host header is not a valid host"))?;
     let session = Session::of(&caller, Some(seconds));
     Ok(([(header::SET_COOKIE, cookie)], Json(session)).into_response())
 }
@@ -91,7 +90,7 @@ pub(crate) async fn session(caller: Caller) -> Json<Session> {
 
 /// Sign a browser out: its cookie is invalid from now on.
 #[utoipa::path(delete, path = "/api/session", tag = "operate", responses(
-    (status = 204, description = "It is signed out")))]
+    (status = 204, description = "The browser is signed out")))]
 pub(crate) async fn sign_out(
     State(node): State<Arc<Node>>,
     headers: HeaderMap,

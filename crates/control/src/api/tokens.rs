@@ -120,7 +120,7 @@ impl Revoke {
             (Some(jti), None, None) if (1..=JTI_BYTES_MAX).contains(&jti.len()) => {
                 Ok(Revoked::Jti(jti.clone()))
             }
-            (Some(_), None, None) => Err(bad("a jti has 1 to 256 bytes")),
+            (Some(_), None, None) => Err(bad("a jti must have 1 to 256 bytes")),
             (None, Some(user), before) => {
                 check_name(user).map_err(|error| Rejection::new(ErrorCode::BadUser, error))?;
                 let issued_before = before.unwrap_or(now_s);
@@ -128,7 +128,7 @@ impl Revoke {
             }
             (None, None, Some(before)) => Ok(Revoked::IssuedBefore(before)),
             (None, None, None) | (Some(_), _, _) => Err(bad(
-                "say which tokens: jti, or user (with issued_before or without), or issued_before",
+                "name the tokens: jti, or user (with or without issued_before), or issued_before",
             )),
         }
     }
@@ -138,7 +138,7 @@ impl Revoke {
 /// a store, the response comes when the revocation is stored.
 #[utoipa::path(post, path = "/api/revoke", tag = "tokens", request_body = Revoke, responses(
     (status = 200, body = Revoking),
-    (status = 409, description = "This server uses no tokens, or remembers as many revocations as it may")))]
+    (status = 409, description = "This server does not use tokens, or is at its limit on revocations")))]
 pub(crate) async fn revoke(
     State(node): State<Arc<Node>>,
     Body(revoke): Body<Revoke>,
@@ -148,19 +148,19 @@ pub(crate) async fn revoke(
         (live.has_tokens, live.revocations_max, live.revocation_seconds)
     };
     if !has_tokens {
-        let message = "this server uses no tokens: [auth] configures them";
+        let message = "this server does not use tokens: configure them in [auth]";
         return Err(Rejection::new(ErrorCode::NoTokens, message));
     }
     let now_s = unix_seconds();
     let revoked = revoke.revoked(now_s)?;
     let seconds = revoke.seconds.unwrap_or(default_s);
     if !(1..=SECONDS_MAX).contains(&seconds) {
-        let message = "seconds is 1 to 316224000";
+        let message = "seconds must be from 1 to 316224000";
         return Err(Rejection::new(ErrorCode::BadRequest, message));
     }
     let revocation = Revocation { revoked, until: now_s + seconds };
     if node.revocations.add(&revocation, max) == AddOutcome::Full {
-        let message = "as many revocations are remembered as may be (auth.revocations_max): raise it, or \
+        let message = "the limit on revocations is reached (auth.revocations_max): raise it, or \
                        revoke all tokens that were issued before a time";
         return Err(Rejection::new(ErrorCode::TooManyRevocations, message));
     }
@@ -206,7 +206,8 @@ fn store(node: &Node, revocation: &Revocation) -> Result<Option<Stored>, Rejecti
 
 fn not_stored(error: &dyn std::error::Error) -> Rejection {
     let message = format!(
-        "the tokens count no longer, but this could not be stored, and a restart would forget it: {error}"
+        "the tokens are revoked, but the revocation could not be stored and will be lost at a \
+         restart: {error}"
     );
     Rejection::new(ErrorCode::NotStored, message)
 }
@@ -219,7 +220,7 @@ pub(crate) fn forget(node: &Node, gone: Vec<Revoked>) {
     let puts = gone.iter().map(|revoked| (revoked.key().into(), None)).collect();
     // The next start deletes those that stay.
     if let Err(error) = store.put_records(REVOCATIONS, puts, Box::new(|_| ())) {
-        tracing::debug!(%error, "old revocations stay in the store");
+        tracing::debug!(%error, "old revocations could not be deleted from the store");
     }
 }
 

@@ -216,11 +216,11 @@ impl TraceQuery {
                 Ok(Target::User(user.as_str().into()))
             }
             (None, Some(connection)) => connection.parse().map(Target::Connection).map_err(|_| {
-                let message = "a connection's name has the form 5f3a91c2-0-12-345";
+                let message = "the name of a connection has the form 5f3a91c2-0-12-345";
                 Rejection::new(ErrorCode::BadConnection, message)
             }),
             _ => {
-                let message = "say either a user or a connection";
+                let message = "send either user or connection";
                 Err(Rejection::new(ErrorCode::BadRequest, message))
             }
         }
@@ -229,11 +229,11 @@ impl TraceQuery {
 
 /// Follow a user or one connection. Each event on this node is a line of JSON, and an empty line comes after 5
 /// seconds without one. Payloads are not shown. At most 8 traces run at a time. A trace ends when the server stops,
-/// when an upgrade has made another process the server, and when the key or the session is no longer good.
+/// when an upgrade has made another process the server, and when the key or the session is no longer valid.
 #[utoipa::path(get, path = "/api/trace", tag = "inspect", params(TraceQuery), responses(
     (status = 200, body = TraceLine, content_type = "application/x-ndjson"),
-    (status = 404, body = ErrorBody, description = "The connection is not open here"),
-    (status = 503, body = ErrorBody, description = "8 traces are open already")))]
+    (status = 404, body = ErrorBody, description = "The connection is not open at this node"),
+    (status = 503, body = ErrorBody, description = "The limit of 8 traces is reached")))]
 pub(crate) async fn trace(
     State(monitor): State<Arc<Monitor>>,
     caller: Caller,
@@ -242,7 +242,7 @@ pub(crate) async fn trace(
 ) -> Result<Response, Rejection> {
     let target = query.target()?;
     let permit = monitor.traces.clone().try_acquire_owned().map_err(|_| {
-        let message = "as many traces are under way as may be (8): end one";
+        let message = "the limit of 8 traces is reached: end one first";
         Rejection::new(ErrorCode::TooManyReaders, message)
     })?;
     let node = monitor.node.clone();
@@ -254,8 +254,8 @@ pub(crate) async fn trace(
     let is_one = matches!(target, Target::Connection(_));
     let open: u32 = begin(&node, number, target, &sink).all().await?.into_iter().sum();
     if is_one && open == 0 {
-        let message =
-            "no connection of this name is open on this node: /api/users names those of a user";
+        let message = "this node has no open connection with this name: /api/users lists the connections of \
+             a user";
         return Err(Rejection::new(ErrorCode::NoConnection, message));
     }
     // The shards own the sink: the channel closes when the last of them drops it.

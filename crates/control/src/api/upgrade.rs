@@ -52,7 +52,7 @@ pub(crate) async fn progress(State(node): State<Arc<Node>>) -> Json<UpgradeState
 /// the response doesn't end the upgrade.
 #[utoipa::path(post, path = "/api/upgrade", tag = "operate", request_body = UpgradeRequest, responses(
     (status = 200, body = UpgradeState, content_type = "application/x-ndjson"),
-    (status = 400, body = ErrorBody, description = "There is no such binary, or one that others can write"),
+    (status = 400, body = ErrorBody, description = "The binary does not exist, or other users can write to it"),
     (status = 409, body = ErrorBody, description = "An upgrade is under way, or the node drains"),
     (status = 501, body = ErrorBody, description = "This server can't be upgraded while it runs")))]
 pub(crate) async fn begin(

@@ -40,14 +40,17 @@ pub(crate) enum Speed {
 pub(crate) enum EvictionError {
     /// The node drains, or is drained.
     #[error(
-        "the node drains already, or is drained: GET /api/drain says how far it is, DELETE ends it"
+        "the node is already draining or drained: GET /api/drain shows the progress, DELETE \
+         cancels it"
     )]
     Draining,
     /// The node is being rebalanced.
-    #[error("the node is being rebalanced: GET /api/rebalance says how far it is, DELETE ends it")]
+    #[error(
+        "the node is being rebalanced: GET /api/rebalance shows the progress, DELETE cancels it"
+    )]
     Rebalancing,
     /// An upgrade is under way.
-    #[error("an upgrade is under way: drain the node when it is done")]
+    #[error("an upgrade is in progress: drain the node when it is done")]
     Upgrading,
     /// The process is ending.
     #[error("the process is ending")]

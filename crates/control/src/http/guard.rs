@@ -111,8 +111,9 @@ fn check(
         if knows(host) && uri.host().is_none_or(knows) {
             return Ok(Some(Caller::without_key()));
         }
-        let message = "without an API key this port answers to an IP address, localhost and the \
-                       names of admin.hosts only: call it so, or configure a key (throng key new)";
+        let message = "without an API key this port accepts only requests to an IP address, \
+                       localhost or a name in admin.hosts: use one of these, or configure a key \
+                       (throng key new)";
         return Err(Rejection::with_status(StatusCode::FORBIDDEN, ErrorCode::BadHost, message));
     }
     if required_scope == RequiredScope::Nothing {
@@ -124,9 +125,9 @@ fn check(
     let Some(id) = cookie::read(headers, host) else { return Err(Rejection::no_key()) };
     check_page(&ring, host, headers)?;
     if !method.is_safe() && !headers.contains_key(SESSION_HEADER) {
-        let message = "a browser's session may change something only with the header \
-                       X-Throng-Session, which shows that a page of this origin asks: send it, or \
-                       a key as Authorization: Bearer";
+        let message = "a browser session may make changes only with the header X-Throng-Session, \
+                       which proves that the request comes from a page of this origin: send it, \
+                       or send a key as Authorization: Bearer";
         return Err(Rejection::new(ErrorCode::CrossOrigin, message));
     }
     access.by_session(&ring, id).map(Some)
@@ -137,7 +138,7 @@ fn own_host(headers: &HeaderMap) -> Result<&str, Rejection> {
     if headers.get_all(header::HOST).iter().count() > 1 {
         return Err(Rejection::new(
             ErrorCode::BadHost,
-            "send one Host header: of several nobody knows which counts",
+            "the request has several Host headers: send exactly one",
         ));
     }
     let host = text(headers, &header::HOST).unwrap_or("");
@@ -160,15 +161,15 @@ fn own_host(headers: &HeaderMap) -> Result<&str, Rejection> {
 /// request must come from a page of the node, or from the user.
 fn check_page(ring: &Ring, host: &str, headers: &HeaderMap) -> Result<(), Rejection> {
     if !ring.knows(host) {
-        let message = "a browser can be signed in only where this port is called by an IP address, \
-                       localhost or a name of admin.hosts: add the name there";
+        let message = "a browser can sign in only where this port is called by an IP address, \
+                       localhost or a name in admin.hosts: add the name there";
         return Err(Rejection::with_status(StatusCode::FORBIDDEN, ErrorCode::BadHost, message));
     }
     match headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes) {
         None | Some(b"same-origin" | b"none") => Ok(()),
         Some(_) => {
-            let message = "this request comes from a page of another origin, which can't use the \
-                           session of this one";
+            let message = "this request comes from a page of another origin, which may not use \
+                           the session of this one";
             Err(Rejection::new(ErrorCode::CrossOrigin, message))
         }
     }

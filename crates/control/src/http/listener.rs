@@ -117,7 +117,7 @@ impl Listener for Bounded {
             let Accepted { stream, address, tls } = match self.next().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::debug!(%error, "the admin port can't accept");
+                    tracing::debug!(%error, "the admin port could not accept a connection");
                     self.connections.evict_one();
                     tokio::time::sleep(ACCEPT_REST).await;
                     continue;

@@ -87,8 +87,8 @@ async fn limit_time(request: Request, next: Next) -> Response {
     match tokio::time::timeout(REQUEST_MAX, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
-            let message = "the request did not arrive whole, or could not be done, in 30 seconds: \
-                           part of a batch may be done";
+            let message = "the request did not arrive completely, or did not finish, in 30 \
+                           seconds: a part of a batch may be done";
             Rejection::new(ErrorCode::RequestTimeout, message).into_response()
         }
     }

@@ -76,21 +76,23 @@ impl Rejection {
 
     /// The shards have ended.
     pub fn going_down() -> Self {
-        let message = "the server is going down: nothing was done; ask another node or try later";
+        let message =
+            "the server is going down and did nothing: call another node, or try again later";
         Rejection::new(ErrorCode::GoingDown, message)
     }
 
     /// The node takes no new connections, for it is at its memory limit.
     pub fn memory_full() -> Self {
-        let message = "the server is at its memory limit (limits.memory_bytes_max) and refuses new \
-                       connections until it is below it again; those that it has are served";
+        let message = "the server is at its memory limit (limits.memory_bytes_max) and refuses \
+                       new connections until it is below the limit again; it serves the open ones";
         Rejection::new(ErrorCode::MemoryFull, message)
     }
 
     /// The node's store can't write. Callers need no key to see this, so it has no path.
     pub fn store_failed() -> Self {
-        let message = "the store can't write, and clients that need it are refused until it can; the log \
-                       and GET /api/stats say why; connections that are open are served";
+        let message = "the store can't write, and clients that need it are refused until it can; \
+                       the log and GET /api/stats have the reason; open connections are still \
+                       served";
         Rejection::new(ErrorCode::StoreFailed, message)
     }
 
@@ -123,15 +125,16 @@ impl Rejection {
 
     /// A shard did not reply in time.
     pub fn no_reply() -> Self {
-        let message = "a shard is so busy that it did not answer in 5 seconds: what was asked may \
-                       still be done; try again later";
+        let message = "a shard is overloaded and did not reply in 5 seconds: it may still carry \
+                       out the request; try again later";
         Rejection::new(ErrorCode::NoShardReply, message)
     }
 
     /// An id has another epoch than this one.
     pub fn epoch_changed(now: Epoch) -> Self {
-        let message = "this id is of another numbering, from before the server's restart or of a \
-                       topic without history: begin anew with what is kept now";
+        let message = "this id has another epoch: it is from before a restart of the server, or \
+                       of a topic without history; start again from the messages that are \
+                       retained now";
         let rejection = Rejection::new(ErrorCode::EpochChanged, message);
         Rejection { detail: Some(Detail::Epoch(now)), ..rejection }
     }

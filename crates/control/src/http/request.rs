@@ -45,7 +45,8 @@ impl<T: DeserializeOwned, S: Served + ?Sized> FromRequest<Arc<S>> for OpenBody<T
     async fn from_request(request: Request, served: &Arc<S>) -> Result<Self, Rejection> {
         check_media(request.headers(), "application/json")?;
         let too_large = || {
-            let message = format!("the body of this call is at most {OPEN_BODY_BYTES_MAX} bytes");
+            let message =
+                format!("the body of this call may have at most {OPEN_BODY_BYTES_MAX} bytes");
             Rejection::new(ErrorCode::BodyTooLarge, message)
         };
         let (parts, bytes) = read_body(request, OPEN_BODY_BYTES_MAX, too_large, |_| Ok(())).await?;
@@ -144,17 +145,17 @@ fn charge(parts: &Parts, bytes: usize, served: &(impl Served + ?Sized)) {
 }
 
 fn cut_short() -> Rejection {
-    Rejection::new(ErrorCode::BadBody, "the body did not arrive whole")
+    Rejection::new(ErrorCode::BadBody, "the body did not arrive completely")
 }
 
 fn too_large(max: usize) -> Rejection {
-    let message = format!("the body is over {max} bytes (admin.body_bytes_max)");
+    let message = format!("the body has more than {max} bytes (admin.body_bytes_max)");
     Rejection::new(ErrorCode::BodyTooLarge, message)
 }
 
 fn bodies_full() -> Rejection {
-    let message = "the bodies of requests under way fill their memory (admin.bodies_bytes_max): \
-                   try again in a second";
+    let message =
+        "the memory for request bodies is full (admin.bodies_bytes_max): try again in a second";
     Rejection::new(ErrorCode::Overloaded, message)
 }
 
@@ -170,7 +171,7 @@ pub(crate) fn check_media(headers: &HeaderMap, expected: &str) -> Result<(), Rej
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Rejection> {
     protocol::object::read(bytes).map_err(|error| {
         let code = if error.is_data() { ErrorCode::BadRequest } else { ErrorCode::BadJson };
-        Rejection::new(code, format!("this is not what the call takes: {error}"))
+        Rejection::new(code, format!("the body does not fit this call: {error}"))
     })
 }
 
@@ -218,13 +219,13 @@ fn explained<T: DeserializeOwned>(query: &str, error: String) -> String {
             why if why.starts_with("missing field") => continue,
             why if why.starts_with("unknown field") => {
                 let known: Vec<&str> = why.split('`').skip(3).step_by(2).collect();
-                format!("there is no parameter {name}: this call takes {}", known.join(", "))
+                format!("there is no parameter {name}: this call accepts {}", known.join(", "))
             }
             why if why.contains("`true` or `false`") => {
-                format!("{name} is true or false, not {value:?}")
+                format!("{name} must be true or false, not {value:?}")
             }
             why if why.contains("digit") || why.contains("integer") || why.contains("number") => {
-                format!("{name} is a whole number, not {value:?}")
+                format!("{name} must be a whole number, not {value:?}")
             }
             why => format!("{name} can't be {value:?}: {why}"),
         };
@@ -249,5 +250,5 @@ pub(crate) fn checked_limit(
     if (1..=max).contains(&limit) {
         return Ok(limit);
     }
-    Err(Rejection::new(ErrorCode::BadLimit, format!("limit is from 1 to {max}")))
+    Err(Rejection::new(ErrorCode::BadLimit, format!("limit must be from 1 to {max}")))
 }

@@ -101,7 +101,7 @@ impl Drop for Call {
     fn drop(&mut self) {
         if !self.has_replied {
             let duration_ms = self.duration_ms();
-            tracing::debug!(parent: &self.span, duration_ms, "its caller went away");
+            tracing::debug!(parent: &self.span, duration_ms, "the caller closed the connection");
         }
     }
 }

@@ -25,12 +25,13 @@ pub(crate) fn encode(encoder: &mut DescriptorEncoder, stats: &KernelStats) -> fm
         ),
         (
             "kernel_tcp_memory_pressures",
-            "How often TCP came under pressure for memory",
+            "Times that TCP came under memory pressure",
             stats.tcp_memory_pressures,
         ),
         (
             "kernel_tcp_aborts_on_memory",
-            "Connections that the kernel aborted because TCP had no memory, or too many were orphans",
+            "Connections that the kernel aborted because TCP was out of memory, or there were too \
+             many orphaned sockets",
             stats.tcp_aborts_on_memory,
         ),
         (
@@ -62,19 +63,19 @@ pub(crate) fn encode(encoder: &mut DescriptorEncoder, stats: &KernelStats) -> fm
     let gauges = [
         (
             "kernel_tcp_memory",
-            "Memory of the buffers of all TCP sockets",
+            "Memory of all TCP socket buffers",
             bytes(),
             memory.map(|it| it.used_bytes),
         ),
         (
             "kernel_tcp_memory_pressure",
-            "Memory above which the kernel keeps these buffers small",
+            "Threshold above which the kernel limits TCP socket buffers",
             bytes(),
             memory.and_then(|it| it.pressure_bytes),
         ),
         (
             "kernel_tcp_memory_max",
-            "Memory above which the kernel drops segments and aborts connections",
+            "Threshold above which the kernel drops segments and aborts connections",
             bytes(),
             memory.and_then(|it| it.max_bytes),
         ),
@@ -86,12 +87,12 @@ pub(crate) fn encode(encoder: &mut DescriptorEncoder, stats: &KernelStats) -> fm
         ),
         (
             "kernel_conntrack_entries_max",
-            "The limit on tracked connections",
+            "Limit on tracked connections",
             None,
             max(stats.conntrack),
         ),
-        ("kernel_files", "Open files of the host", None, used(stats.files)),
-        ("kernel_files_max", "The limit on open files of the host", None, max(stats.files)),
+        ("kernel_files", "Open files on the host", None, used(stats.files)),
+        ("kernel_files_max", "Limit on open files on the host", None, max(stats.files)),
     ];
     for (name, help, unit, value) in gauges {
         let metric = encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
@@ -103,7 +104,8 @@ pub(crate) fn encode(encoder: &mut DescriptorEncoder, stats: &KernelStats) -> fm
 }
 
 fn pressure(encoder: &mut DescriptorEncoder, stats: &KernelStats) -> fmt::Result {
-    let help = "Share of the last 10 s in which some tasks of the host, or all that had work, waited for a resource";
+    let help = "Share of the last 10 s in which some tasks of the host (some), or all tasks with \
+                work (full), waited for a resource";
     let name = "kernel_pressure_ratio";
     let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
     for (resource, known) in [("cpu", stats.cpu), ("memory", stats.memory), ("io", stats.io)] {

@@ -39,14 +39,14 @@ pub(crate) async fn watch(node: Arc<Node>) {
                 tracing::warn!(
                     bytes = resident,
                     limit_bytes = limit,
-                    "resident memory is at its limit: new connections are answered 503 \
-                     (limits.memory_bytes_max)"
+                    "resident memory is at its limit (limits.memory_bytes_max): new connections \
+                     are refused with status 503"
                 );
             } else {
                 tracing::info!(
                     bytes = resident,
                     limit_bytes = limit,
-                    "resident memory is below its limit again: connections are welcome"
+                    "resident memory is below its limit again: new connections are accepted"
                 );
             }
         }

@@ -75,8 +75,8 @@ impl Collector for Reading {
         self.forward(&mut encoder)?;
         if let Some(tracer) = &self.0.tracer {
             let rows = tracer.counts().map(|(name, count)| ("result", name.into(), count as f64));
-            let help =
-                "Spans of traces: sent to the collector, not taken by it, dropped at a limit";
+            let help = "Trace spans: sent to the collector, not accepted by it, or dropped \
+                        because of a limit";
             counters(&mut encoder, "spans", help, None, rows.into())?;
         }
         self.admin(&mut encoder)?;
@@ -114,12 +114,12 @@ impl Reading {
 
     fn connections(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let rows = self.by_transport(|metrics, at| metrics.connections[at].get());
-        gauges(encoder, "connections", "Connections that are open", None, rows)?;
+        gauges(encoder, "connections", "Open client connections, by transport", None, rows)?;
         let rows = self.by_transport(|metrics, at| metrics.opened[at].get());
         counters(
             encoder,
             "connections_opened",
-            "Connections that took up a transport",
+            "Client connections that have chosen a transport, by transport",
             None,
             rows,
         )?;
@@ -129,30 +129,32 @@ impl Reading {
                 ("reason", close.name().to_string(), value)
             })
             .into();
-        counters(encoder, "connections_closed", "Connections that ended", None, rows)?;
+        let help = "Client connections that ended, by reason";
+        counters(encoder, "connections_closed", help, None, rows)?;
         let rows = Refusal::ALL
             .map(|refusal| {
                 let value = self.sum(|metrics| metrics.refused[refusal as usize].get());
                 ("reason", refusal.name().to_string(), value)
             })
             .into();
-        counters(encoder, "connections_refused", "New connections answered 503", None, rows)?;
+        let help = "New client connections that were refused with status 503, by reason";
+        counters(encoder, "connections_refused", help, None, rows)?;
         let rows = limited(&self.0).into_iter();
         let rows = rows.map(|(name, times)| ("name", name.to_string(), times as f64)).collect();
-        let help = "How often a connection was held up, refused something or closed for a limit";
+        let help = "Times that a limit delayed, rejected or closed something, by the limit";
         counters(encoder, "limited", help, None, rows)?;
         let quotas = &self.0.shared.quotas;
-        let help = "Users, addresses and keys whose rates are known";
+        let help = "Users, addresses and API keys whose rates the server tracks";
         gauge(encoder, "accounts", help, None, quotas.accounts() as f64)?;
-        let help = "How often there was no room to know those of one more";
+        let help = "Times that a rate could not be tracked, because the table of rates was full";
         counter(encoder, "accounts_refused", help, None, quotas.without_account() as f64)?;
         let value = self.sum(|metrics| metrics.accepted.get());
-        counter(encoder, "connections_accepted", "Connections accepted", None, value)?;
+        counter(encoder, "connections_accepted", "Client connections accepted", None, value)?;
         let value = self.sum(|metrics| metrics.accept_errors.get());
-        counter(encoder, "accept_errors", "Calls of accept that failed", None, value)?;
+        counter(encoder, "accept_errors", "Calls of accept(2) that failed", None, value)?;
         let slow = CloseReason::SlowConsumer as usize;
         let value = self.sum(|metrics| metrics.closed[slow].get());
-        let help = "Connections closed because they did not read what they were sent";
+        let help = "Connections that were closed because the client read too slowly";
         counter(encoder, "slow_consumers_closed", help, None, value)?;
         let rows = (1..=5)
             .map(|class| {
@@ -160,7 +162,8 @@ impl Reading {
                 ("class", format!("{class}xx"), value)
             })
             .collect();
-        counters(encoder, "http_answers", "Short answers on the client port", None, rows)
+        let help = "Short HTTP responses on the client port, by class of status";
+        counters(encoder, "http_answers", help, None, rows)
     }
 
     fn tokens(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
@@ -176,26 +179,29 @@ impl Reading {
             vec![("result", "accepted".into(), node.token_stats.accepted() as f64)];
         let rejected = node.token_stats.rejected();
         rows.extend(rejected.map(|(code, count)| ("result", code.to_string(), count as f64)));
-        counters(encoder, "tokens", "Tokens of clients by how they were judged", None, rows)?;
+        counters(encoder, "tokens", "Client tokens that were checked, by result", None, rows)?;
         let value = node.revocations.count() as f64;
-        gauge(encoder, "token_revocations", "Revocations that are remembered", None, value)?;
+        let help = "Token revocations that the server remembers";
+        gauge(encoder, "token_revocations", help, None, value)?;
         if keys.is_empty() {
             return Ok(());
         }
         let row = |(url, keys): (String, Option<usize>)| ("url", url, keys.unwrap_or(0) as f64);
-        let help = "Keys of tokens from each place where issuers publish them";
+        let help = "Token keys that were fetched, by the URL where the issuer publishes them";
         gauges(encoder, "token_keys", help, None, keys.into_iter().map(row).collect())
     }
 
     fn messages(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let value = self.sum(|metrics| metrics.messages_in.get());
-        counter(encoder, "messages_in", "Messages taken in by shards", None, value)?;
+        let help = "Messages that shards took from their queues: a message to three shards \
+                    counts three times";
+        counter(encoder, "messages_in", help, None, value)?;
         let value = self.sum(|metrics| metrics.delivered.get());
-        let help = "Messages handed to connections, one for each member";
+        let help = "Messages handed to connections, counted once for each member";
         counter(encoder, "messages_delivered", help, None, value)?;
         let value = self.sum(|metrics| metrics.conflated.get());
-        let help =
-            "Messages that a newer one of their key replaced while they waited for a slow client";
+        let help = "Messages that a newer message with the same key replaced while they were queued for \
+             a slow client";
         counter(encoder, "messages_conflated", help, None, value)?;
         let value = self.sum(|metrics| metrics.bytes_out.get());
         counter(encoder, "sent", "Bytes written to clients", Some(Unit::Bytes), value)?;
@@ -205,23 +211,25 @@ impl Reading {
         gauge(
             encoder,
             "outboxes",
-            "Connections that are sent to faster than they read",
+            "Connections with queued data, because the client reads slower than the server sends",
             None,
             value,
         )?;
         let value = self.sum(|metrics| metrics.outbox_bytes.get());
-        gauge(encoder, "outbox", "Bytes that wait for such connections", Some(Unit::Bytes), value)?;
+        gauge(encoder, "outbox", "Queued bytes of such connections", Some(Unit::Bytes), value)?;
         let value = self.sum(|metrics| metrics.outbox_memory.get());
-        let help = "Memory for those: what waits for several in a shard is counted once";
+        let help = "Memory of the queued bytes: data that is queued for several connections of a \
+                    shard counts once";
         gauge(encoder, "outbox_memory", help, Some(Unit::Bytes), value)?;
         let value = self.sum(|metrics| metrics.input_bytes.get());
-        let help = "Memory for requests and messages of clients that have not come whole";
+        let help = "Memory of requests and messages of which clients have sent only a part";
         gauge(encoder, "input_memory", help, Some(Unit::Bytes), value)?;
         let value = self.sum(|metrics| metrics.fanouts.get());
-        gauge(encoder, "fanouts", "Fan-outs that are under way or wait", None, value)?;
-        let help = "From the first to the last member of a fan-out on one shard";
+        gauge(encoder, "fanouts", "Fan-outs that are running or queued", None, value)?;
+        let help = "Time from the first to the last member of a fan-out on one shard";
         self.histogram(encoder, "fanout", help, |metrics| &metrics.fanout_time)?;
-        let help = "From publish to the kernel, for each delivered message";
+        let help =
+            "Time from the publish until the kernel has the message, for each delivered message";
         self.histogram(encoder, "delivery_latency", help, |metrics| &metrics.delivery_latency)
     }
 
@@ -241,38 +249,40 @@ impl Reading {
     /// Topics with history, cursors, idempotency keys and subscriptions.
     fn history(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let stats = self.0.history().stats();
-        let help = "Messages of topics with history that are in memory";
+        let help = "Messages in memory, of topics with history";
         gauge(encoder, "history_messages", help, None, stats.messages as f64)?;
-        let help = "What these messages hold";
+        let help = "Bytes of these messages";
         gauge(encoder, "history", help, Some(Unit::Bytes), stats.bytes as f64)?;
-        let help = "Topics with history that something is known of in memory";
+        let help = "Topics with history that have something in memory";
         gauge(encoder, "history_topics", help, None, stats.topics as f64)?;
-        let help = "Users and topics of which is known how far the user has acknowledged";
+        let help =
+            "Pairs of a user and a topic that have a cursor: how far the user has acknowledged";
         gauge(encoder, "cursors", help, None, stats.cursors as f64)?;
-        let help = "Idempotency keys that are remembered";
+        let help = "Idempotency keys that the server remembers";
         gauge(encoder, "idempotency_keys", help, None, stats.idempotency_keys as f64)?;
-        let help = "Users with topics that they enter whenever they connect";
+        let help = "Users with stored subscriptions: topics that they enter on every connect";
         gauge(encoder, "subscribers", help, None, self.0.subscriptions.users() as f64)?;
-        let help = "Topics that users enter whenever they connect, over all users";
+        let help = "Stored subscriptions of all users";
         gauge(encoder, "subscriptions", help, None, self.0.subscriptions.edges() as f64)?;
-        let (help, bytes) = ("Memory for those", self.0.subscriptions.memory_bytes() as f64);
+        let help = "Memory of the stored subscriptions";
+        let bytes = self.0.subscriptions.memory_bytes() as f64;
         gauge(encoder, "subscriptions", help, Some(Unit::Bytes), bytes)?;
         let help = "Messages published to topics with history";
         counter(encoder, "history_published", help, None, stats.published as f64)?;
-        let help = "Publishes that had been done before with the same idempotency key";
+        let help = "Publishes that repeated an earlier one with the same idempotency key";
         counter(encoder, "publishes_repeated", help, None, stats.repeated as f64)?;
-        let help = "Messages of topics that are not durable which the store could not write";
+        let help = "Messages that the store could not write, of topics that are not durable";
         counter(encoder, "history_lost", help, None, stats.unwritten as f64)?;
         let help = "Acknowledgements that moved a cursor";
         counter(encoder, "acknowledgements", help, None, stats.acknowledged as f64)?;
-        let help = "Messages delivered again, to connections that had them, because they were not \
-                    acknowledged in time";
+        let help = "Messages that were delivered again to a connection, because the user did not \
+                    acknowledge them in time";
         counter(encoder, "messages_redelivered", help, None, stats.redelivered as f64)?;
         let rows = vec![
             ("outcome", "dead_lettered".into(), stats.dead_lettered as f64),
             ("outcome", "dropped".into(), stats.dropped as f64),
         ];
-        let help = "Messages that were not acknowledged in all their tries, by what became of them";
+        let help = "Messages that the user did not acknowledge after all deliveries, by outcome";
         counters(encoder, "messages_given_up", help, None, rows)?;
         let by = stats.dropped_by;
         let rows = vec![
@@ -281,37 +291,38 @@ impl Reading {
             ("by", "seconds".into(), by.seconds as f64),
             ("by", "memory".into(), by.memory as f64),
         ];
-        let help = "Messages that a limit of history has dropped, by the limit";
+        let help = "Messages that a limit of the history dropped, by the limit";
         counters(encoder, "history_dropped", help, None, rows)?;
         let rows = vec![
             ("result", "recovered".into(), stats.recovered as f64),
             ("result", "lost".into(), stats.unrecovered as f64),
         ];
-        let help = "Clients that came back, by whether they could be given all that they missed";
+        let help = "Clients that came back, by whether they recovered all missed messages";
         counters(encoder, "recoveries", help, None, rows)?;
-        let help = "Looks into history that memory could not answer";
+        let help = "History lookups that had to read the disk";
         counter(encoder, "history_disk_reads", help, None, stats.disk_reads as f64)
     }
 
     /// Connections with TLS, their handshakes, and the server's certificates.
     fn tls(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let value = self.sum(|metrics| metrics.tls_connections.get());
-        gauge(encoder, "tls_connections", "Connections that TLS encrypts", None, value)?;
+        let help = "Client connections that are encrypted by TLS";
+        gauge(encoder, "tls_connections", help, None, value)?;
         let rows = HandshakeResult::ALL
             .map(|result| {
                 let value = self.sum(|metrics| metrics.tls_handshakes[result as usize].get());
                 ("result", result.name().to_string(), value)
             })
             .into();
-        counters(encoder, "tls_handshakes", "TLS handshakes that ended", None, rows)?;
+        counters(encoder, "tls_handshakes", "TLS handshakes that ended, by result", None, rows)?;
         let value = self.sum(|metrics| metrics.tls_handshakes_pending.get());
-        let help = "TLS handshakes that are under way";
+        let help = "TLS handshakes in progress";
         gauge(encoder, "tls_handshakes_pending", help, None, value)?;
         let value = self.sum(|metrics| metrics.tls_handshake_us.get()) / 1e6;
-        let (name, help) = ("tls_handshake", "The time that shards have spent on TLS handshakes");
+        let (name, help) = ("tls_handshake", "Time that shards spent on TLS handshakes");
         counter(encoder, name, help, Some(Unit::Seconds), value)?;
         let value = self.sum(|metrics| metrics.tls_input_bytes.get());
-        let help = "Memory for TLS records of clients that have not come whole";
+        let help = "Memory of TLS records of which clients have sent only a part";
         gauge(encoder, "tls_input_memory", help, Some(Unit::Bytes), value)?;
         // Of several certificates with one name, the one that ends first.
         let mut ends = std::collections::BTreeMap::new();
@@ -324,55 +335,58 @@ impl Reading {
         let orders = OrderResult::ALL.map(|(result, name)| {
             ("result", name.to_owned(), self.0.certificates.orders(result) as f64)
         });
-        let help = "Certificates that the server has ordered from an authority";
+        let help = "Certificates that the server ordered from an authority, by result";
         counters(encoder, "tls_certificate_orders", help, None, orders.into())?;
-        let help = "The end of the server's certificates, since 1970";
+        let help = "Time at which the server's certificate expires, since 1970";
         gauges(encoder, "tls_certificate_expiry", help, Some(Unit::Seconds), rows)
     }
 
     /// Sessions of MQTT clients, and what waits for them.
     fn mqtt(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let sessions = self.0.shared.mqtt_sessions.stats();
-        let help = "Sessions of MQTT clients that are away";
+        let help = "MQTT sessions whose clients are disconnected";
         gauge(encoder, "mqtt_sessions_away", help, None, sessions.away as f64)?;
-        let (help, bytes) = ("What these sessions hold, with their wills", sessions.away_bytes);
+        let help = "Memory of these sessions, including their wills";
+        let bytes = sessions.away_bytes;
         gauge(encoder, "mqtt_sessions_away", help, Some(Unit::Bytes), bytes as f64)?;
-        let help = "Different filters of MQTT sessions, of which messages are kept for them";
+        let help = "Different topic filters for which messages are retained for MQTT sessions";
         gauge(encoder, "mqtt_session_filters", help, None, sessions.interests as f64)?;
         let stats = self.0.history().stats();
-        let help = "Messages in memory that are retained for MQTT sessions alone: no rule of [[topics]] does";
+        let help = "Messages in memory that are retained only for MQTT sessions, and not by a \
+                    rule of [[topics]]";
         gauge(encoder, "mqtt_session_messages", help, None, stats.session_messages as f64)?;
-        let (help, bytes) = ("What these messages hold", stats.session_bytes as f64);
+        let (help, bytes) = ("Bytes of these messages", stats.session_bytes as f64);
         gauge(encoder, "mqtt_session_messages", help, Some(Unit::Bytes), bytes)?;
         let rows = vec![
             ("why", "expired".into(), sessions.expired as f64),
             ("why", "full".into(), sessions.refused as f64),
         ];
-        let help = "Sessions of MQTT clients that ended while these were away: their time was over, or there \
-                    were too many";
+        let help = "MQTT sessions that ended while the client was disconnected: expired, or \
+                    because of the limit on sessions";
         counters(encoder, "mqtt_sessions_ended", help, None, rows)?;
-        let help = "MQTT connections that another one of the same client has replaced";
+        let help = "MQTT connections that a newer connection of the same client replaced";
         counter(encoder, "mqtt_taken_over", help, None, sessions.taken_over as f64)?;
         let value = self.sum(|metrics| metrics.mqtt_taken_over_by_nodes.get());
-        let help = "MQTT connections that ended because their client connected to another node of the cluster";
+        let help = "MQTT connections that ended because the client connected to another node of \
+                    the cluster";
         counter(encoder, "mqtt_taken_over_by_nodes", help, None, value)?;
         let value = self.sum(|metrics| metrics.mqtt_node_connects_outdated.get());
-        let help = "Connects of MQTT clients to other nodes that were known here late: the connection here stayed, for it \
-                    is the later one";
+        let help = "Late notices that an MQTT client had connected to another node: the \
+                    connection to this node is newer and stayed open";
         counter(encoder, "mqtt_node_connects_outdated", help, None, value)?;
         let value = self.sum(|metrics| metrics.mqtt_repeated.get());
-        let help = "Messages that MQTT clients were sent again when they came back";
+        let help = "Messages that were sent again to MQTT clients on a new connection";
         counter(encoder, "mqtt_messages_repeated", help, None, value)?;
         let value = self.sum(|metrics| metrics.mqtt_gone.get());
-        let help = "Messages for MQTT clients that a limit of history dropped, or whose time was over, before \
-                    they could be sent";
+        let help = "Messages for MQTT clients that expired, or that a limit of the history \
+                    dropped, before they could be sent";
         counter(encoder, "mqtt_messages_gone", help, None, value)?;
         let retained = self.0.shared.retained.stats();
         let help = "Topics with a retained message";
         gauge(encoder, "mqtt_retained_messages", help, None, retained.messages as f64)?;
-        let (help, bytes) = ("What these messages hold", retained.bytes as f64);
+        let (help, bytes) = ("Bytes of these messages", retained.bytes as f64);
         gauge(encoder, "mqtt_retained", help, Some(Unit::Bytes), bytes)?;
-        let help = "Messages that were not retained, because there were too many";
+        let help = "Messages that were not retained because of a limit";
         counter(encoder, "mqtt_retained_refused", help, None, retained.refused as f64)
     }
 
@@ -385,37 +399,38 @@ impl Reading {
         for kind in ErrorKind::ALL {
             rows.push(("result", kind.name().into(), stats.failures[kind as usize] as f64));
         }
-        let help = "Questions to the application, by what came of them";
+        let help = "Requests to the application, by result";
         counters(encoder, "webhook_events", help, None, rows)?;
-        let help = "Questions to the application that were taken";
+        let help = "Requests to the application that were queued";
         counter(encoder, "webhook_asked", help, None, stats.accepted as f64)?;
         let value = stats.http_requests as f64;
-        counter(encoder, "webhook_requests", "Requests to the application", None, value)?;
-        let help = "Questions to the application without an answer so far";
+        counter(encoder, "webhook_requests", "HTTP requests to the application", None, value)?;
+        let help = "Requests to the application that have no response yet";
         gauge(encoder, "webhook_waiting", help, None, stats.waiting as f64)?;
-        let help = "Bytes of the payloads and names of such questions";
+        let help = "Bytes of the payloads and names of these requests";
         let value = stats.waiting_bytes as f64;
         gauge(encoder, "webhook_waiting", help, Some(Unit::Bytes), value)?;
         let urls = self.0.webhook.urls(WEBHOOK_URLS_MAX);
         let rows = |read: fn(&UrlStats) -> u64| -> Labelled {
             urls.iter().map(|(url, stats)| ("url", url.clone(), read(stats) as f64)).collect()
         };
-        let help = "Questions to the application without an answer so far, by URL";
+        let help = "Requests to the application that have no response yet, by URL";
         gauges(encoder, "webhook_url_waiting", help, None, rows(|stats| stats.waiting))?;
-        let help = "Questions refused because too many waited, by URL";
+        let help =
+            "Requests to the application that were rejected because the queue was full, by URL";
         counters(encoder, "webhook_url_refused", help, None, rows(|stats| stats.rejected))?;
         let latency = self.0.webhook.latency();
         let counts = latency.buckets.each_ref().map(shard::Counter::get);
-        let help = "From a request to the application to its response";
+        let help = "Time from a request to the application to its response";
         let bounded = bounded(&counts, Histogram::bound_seconds);
         histogram(encoder, "webhook_latency", help, &bounded, latency.sum_us.get())?;
         let events = self.0.webhook.event_stats();
-        let help = "Events that the application has still to take";
+        let help = "Events that are queued for the application";
         gauge(encoder, "webhook_told_waiting", help, None, events.waiting as f64)?;
-        let help = "Bytes of such events";
+        let help = "Bytes of these events";
         let value = events.waiting_bytes as f64;
         gauge(encoder, "webhook_told_waiting", help, Some(Unit::Bytes), value)?;
-        let help = "Age of the oldest of them";
+        let help = "Age of the oldest of these events";
         let value = events.oldest_seconds as f64;
         gauge(encoder, "webhook_told_oldest", help, Some(Unit::Seconds), value)?;
         let rows = vec![
@@ -423,21 +438,24 @@ impl Reading {
             ("result", "full".into(), events.full as f64),
             ("result", "expired".into(), events.expired as f64),
         ];
-        let help = "Events that the application was told, or that were dropped, by why";
+        let help = "Events that the application accepted, or that were dropped because the queue \
+                    was full or they were too old";
         counters(encoder, "webhook_told", help, None, rows)?;
-        let help = "Requests with such events that the application has not taken";
+        let help = "HTTP requests with events that the application did not accept";
         counter(encoder, "webhook_told_failed", help, None, events.failed as f64)?;
-        let help = "Such events that the store could not write";
+        let help = "Events for the application that the store could not write";
         counter(encoder, "webhook_told_unwritten", help, None, events.unwritten as f64)?;
         // Locked for one statement only: shards wait for this lock.
         let stats = self.0.shared.presence.stats();
-        let help = "Topics with presence that somebody is in";
+        let help = "Topics with presence that have members";
         gauge(encoder, "presence_topics", help, None, stats.topics as f64)?;
-        let help = "Connections of users in such topics: one in two topics counts twice";
+        let help =
+            "Connections of users in topics with presence: a connection in two topics counts twice";
         gauge(encoder, "presence_connections", help, None, stats.connections as f64)?;
-        let help = "Messages about who came and went";
+        let help = "Presence notices published";
         counter(encoder, "presence_notices", help, None, stats.notices as f64)?;
-        let help = "Such messages that had to wait, because the server was behind";
+        let help = "Times that presence notices of a topic were delayed, because the server was \
+                    overloaded";
         counter(encoder, "presence_notices_kept", help, None, stats.notices_delayed as f64)?;
         let sessions = self.0.shared.sessions.load(Ordering::Relaxed) as f64;
         gauge(encoder, "longpoll_sessions", "Phoenix long-poll sessions", None, sessions)
@@ -450,28 +468,32 @@ impl Reading {
             let rows = rules.iter();
             rows.map(|(name, stats)| ("filter", name.to_string(), read(stats) as f64)).collect()
         };
-        let help = "Messages of clients that a back end has taken, by filter";
+        let help = "Client messages that the back end accepted, by filter";
         counters(encoder, "forward_taken", help, None, of(|stats| stats.taken))?;
-        let help = "Those that it has refused, or not taken in time";
+        let help =
+            "Client messages that the back end rejected, or did not accept in time, by filter";
         counters(encoder, "forward_failed", help, None, of(|stats| stats.failed))?;
-        let help = "Those for which there was no room, and whose publishers were told";
+        let help = "Client messages that were rejected because the queue was full, with an error \
+                    to the publisher, by filter";
         counters(encoder, "forward_refused", help, None, of(|stats| stats.refused))?;
-        let help = "Those for which there was no room, and that nobody waited for (QoS 0)";
+        let help = "Client messages that were dropped because the queue was full, without an \
+                    error to the publisher (QoS 0), by filter";
         counters(encoder, "forward_dropped", help, None, of(|stats| stats.dropped))?;
-        let help = "Requests with such messages";
+        let help = "HTTP requests with client messages to the back end, by filter";
         counters(encoder, "forward_requests", help, None, of(|stats| stats.requests))?;
-        let help = "Those of them that were sent again";
+        let help = "HTTP requests to the back end that were retries, by filter";
         counters(encoder, "forward_retries", help, None, of(|stats| stats.retries))?;
-        let help = "Bytes of the bodies of such requests";
+        let help = "Bytes of the bodies of requests to the back end, by filter";
         let (unit, rows) = (Some(Unit::Bytes), of(|stats| stats.bytes));
         counters(encoder, "forward_sent", help, unit, rows)?;
-        let help = "Messages of back ends' answers that were published, by filter";
+        let help = "Messages in replies of the back end that were published, by filter";
         counters(encoder, "forward_answers", help, None, of(|stats| stats.replies_published))?;
-        let help = "Those that could not be, and answers that could not be read";
+        let help = "Messages in replies of the back end that could not be published, and replies \
+                    that could not be read, by filter";
         counters(encoder, "forward_answers_refused", help, None, of(|stats| stats.rejected))?;
-        let help = "Messages that a back end has still to take";
+        let help = "Client messages that are queued for the back end, by filter";
         gauges(encoder, "forward_waiting", help, None, of(|stats| stats.waiting))?;
-        let help = "What such messages hold";
+        let help = "Bytes of these messages, by filter";
         let (unit, rows) = (Some(Unit::Bytes), of(|stats| stats.waiting_bytes));
         gauges(encoder, "forward_waiting", help, unit, rows)
     }
@@ -481,43 +503,45 @@ impl Reading {
         let stats = self.0.connections.stats();
         let help = "Connections to the admin port";
         gauge(encoder, "admin_connections", help, None, stats.open as f64)?;
-        let help = "Those of them whose next request has not arrived up to the end of its head";
+        let help = "Connections to the admin port that have not sent a complete request head yet";
         gauge(encoder, "admin_connections_silent", help, None, stats.silent as f64)?;
         let rows = stats.closed.map(|(reason, count)| ("reason", reason.into(), count as f64));
-        let help = "Connections to the admin port that the server ended or refused";
+        let help = "Connections to the admin port that the server closed or refused, by reason";
         counters(encoder, "admin_connections_closed", help, None, rows.into())?;
-        let help = "What is here of bodies that have not arrived whole at the admin port";
+        let help = "Bytes of request bodies at the admin port that have not arrived completely";
         gauge(encoder, "admin_bodies", help, Some(Unit::Bytes), stats.bodies_bytes as f64)?;
-        let help = "Requests refused because such bodies filled their memory";
+        let help = "Requests that were rejected because the memory for request bodies was full";
         counter(encoder, "admin_bodies_refused", help, None, stats.bodies_rejected as f64)?;
         let stats = self.0.access.stats();
         let rows = stats.calls.into_iter().map(|(name, calls)| ("key", name, calls as f64));
-        let help = "Calls with a key, or with the session of a browser that signed in with it";
+        let help =
+            "Calls with an API key, or in a browser session that was signed in with it, by key";
         counters(encoder, "api_key_calls", help, None, rows.collect())?;
         let rows = stats.rejected.map(|(reason, count)| ("reason", reason.into(), count as f64));
-        let help = "Calls that were refused because of who called, or from where";
+        let help = "Calls of the admin API that were rejected because of the caller or its \
+                    origin, by reason";
         counters(encoder, "admin_calls_refused", help, None, rows.into())?;
-        let help = "Browsers that are signed in";
+        let help = "Browser sessions that are signed in";
         gauge(encoder, "admin_sessions", help, None, stats.sessions as f64)
     }
 
     /// The upgrade that is under way, or the last one.
     fn upgrade(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let progress = self.0.upgrades.progress();
-        let help = "Where the upgrade is: 0 none yet, 1 starting, 2 copying, 3 switching, 4 done, \
+        let help = "Stage of the upgrade: 0 none yet, 1 starting, 2 copying, 3 switching, 4 done, \
                     5 failed, 6 only checked";
         gauge(encoder, "upgrade_stage", help, None, progress.stage as u8 as f64)?;
-        let help = "Connections that the upgrade under way, or the last one, has copied";
+        let help = "Connections that the current or the last upgrade has copied";
         let value = progress.connections_copied as f64;
         gauge(encoder, "upgrade_connections_copied", help, None, value)?;
-        let help = "Connections that the last upgrade has closed";
+        let help = "Connections that the last upgrade closed";
         gauge(encoder, "upgrade_connections_lost", help, None, progress.lost as f64)?;
-        let help = "How long the last upgrade let all stand still";
+        let help = "Time during which the node served no client in the last upgrade";
         let value = progress.pause_us.unwrap_or_default() as f64 / 1e6;
         gauge(encoder, "upgrade_pause", help, Some(Unit::Seconds), value)?;
-        let help = "Upgrades that this process has begun, checks included";
+        let help = "Upgrades that this process began, including checks";
         counter(encoder, "upgrades", help, None, progress.begun as f64)?;
-        let help = "Those of them that were given up";
+        let help = "Upgrades that failed";
         counter(encoder, "upgrades_failed", help, None, progress.failed as f64)
     }
 
@@ -530,12 +554,13 @@ impl Reading {
         let help = "Resident memory that the program itself has written";
         gauge(encoder, "process_anonymous_memory", help, unit(), memory.anonymous as f64)?;
         let value = node.bytes_per_connection(memory.anonymous);
-        let help = "Growth of anonymous memory since the start, over the open connections";
+        let help = "Growth of anonymous memory since the start, divided by the open connections";
         gauge(encoder, "memory_per_connection", help, unit(), value)?;
         let value = process::cpu_seconds();
-        counter(encoder, "process_cpu", "Processor time", Some(Unit::Seconds), value)?;
+        let help = "Processor time of the process";
+        counter(encoder, "process_cpu", help, Some(Unit::Seconds), value)?;
         let value = process::start_seconds();
-        let help = "When the process started, since 1970";
+        let help = "Time at which the process started, since 1970";
         gauge(encoder, "process_start_time", help, Some(Unit::Seconds), value)?;
         let uptime = node.started.elapsed().as_secs_f64();
         gauge(encoder, "uptime", "Time since the start", Some(Unit::Seconds), uptime)?;
@@ -543,7 +568,7 @@ impl Reading {
         gauge(
             encoder,
             "memory_full",
-            "1 while new connections are refused for memory",
+            "1 while the server refuses new connections because of its memory limit",
             None,
             value,
         )?;
@@ -551,22 +576,23 @@ impl Reading {
         gauge(
             encoder,
             "ready",
-            "1 while new connections are taken, 0 while it drains, is at its memory limit, or its store can't write",
+            "1 while the node accepts new connections, 0 while it drains, is at its memory limit, \
+             or its store can't write",
             None,
             value,
         )?;
         let value = f64::from(u8::from(node.evictions.is_drain()));
-        let help = "1 while an operator's drain empties the node, and when it is empty";
+        let help = "1 while an operator drains the node, and after the drain is done";
         gauge(encoder, "draining", help, None, value)?;
         let value = f64::from(u8::from(node.evictions.is_rebalance()));
-        let help = "1 while the node closes connections to give them to other nodes";
+        let help = "1 while the node closes connections to move them to other nodes";
         gauge(encoder, "rebalancing", help, None, value)?;
         let live = node.live();
         let rows = live.limits.iter().map(|(name, max)| ("name", name.to_string(), *max as f64));
         gauges(
             encoder,
             "limit",
-            "Limits by their configuration key, in its unit",
+            "Limits, by configuration key, in the unit of the key",
             None,
             rows.collect(),
         )
@@ -575,29 +601,30 @@ impl Reading {
 
 /// The store on disk, and its writer.
 fn store(encoder: &mut DescriptorEncoder, stats: &store::Stats) -> fmt::Result {
-    let help = "Operations that wait to be written";
+    let help = "Operations that are queued for the store";
     gauge(encoder, "store_queue_messages", help, None, stats.queue_messages as f64)?;
-    let (help, unit) = ("What these operations hold", Some(Unit::Bytes));
+    let (help, unit) = ("Bytes of these operations", Some(Unit::Bytes));
     gauge(encoder, "store_queue", help, unit, stats.queue_bytes as f64)?;
-    let help = "Reads that wait for the store's reader";
+    let help = "Reads that are queued for the store's reader";
     gauge(encoder, "store_reads", help, None, stats.reads as f64)?;
-    let help = "Transactions that were committed to the disk";
+    let help = "Transactions that were committed to disk";
     counter(encoder, "store_commits", help, None, stats.commits as f64)?;
-    let help = "Operations in them";
+    let help = "Operations in committed transactions";
     counter(encoder, "store_operations", help, None, stats.ops as f64)?;
-    let help = "From the begin of a transaction to its being on disk";
+    let help = "Time from the start of a transaction until it is on disk";
     let bound = |at| store::COMMIT_US.get(at).map_or(f64::INFINITY, |us| *us as f64 / 1e6);
     let buckets = bounded(&stats.commit_us, bound);
     histogram(encoder, "store_commit", help, &buckets, stats.commit_us_sum)?;
-    let help = "Transactions that failed";
+    let help = "Store transactions that failed";
     counter(encoder, "store_failures", help, None, stats.failures as f64)?;
-    let help = "Reads that met damage";
+    let help = "Reads of the store that found damage";
     counter(encoder, "store_damaged_reads", help, None, stats.damaged_reads as f64)?;
-    let help = "Topics that nothing is stored in, for what they have is damaged";
+    let help =
+        "Topics that the store accepts no messages for, because their stored data is damaged";
     gauge(encoder, "store_damaged_topics", help, None, stats.damaged_topics as f64)?;
     let failed = f64::from(u8::from(stats.failed.is_some()));
     gauge(encoder, "store_failed", "1 while the store can't write", None, failed)?;
-    let help = "The length of the store's file";
+    let help = "Length of the store's file";
     gauge(encoder, "store_file", help, Some(Unit::Bytes), stats.file_bytes as f64)?;
     gauge(encoder, "store_topics", "Topics in the store", None, stats.topics as f64)?;
     gauge(encoder, "store_messages", "Messages in the store", None, stats.messages as f64)
@@ -607,49 +634,69 @@ fn cluster(encoder: &mut DescriptorEncoder, link: &link::Link) -> fmt::Result {
     let status = link.status();
     let (connection, counts) = (&status.connection, &status.counts);
     let connected = f64::from(u8::from(connection.is_connected));
-    gauge(encoder, "cluster_connected", "0 while NATS can't be reached", None, connected)?;
-    let help = "How often the connection to NATS was lost";
+    gauge(encoder, "cluster_connected", "1 while the node is connected to NATS", None, connected)?;
+    let help = "Times that the connection to NATS was lost";
     counter(encoder, "cluster_connections_lost", help, None, connection.losses as f64)?;
     let up = status.peers.iter().filter(|peer| peer.is_up).count();
-    gauge(encoder, "cluster_nodes", "Other nodes that are there", None, up as f64)?;
-    let help = "Subscriptions to parts of all topics";
+    gauge(encoder, "cluster_nodes", "Other nodes of the cluster that are up", None, up as f64)?;
+    let help = "Subscriptions of this node in NATS; each covers a part of all topics";
     gauge(encoder, "cluster_subscriptions", help, None, status.streams as f64)?;
-    let (help, unit) = ("What waits to be sent to NATS", Some(Unit::Bytes));
+    let (help, unit) = ("Bytes that are queued for NATS", Some(Unit::Bytes));
     gauge(encoder, "cluster_queue", help, unit, link.queued_bytes() as f64)?;
-    let (help, unit) = ("Messages that are retained for other nodes", Some(Unit::Bytes));
+    let help = "Bytes of messages that are retained for nodes that missed some";
+    let unit = Some(Unit::Bytes);
     gauge(encoder, "cluster_replay", help, unit, status.replay_bytes as f64)?;
-    let help = "Connections of other nodes in topics with presence";
+    let help = "Connections of users at other nodes in topics with presence";
     let presence = &status.presence;
     gauge(encoder, "cluster_presence_connections", help, None, presence.other_nodes as f64)?;
-    let (help, bytes) = ("The memory for them", presence.other_nodes_bytes);
+    let help = "Memory of the presence entries of other nodes";
+    let bytes = presence.other_nodes_bytes;
     gauge(encoder, "cluster_presence", help, Some(Unit::Bytes), bytes as f64)?;
-    let (help, nodes) = ("Other nodes whose presence is not all here", status.incomplete.len());
+    let help = "Other nodes whose presence entries have not arrived completely";
+    let nodes = status.incomplete.len();
     gauge(encoder, "cluster_presence_incomplete", help, None, nodes as f64)?;
     for (name, help, value) in [
-        ("published", "Messages of this node for others", counts.published),
-        ("delivered", "Messages of other nodes that were delivered here", counts.delivered),
-        ("duplicates", "Messages that came a second time and were dropped", counts.duplicates),
-        ("unwanted", "Messages of topics without members here", counts.without_interest),
-        ("replayed", "Messages that other nodes requested once more", counts.replayed),
-        ("requests", "Requests for messages that this node missed", counts.requests),
-        ("gaps", "Times that messages of other nodes were lost for good", counts.gaps),
-        ("damaged", "Packets of other nodes that could not be read", counts.damaged),
-        ("too_large", "Packets that were not sent, being larger than NATS takes", counts.too_large),
-        ("presence_sent", "Changes of presence of this node", counts.presence_sent),
-        ("presence_received", "Changes of presence of other nodes", counts.presence_received),
+        ("published", "Messages that this node published to other nodes", counts.published),
+        (
+            "delivered",
+            "Messages from other nodes that were delivered at this node",
+            counts.delivered,
+        ),
+        ("duplicates", "Messages that arrived a second time and were dropped", counts.duplicates),
+        (
+            "unwanted",
+            "Messages from other nodes whose topics have no members at this node",
+            counts.without_interest,
+        ),
+        (
+            "replayed",
+            "Messages that this node sent again because another node requested them",
+            counts.replayed,
+        ),
+        ("requests", "Requests of this node for messages that it missed", counts.requests),
+        ("gaps", "Times that messages from other nodes were lost for good", counts.gaps),
+        ("damaged", "Packets from other nodes that could not be read", counts.damaged),
+        (
+            "too_large",
+            "Packets that were not sent, because they are larger than NATS allows",
+            counts.too_large,
+        ),
+        ("presence_sent", "Presence changes that this node sent", counts.presence_sent),
+        ("presence_received", "Presence changes from other nodes", counts.presence_received),
         (
             "presence_reads",
-            "Times that all of another node's presence was read",
+            "Times that this node read all presence entries of another node",
             counts.presence_reads,
         ),
         (
             "groups_passed",
-            "Messages of MQTT groups that had no member here any more and passed to another node",
+            "Messages for MQTT groups without a member at this node any more, which were passed \
+             to another node",
             counts.groups_passed,
         ),
         (
             "groups_received",
-            "Messages of MQTT groups that another node had no member for any more",
+            "Messages for members of MQTT groups that another node passed to this one",
             counts.groups_received,
         ),
     ] {
@@ -662,23 +709,19 @@ fn cluster(encoder: &mut DescriptorEncoder, link: &link::Link) -> fmt::Result {
 fn outbox(encoder: &mut DescriptorEncoder, outbox: &outbox::Outbox) -> fmt::Result {
     let status = outbox.status();
     let number = |is_so| f64::from(u8::from(is_so));
-    let help = "PostgreSQL: 0 while the database of the outbox can't be used";
+    let help = "PostgreSQL: 1 while the database of the outbox can be used";
     gauge(encoder, "outbox_connected", help, None, number(status.is_connected))?;
-    let help = "PostgreSQL: 1 on the node that publishes the rows of the outbox";
+    let help = "PostgreSQL: 1 if this node publishes the rows of the outbox";
     gauge(encoder, "outbox_draining", help, None, number(status.is_draining))?;
     let help =
-        "PostgreSQL: the age of the oldest row of the outbox, on the node that publishes them";
+        "PostgreSQL: age of the oldest row in the outbox, on the node that publishes the rows";
     gauge(encoder, "outbox_lag", help, Some(Unit::Seconds), status.lag_seconds)?;
     for (name, help, value) in [
-        (
-            "published",
-            "PostgreSQL: rows of the outbox that this node has published",
-            status.published,
-        ),
-        ("refused", "PostgreSQL: rows of the outbox that can't be published", status.refused),
+        ("published", "PostgreSQL: rows of the outbox that this node published", status.published),
+        ("refused", "PostgreSQL: rows of the outbox that could not be published", status.refused),
         (
             "connections_lost",
-            "PostgreSQL: how often the connection of the outbox was lost",
+            "PostgreSQL: times that the connection of the outbox was lost",
             status.connections_lost,
         ),
     ] {
@@ -693,27 +736,28 @@ fn history_database(
     postgres: &history_postgres::Postgres,
 ) -> fmt::Result {
     let status = postgres.status();
-    let help = "PostgreSQL: 0 while the database of the history can't be used";
+    let help = "PostgreSQL: 1 while the database of the history can be used";
     let connected = f64::from(u8::from(status.is_connected));
     gauge(encoder, "history_connected", help, None, connected)?;
-    let help = "PostgreSQL: messages that wait to be written to the history";
+    let help = "PostgreSQL: messages that are queued for the history";
     gauge(encoder, "history_queue_messages", help, None, status.queue_messages as f64)?;
-    let help = "PostgreSQL: what these messages hold";
+    let help = "PostgreSQL: bytes of these messages";
     gauge(encoder, "history_queue", help, Some(Unit::Bytes), status.queue_bytes as f64)?;
-    let help =
-        "PostgreSQL: messages of this node that are written and wait to be handed to members";
+    let help = "PostgreSQL: messages of this node that are committed and queued for members";
     gauge(encoder, "history_backlog_messages", help, None, status.backlog_messages as f64)?;
-    let help = "PostgreSQL: what these messages hold";
+    let help = "PostgreSQL: bytes of these messages";
     gauge(encoder, "history_backlog", help, Some(Unit::Bytes), status.backlog_bytes as f64)?;
-    let help = "PostgreSQL: messages that went to nobody here, since this node has no rule for their topics";
+    let help = "PostgreSQL: messages that this node delivered to no member, because it has no \
+                rule for their topics";
     counter(encoder, "history_passed", help, None, status.passed as f64)?;
-    let help = "PostgreSQL: how often members were told of a gap, as messages were gone before this node had read them";
+    let help = "PostgreSQL: times that members got a gap notice, because messages were deleted \
+                before this node could read them, or are unreadable";
     counter(encoder, "history_gaps", help, None, status.gaps as f64)?;
-    let help = "PostgreSQL: how often messages that no rule retains could not be deleted";
+    let help = "PostgreSQL: times that the deletion of messages that no rule retains failed";
     counter(encoder, "history_trims_failed", help, None, status.trims_failed as f64)?;
     let help = "PostgreSQL: commits of messages by this node";
     counter(encoder, "history_commits", help, None, status.batches as f64)?;
-    let help = "PostgreSQL: how often the connection of the history was lost";
+    let help = "PostgreSQL: times that the connection of the history was lost";
     counter(encoder, "history_connections_lost", help, None, status.connections_lost as f64)
 }
 
@@ -723,15 +767,15 @@ fn subscription_database(
     postgres: &subscriptions_postgres::Postgres,
 ) -> fmt::Result {
     let status = postgres.status();
-    let help = "PostgreSQL: 0 while the database of the subscriptions can't be used";
+    let help = "PostgreSQL: 1 while the database of the subscriptions can be used";
     let connected = f64::from(u8::from(status.is_connected));
     gauge(encoder, "subscriptions_connected", help, None, connected)?;
-    let help =
-        "PostgreSQL: changes of users' subscriptions, by any node, that this node has applied";
+    let help = "PostgreSQL: changes of stored subscriptions, by any node, that this node applied";
     counter(encoder, "subscriptions_applied", help, None, status.applied as f64)?;
-    let help = "PostgreSQL: how often this node has read all subscriptions again since its start";
+    let help =
+        "PostgreSQL: times that this node read all stored subscriptions again since its start";
     counter(encoder, "subscriptions_reloads", help, None, status.reloads as f64)?;
-    let help = "PostgreSQL: how often the connection of the subscriptions was lost";
+    let help = "PostgreSQL: times that the connection of the subscriptions was lost";
     counter(encoder, "subscriptions_connections_lost", help, None, status.connections_lost as f64)
 }
 

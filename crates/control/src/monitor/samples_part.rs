@@ -158,7 +158,8 @@ impl Part for Samples {
     }
 
     fn import(&self, key: &[u8], value: Option<&[u8]>) -> Result<(), PartError> {
-        let at = key.try_into().map_err(|_| PartError::new(SAMPLES, "a time has not 8 bytes"))?;
+        let at =
+            key.try_into().map_err(|_| PartError::new(SAMPLES, "a time does not have 8 bytes"))?;
         let at = u64::from_be_bytes(at);
         let record: Option<SampleRecord> =
             value.map(decode).transpose().map_err(|it| PartError::new(SAMPLES, it))?;

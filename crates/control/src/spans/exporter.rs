@@ -55,7 +55,10 @@ impl SpanExporter {
         let connector = match connector(&self.settings.authorities) {
             Ok(connector) => connector,
             Err(error) => {
-                tracing::error!(%error, "no spans are sent: TLS can't be set up (tracing.otlp_url)");
+                tracing::error!(
+                    %error,
+                    "spans can't be sent, because TLS can't be set up (tracing.otlp_url)"
+                );
                 return;
             }
         };
@@ -78,12 +81,13 @@ impl SpanExporter {
             counts.failed.fetch_add(rejected, Ordering::Relaxed);
             match result {
                 Ok(_) if std::mem::take(&mut is_failing) => {
-                    tracing::info!("the collector of spans takes them again");
+                    tracing::info!("the collector accepts spans again");
                 }
                 Err(error) if !std::mem::replace(&mut is_failing, true) => {
                     tracing::warn!(
                         error,
-                        "the collector (tracing.otlp_url) does not take spans: they are lost until it does"
+                        "the collector (tracing.otlp_url) does not accept spans: they are lost \
+                         until it does"
                     );
                 }
                 Ok(_) | Err(_) => {}
@@ -140,12 +144,12 @@ impl SpanExporter {
             let body = Limited::new(response.into_body(), RESPONSE_BYTES_MAX).collect().await;
             match status.is_success() {
                 true => Ok(body.map_or(0, |body| otlp::rejected_spans(&body.to_bytes()))),
-                false => Err(format!("it answered {status}")),
+                false => Err(format!("it responded with status {status}")),
             }
         };
         match timeout(REQUEST_TIMEOUT, exchange).await {
             Ok(result) => result,
-            Err(_) => Err(format!("it did not answer in {} seconds", REQUEST_TIMEOUT.as_secs())),
+            Err(_) => Err(format!("it did not respond in {} seconds", REQUEST_TIMEOUT.as_secs())),
         }
     }
 }

@@ -26,7 +26,7 @@ const QUEUED_SPANS_MAX: usize = 4_096;
 const MILLION: u64 = 1_000_000;
 
 /// The error of a span that was dropped before its end.
-const ABANDONED: &str = "abandoned: it took too long, or its caller is gone";
+const ABANDONED: &str = "abandoned: it took too long, or the caller closed the connection";
 
 /// The collector of spans, and which of them are recorded.
 #[derive(Clone, Debug)]

@@ -197,17 +197,17 @@ async fn a_page_says_that_messages_before_it_are_gone() {
     let reply = bench.get("/api/history/log:a?since=5f3a91c2:1").await.json();
     assert_eq!(reply["error"]["epoch"], "0badcafe");
     for (query, message) in [
-        ("reverse=yes", "reverse is true or false, not \"yes\""),
-        ("limit=2&reverse=", "reverse is true or false, not \"\""),
-        ("limit=all&reverse=true", "limit is a whole number, not \"all\""),
-        ("limit=-1", "limit is a whole number, not \"-1\""),
+        ("reverse=yes", "reverse must be true or false, not \"yes\""),
+        ("limit=2&reverse=", "reverse must be true or false, not \"\""),
+        ("limit=all&reverse=true", "limit must be a whole number, not \"all\""),
+        ("limit=-1", "limit must be a whole number, not \"-1\""),
         (
             "limit=99999999999999999999999",
-            "limit is a whole number, not \"99999999999999999999999\"",
+            "limit must be a whole number, not \"99999999999999999999999\"",
         ),
         (
             "since=0badcafe%3A1&before=1",
-            "there is no parameter before: this call takes since, limit, reverse",
+            "there is no parameter before: this call accepts since, limit, reverse",
         ),
         ("limit=1&limit=2", "duplicate field `limit`"),
     ] {

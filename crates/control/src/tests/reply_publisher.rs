@@ -50,23 +50,23 @@ async fn each_message_is_checked_by_itself() {
         (json!({"topic": "a", "reply_to": "1", "data": 1}), "topic"),
         (json!({"user": "bob", "reply_to": "1", "data": 1}), "one of topic, user and reply_to"),
         (json!({"user": "", "data": 1}), "may not be empty"),
-        (json!({"reply_to": "2", "data": 1}), "none of the request's messages"),
+        (json!({"reply_to": "2", "data": 1}), "not the id of a message in the request"),
         (json!({"topic": "a", "data": 1, "mqtt": {"qos": 3}}), "qos"),
-        (json!({"topic": "$SYS/broker/uptime", "data": 1}), "nobody else publishes there"),
-        (json!({"reply_to": "system", "data": 1}), "nobody else publishes there"),
+        (json!({"topic": "$SYS/broker/uptime", "data": 1}), "only the server publishes"),
+        (json!({"reply_to": "system", "data": 1}), "only the server publishes"),
         (none, "topic"),
-        (json!("a"), "this is not what the call takes"),
+        (json!("a"), "the body does not fit this call"),
     ] {
         let body = json!({"messages": [message, {"topic": "b", "data": 1}]}).to_string();
         let (topics, rejected, error) = publish(body.as_bytes());
         assert_eq!((&topics[..], rejected), (&["b".to_owned()][..], 1), "{body}");
-        assert!(error.starts_with("message 0 of the answer: "), "{error}");
+        assert!(error.starts_with("message 0 of the reply: "), "{error}");
         assert!(error.contains(want), "{body}: {error}");
     }
     for body in ["[]", "no", r#"{"messages":1}"#] {
         let (topics, rejected, error) = publish(body.as_bytes());
         assert_eq!((topics.len(), rejected), (0, 1), "{body}");
-        assert!(error.contains("the answer is not"), "{error}");
+        assert!(error.contains("the reply is not"), "{error}");
     }
 }
 

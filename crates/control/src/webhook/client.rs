@@ -228,7 +228,7 @@ async fn read(
         let frame = frame.map_err(|error| RequestError::new(kind(&error), chain(&error)))?;
         let Some(data) = frame.data_ref() else { continue };
         if body.len() + data.len() > bytes_max {
-            let cause = format!("the answer has more than {bytes_max} bytes");
+            let cause = format!("the response has more than {bytes_max} bytes");
             return Err(RequestError::new(ErrorKind::Body, cause));
         }
         body.extend_from_slice(data);

@@ -61,8 +61,8 @@ impl ErrorKind {
             ErrorKind::Unreachable => "the application can't be reached",
             ErrorKind::Status => "the application answered with an error",
             ErrorKind::Body => "the application's answer was not understood",
-            ErrorKind::Full => "too many events wait for the application",
-            ErrorKind::Nowhere => "no application is there to answer",
+            ErrorKind::Full => "too many events are queued for the application",
+            ErrorKind::Nowhere => "no URL of an application is configured for this event",
             ErrorKind::Stopped => "the server is shutting down",
         }
     }

@@ -452,7 +452,7 @@ impl Queue {
         if old > 0 {
             tracing::warn!(
                 events = old,
-                "events were dropped which the application has not taken for \
+                "events were dropped, because the application had not accepted them within \
                  webhook.event_retry_seconds"
             );
             self.events.expired.fetch_add(old as u64, Ordering::Relaxed);

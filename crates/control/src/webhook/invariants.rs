@@ -45,7 +45,11 @@ fn check(response: WebhookResponse, expects: Expects) {
             let names = tags.iter().flatten().chain(&key);
             names.for_each(|name| assert_eq!(check_name(name), Ok(())));
             if let Some(admission) = admission {
-                assert_ne!(expects, Expects::Changes, "nobody asked who it is");
+                assert_ne!(
+                    expects,
+                    Expects::Changes,
+                    "the response has an admission that was not requested"
+                );
                 admitted(*admission, expects);
             }
         }
@@ -62,7 +66,7 @@ fn check(response: WebhookResponse, expects: Expects) {
             );
             assert!(message.len() <= MESSAGE_BYTES_MAX, "{} bytes", message.len());
         }
-        WebhookResponse::Silent(reason) => panic!("an answer is no silence: {reason}"),
+        WebhookResponse::Silent(reason) => panic!("a response was read as silence: {reason}"),
     }
 }
 
@@ -74,7 +78,7 @@ fn admitted(admission: Admission, expects: Expects) {
     topics.iter().for_each(|topic| assert_eq!(check_topic(topic), Ok(())));
     assert!(users.len() <= USERS_MAX && users.len() + topics.len() <= TOPICS_MAX);
     if expects == Expects::Refresh {
-        assert!(users.is_empty() && topics.is_empty(), "a refresh changes nobody");
+        assert!(users.is_empty() && topics.is_empty(), "a refresh changes no user or topic");
     }
     if let Some(info) = info {
         assert!(json(&info).is_object() && info.len() <= INFO_BYTES_MAX, "{info}");

@@ -81,7 +81,7 @@ pub(super) enum ResponseError {
     Json(String),
     #[error("{0}")]
     Value(String),
-    #[error("{events} events were answered by {replies} replies")]
+    #[error("the request has {events} events, and the response {replies} replies")]
     Count { events: usize, replies: usize },
 }
 
@@ -156,7 +156,7 @@ fn response(reply: Reply) -> Result<WebhookResponse, ResponseError> {
     }
     let meta = reply.meta.map(compact);
     if meta.as_ref().is_some_and(|meta| !meta.starts_with('{')) {
-        return Err(ResponseError::Value("meta is no object".into()));
+        return Err(ResponseError::Value("meta is not an object".into()));
     }
     let data = |raw| protocol::data::from_json(raw, reply.encoding.as_deref());
     let payload = reply.payload.map(data).transpose().map_err(ResponseError::Value)?;
@@ -190,8 +190,8 @@ fn admission(admitted: Admitted<'_>, topics_max: usize) -> Result<Admission, Res
     }
     if users.len() > USERS_MAX || users.len() + topics.len() > topics_max {
         return Err(ResponseError::Value(format!(
-            "users and topics: a connection has at most {USERS_MAX} users, and is in at most \
-             {topics_max} topics, each user's own included"
+            "users and topics: a connection may have at most {USERS_MAX} users, and be in at most \
+             {topics_max} topics, including each user's own"
         )));
     }
     let renewal = renewal(admitted)?;
@@ -201,7 +201,7 @@ fn admission(admitted: Admitted<'_>, topics_max: usize) -> Result<Admission, Res
 /// For how long a connection may stay, and what it may do.
 fn renewal(admitted: Admitted<'_>) -> Result<Admission, ResponseError> {
     if admitted.expires == Some(0) {
-        return Err(ResponseError::Value("expires is a number of seconds, at least 1".into()));
+        return Err(ResponseError::Value("expires must be a number of seconds, at least 1".into()));
     }
     let grants = admitted.grants.map(|raw| token::grants(raw.get())).transpose();
     let grants = grants.map_err(|error| ResponseError::Value(format!("grants: {error}")))?;
@@ -243,7 +243,7 @@ fn refusal(response: Box<str>) -> HookRefusal {
     HookRefusal {
         status: 403,
         code: code.as_deref().map_or(ErrorCode::Forbidden.into(), ReplyCode::parse),
-        message: message.as_deref().unwrap_or("the application refuses it").into(),
+        message: message.as_deref().unwrap_or("the application rejected the request").into(),
         response,
     }
 }
@@ -407,7 +407,7 @@ mod tests {
     #[test]
     fn a_refusal_says_what_the_application_says_as_far_as_that_may_be_said() {
         let long = format!(r#"{{"message":"{}"}}"#, "x".repeat(MESSAGE_BYTES_MAX + 1));
-        let none = ("forbidden", "the application refuses it");
+        let none = ("forbidden", "the application rejected the request");
         for (response, want) in [
             (r#"{"code":"muted_1","message":"be quiet"}"#, ("muted_1", "be quiet")),
             (r#"{"reason":"members only"}"#, ("forbidden", "members only")),

@@ -15,7 +15,7 @@ pub(super) async fn within<T>(
     let deadline = Instant::now() + timeout;
     let deadline = end.map_or(deadline, |end| end.min(deadline));
     timeout_at(deadline, request).await.unwrap_or_else(|_| {
-        Err(RequestError::new(ErrorKind::Timeout, format!("no answer within {timeout:?}")))
+        Err(RequestError::new(ErrorKind::Timeout, format!("no response within {timeout:?}")))
     })
 }
 
@@ -29,7 +29,7 @@ mod tests {
         for (end, want) in [(None, 3), (Some(1), 4), (Some(9), 7)] {
             let end = end.map(|seconds| Instant::now() + seconds * second);
             let error = within::<()>(3 * second, end, std::future::pending()).await.unwrap_err();
-            assert_eq!((error.kind, &*error.cause), (ErrorKind::Timeout, "no answer within 3s"));
+            assert_eq!((error.kind, &*error.cause), (ErrorKind::Timeout, "no response within 3s"));
             assert_eq!(began.elapsed(), want * second);
         }
         assert_eq!(within(second, None, async { Ok(7) }).await, Ok(7));

@@ -140,7 +140,7 @@ impl Worker {
             touched.push(key);
         }
         drop(queues);
-        let cause = "no URL is configured for these events, nor one for all";
+        let cause = "no URL is configured for these events, and there is no default URL";
         self.fail(nowhere, &RequestError::new(ErrorKind::Nowhere, cause), None);
         touched
     }
@@ -160,8 +160,9 @@ impl Worker {
         drop(queues);
         self.due = oldest.and_then(|oldest| oldest.checked_add(timeout));
         let late_error =
-            RequestError::new(ErrorKind::Timeout, format!("no answer within {timeout:?}"));
-        let cause = format!("not sent within {timeout:?}, as those before them had no answer");
+            RequestError::new(ErrorKind::Timeout, format!("no response within {timeout:?}"));
+        let cause =
+            format!("not sent within {timeout:?}, because earlier requests had no response");
         let unsent = RequestError::new(ErrorKind::Timeout, cause);
         let touched = all.into_iter().map(|(key, late)| {
             self.fail(late.sent, &late_error, Some(&key.url));
@@ -326,8 +327,8 @@ impl Worker {
                 format!(", {} of them for {url}", stats.waiting)
             });
             let cause = format!(
-                "{waiting} events wait for the application ({bytes} bytes){most}, and fill the \
-                 queue or their URL's share of it"
+                "{waiting} events are queued for the application ({bytes} bytes){most}, and fill \
+                 the queue or their URL's share of it"
             );
             let url = self.dispatcher.request_queue.last_rejected();
             self.log.warn(&RequestError::new(ErrorKind::Full, cause), url.as_deref(), new);

@@ -28,7 +28,7 @@ impl Engine {
         let done = match self.core.settings.session.auth.clone() {
             None => Err(CodedError::new(
                 ErrorCode::NoTokens,
-                "this server uses no tokens ([auth] configures them)",
+                "this server does not use tokens (configure them in [auth])",
             )),
             Some(auth) => match self.take_token(slot, &*auth, &pending) {
                 Err(TokenRefused::KeysComing) => return self.wait_with(slot, pending, &*auth),
@@ -92,7 +92,7 @@ impl Engine {
         // A connection that the application has admitted without a user may still name one.
         let credentials = &self.core.credentials;
         if named || credentials.has(slot) && !credentials.is_by_hook(slot) {
-            let message = "this connection has said who it is: refresh gives it a new token";
+            let message = "this connection is already identified: send refresh with a new token";
             return Err(CodedError::new(ErrorCode::AlreadyConnected, message));
         }
         let max = self.core.settings.session.topics_per_connection_max;
@@ -140,13 +140,12 @@ impl Engine {
     /// request needs them.
     fn refresh(&mut self, slot: u32, verified: Verified) -> Result<(), CodedError> {
         if !self.core.credentials.has(slot) {
-            let message = "this connection has no token that a new one could take the place of: connect \
-                           says who it is";
+            let message = "this connection has no token to refresh: identify it with connect";
             return Err(CodedError::new(ErrorCode::NotConnected, message));
         }
         if !self.core.users(slot).all(|user| verified.users.iter().any(|it| it == user)) {
-            let message =
-                "the new token is not for all users of this connection: connect anew for others";
+            let message = "the new token does not name all users of this connection: open a new connection \
+                 for other users";
             return Err(CodedError::new(ErrorCode::NotYourUser, message));
         }
         // The connection goes on with the users that it has, though the token may be for more.

@@ -67,7 +67,8 @@ impl Engine {
         let mut out = Vec::new();
         let between = matches!(connection.phase(), Phase::Request | Phase::Idle);
         if between && self.core.speaks_first(slot) {
-            let message = "the server holds as much unfinished input as it may (limits.input_bytes_max): try later";
+            let message = "the server's limit on unfinished input is reached \
+                           (limits.input_bytes_max): try again later";
             let refused = http::Rejection::new(ErrorCode::Overloaded, message);
             let input = self.core.table.cold(slot).map_or(&[][..], |cold| &cold.input);
             let protocols = self.core.shared.protocols;

@@ -136,7 +136,7 @@ impl Engine {
         }
         let gone = self.core.gone(slot, close);
         self.forget(slot, Extent::All);
-        debug_assert!(self.is_forgotten(slot), "a part still knows slot {slot}");
+        debug_assert!(self.is_forgotten(slot), "some state of slot {slot} is left");
         self.core.hook_events.extend(gone);
         let Some((connection, mut cold)) = self.core.table.remove(slot) else {
             return;
@@ -252,8 +252,7 @@ impl Engine {
             all.into_iter().partition(|subscribing| subscribing.topic == topic);
         cold.subscribing = rest;
         for Subscribing { id, .. } in &given_up {
-            let message =
-                "the connection was to leave the topic before the application had answered";
+            let message = "the connection left the topic before the application had responded";
             let error = ReplyError::new(ErrorCode::NotSubscribed, message);
             protocol.reply(id, Err(error), &mut core.codecs, out);
         }

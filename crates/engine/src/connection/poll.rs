@@ -190,7 +190,7 @@ impl HistoryRecord {
         let plain = self.plain as usize;
         let starts = self.starting.as_ref().map(|it| it.cursors.len());
         if plain > self.cursors.len() || starts.is_some_and(|it| it != self.cursors.len() - plain) {
-            return Err(ImportError::damaged("a poll has not the topics that it says"));
+            return Err(ImportError::damaged("a poll does not have the topics that it lists"));
         }
         Ok(PollHistory {
             cursors: self.cursors.into_iter().map(|cursor| cursor.import(hash)).collect(),

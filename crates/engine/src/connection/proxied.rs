@@ -59,7 +59,7 @@ impl Engine {
             }
             Err(error) => {
                 let message = format!(
-                    "{error}: the server awaits one from each address in client.trusted_proxies \
+                    "{error}: the server expects one from each address in client.trusted_proxies \
                      (client.proxy_header), so this proxy must send it"
                 );
                 let rejection = Rejection::new(ErrorCode::BadProxyHeader, message);

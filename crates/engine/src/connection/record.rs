@@ -120,12 +120,12 @@ impl ColdState {
     ) -> Result<Self, ImportError> {
         let protocol = protocols.of(encoding);
         let decoder = record.decoder.map(|bytes| {
-            let unread = || ImportError::damaged("its protocol can't read what it was in");
+            let unread = || ImportError::damaged("the state of its protocol can't be read");
             protocol.import(&bytes).map(Box::new).ok_or_else(unread)
         });
         let closing = record.closing.map(|close| {
             let found = CloseReason::ALL.get(usize::from(close)).copied();
-            found.ok_or_else(|| ImportError::damaged("there is no such reason to close"))
+            found.ok_or_else(|| ImportError::damaged("unknown close reason"))
         });
         Ok(ColdState {
             input: record.input.into(),

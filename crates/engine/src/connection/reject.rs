@@ -89,20 +89,21 @@ impl Engine {
 pub fn refused(refusal: Refusal) -> Rejection {
     let message = match refusal {
         Refusal::Connections => {
-            "the server holds as many connections as it may (limits.connections_max): try later"
+            "the server is at its limit on connections (limits.connections_max): try again later"
         }
         Refusal::Address => {
-            "your address has as many connections as it may (limits.connections_per_address_max)"
+            "your address is at its limit on connections (limits.connections_per_address_max)"
         }
         Refusal::Rate => {
             "too many connections arrive at once (limits.accept_per_second_max): try again in a moment"
         }
-        Refusal::Memory => "the server is at its memory limit: try later",
+        Refusal::Memory => "the server is at its memory limit: try again later",
         Refusal::Sessions => {
-            "the server holds as many long-poll sessions as it may (limits.longpoll_sessions_max): try later"
+            "the server is at its limit on long-poll sessions (limits.longpoll_sessions_max): try \
+             again later"
         }
         Refusal::Drained => {
-            "an operator has emptied this server (throng drain): connect again, to another one"
+            "an operator has drained this server (throng drain): connect to another one"
         }
     };
     let is_drained = refusal == Refusal::Drained;

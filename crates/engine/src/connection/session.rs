@@ -136,7 +136,9 @@ impl PendingSessionRequestRecord {
             let (encoding, protocol) = (Encoding(number), protocols.of(Encoding(number)));
             match protocol.encoding() == encoding && protocol.delivery() == Delivery::Gathered {
                 true => Ok((encoding, who.map(Principal::from))),
-                false => Err(ImportError::damaged("it asks for a session that can be none")),
+                false => Err(ImportError::damaged(
+                    "it requests a session for a protocol without sessions",
+                )),
             }
         });
         Ok(PendingSessionRequest {

@@ -490,12 +490,12 @@ pub struct LoggedIn {
 pub enum LoginError {
     /// The connection has ended, or never was, or is a request that somebody waits for.
     #[error(
-        "no connection of this name is open: it has ended, or the name is of another node or \
-         another run; /api/users and the greeting of a connection tell its name"
+        "no connection with this name is open: it has ended, or belongs to another node or \
+         another run of the server; /api/users and the greeting of a connection have its name"
     )]
     NoConnection,
     /// The user's own topic would be one too many.
-    #[error("this connection is in as many topics as it may (limits.topics_per_connection_max)")]
+    #[error("this connection is at its limit on topics (limits.topics_per_connection_max)")]
     TooManyTopics,
     /// The user is none of the connection's.
     #[error("this connection is not logged in as that user")]

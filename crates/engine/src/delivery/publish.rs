@@ -236,8 +236,7 @@ impl Engine {
                     return;
                 }
                 let too_large = data::too_large(bytes_max);
-                let why =
-                    format!("the application's answer has no message that may be: {too_large}");
+                let why = format!("the application's response has no valid message: {too_large}");
                 Box::new(Refusal::silent(ErrorCode::NoApplicationReply, &why))
             }
             Err(refusal) => refusal,

@@ -349,7 +349,7 @@ impl Engine {
         if !self.core.speaks_first(slot) {
             return self.say_goodbye(slot, CloseReason::RequestTimeout);
         }
-        let message = "the request did not arrive in time: send it whole, at once";
+        let message = "the request did not arrive in time: send it completely and at once";
         let refused = http::Rejection::new(ErrorCode::RequestTimeout, message);
         http::reject(&refused, "", false, false, &mut out);
         self.core.count_reply(&out);

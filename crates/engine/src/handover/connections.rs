@@ -95,7 +95,9 @@ impl Engine {
             return Err(ImportError::UnknownProtocol { protocol, encoding });
         }
         if slot >= restarts.slots_max() {
-            return Err(ImportError::damaged("its engine had no such slot, or has no record yet"));
+            return Err(ImportError::damaged(
+                "its engine has no such slot, or its engine's record is missing",
+            ));
         }
         if core.table.get(slot).is_some() {
             return Err(ImportError::SlotTaken(slot));
@@ -108,8 +110,7 @@ impl Engine {
             (record.opened_s, record.last_received_s),
             (record.phase, record.flags),
         );
-        let connection =
-            connection.ok_or_else(|| ImportError::damaged("there is no such phase"))?;
+        let connection = connection.ok_or_else(|| ImportError::damaged("unknown phase"))?;
         let reads_poll = record.cold.as_ref().is_some_and(|cold| cold.reads());
         let reads = record.recovery.as_ref().is_some_and(|recovery| recovery.reads());
         let cold = record.cold.take().map(|cold| {
@@ -119,7 +120,8 @@ impl Engine {
         let cold = cold.transpose()?;
         let is_session = cold.as_ref().is_some_and(|cold| cold.session.is_some());
         if is_session != (protocol.delivery() == Delivery::Gathered) {
-            return Err(ImportError::damaged("a session, and only that, gathers its messages"));
+            let why = "it has a session and its protocol has none, or the reverse";
+            return Err(ImportError::damaged(why));
         }
         if let Some(recovered) = record.recovery.take() {
             recovery.import(slot, recovered, &hash)?;
@@ -238,7 +240,7 @@ impl Engine {
         self.core.entries.unrestore(slot);
         self.forget_quietly(slot, Extent::All);
         self.restarts.waiting.remove(&slot);
-        debug_assert!(self.is_forgotten(slot), "a part still knows slot {slot}");
+        debug_assert!(self.is_forgotten(slot), "some state of slot {slot} is left");
         let Some((connection, cold)) = self.core.table.remove(slot) else {
             return false;
         };

@@ -82,7 +82,7 @@ impl Owed {
             message.map(Arc::new).map_err(ImportError::damaged)
         };
         let (members, []) = members.as_chunks::<MEMBER_BYTES>() else {
-            return Err(ImportError::damaged("a member is cut"));
+            return Err(ImportError::damaged("the list of members is incomplete"));
         };
         let member = |bytes: &[u8; MEMBER_BYTES]| {
             let number = |at: usize| {

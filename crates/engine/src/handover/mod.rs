@@ -114,7 +114,7 @@ fn frame<T: Encode<()>>(record: &T, bytes: &mut Vec<u8>) {
 }
 
 fn unframe<T: for<'b> Decode<'b, ()>>(bytes: &[u8]) -> Result<T, ImportError> {
-    let cut = || ImportError::damaged("it is shorter than its head");
+    let cut = || ImportError::damaged("it is shorter than its header");
     let (version, rest) = bytes.split_first_chunk::<2>().ok_or_else(cut)?;
     let (length, body) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
     match u16::from_le_bytes(*version) {
@@ -122,7 +122,7 @@ fn unframe<T: for<'b> Decode<'b, ()>>(bytes: &[u8]) -> Result<T, ImportError> {
         other => return Err(ImportError::Version(other)),
     }
     if body.len() != u32::from_le_bytes(*length) as usize {
-        return Err(ImportError::damaged("it has not the length that it says"));
+        return Err(ImportError::damaged("it does not have the length that its header says"));
     }
     ::handover::decode(body).map_err(ImportError::damaged)
 }

@@ -36,7 +36,7 @@ impl<C, T: Display> Encode<C> for Text<T> {
 
 impl<'b, C, T: FromStr> Decode<'b, C> for Text<T> {
     fn decode(d: &mut Decoder<'b>, _: &mut C) -> Result<Self, decode::Error> {
-        let wrong = |_| decode::Error::message("a text that is none of its kind");
+        let wrong = |_| decode::Error::message("an invalid text for this type");
         d.str()?.parse().map(Text).map_err(wrong)
     }
 }
@@ -317,7 +317,7 @@ pub(crate) fn gap_of(number: u8) -> Result<RecoveryGap, ImportError> {
         0 => Ok(RecoveryGap::Epoch),
         1 => Ok(RecoveryGap::TooOld),
         2 => Ok(RecoveryGap::NoHistory),
-        _ => Err(ImportError::damaged("there is no such gap")),
+        _ => Err(ImportError::damaged("unknown gap")),
     }
 }
 
@@ -326,7 +326,8 @@ pub(crate) fn gap_of(number: u8) -> Result<RecoveryGap, ImportError> {
 pub enum ImportError {
     /// The record is incomplete, or no engine has written it so.
     #[error(
-        "the record is cut or damaged ({0}): without a connection's, close its socket; without an engine's, begin anew"
+        "the record is incomplete or damaged ({0}): if it is a connection's, close its socket; if \
+         it is an engine's, start a new one"
     )]
     Damaged(String),
     /// Another version of the server has written it.
@@ -336,7 +337,10 @@ pub enum ImportError {
     )]
     Version(u16),
     /// No protocol here has its name and encoding.
-    #[error("nobody here speaks {protocol} as encoding {encoding}: close the connection's socket")]
+    #[error(
+        "no protocol here has the name {protocol} and the encoding {encoding}: close the \
+         connection's socket"
+    )]
     UnknownProtocol {
         /// Its name.
         protocol: String,
@@ -344,11 +348,12 @@ pub enum ImportError {
         encoding: u8,
     },
     /// There is a connection in the slot.
-    #[error("slot {0} is taken: import into an engine without connections of its own")]
+    #[error("slot {0} is taken: import only into an engine without connections of its own")]
     SlotTaken(u32),
     /// The record is another engine's.
     #[error(
-        "the record is of engine {number} of node {node}, and this is another: connections' ids name both"
+        "the record belongs to engine {number} of node {node}, and this is another one: \
+         connections' ids name both"
     )]
     OtherEngine {
         /// The node of the record.

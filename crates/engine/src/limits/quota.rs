@@ -502,13 +502,13 @@ fn mqtt_cost(incoming: &Incoming, bytes: usize) -> (Cost, Charged<'_>) {
 pub(crate) fn limit_message(limited: Limited) -> String {
     let key = limited.name();
     let what = if limited == Limited::UserConnections {
-        "the user has as many connections as it may".to_string()
+        "the user is at the limit on connections".to_string()
     } else if limited == Limited::UserTopics {
-        "the user is in as many topics as it may be".to_string()
+        "the user is at the limit on topics".to_string()
     } else if limited == Limited::AllTopics {
-        "the server has as many topics as it may".to_string()
+        "the server is at its limit on topics".to_string()
     } else if limited == Limited::Presences {
-        "the server has as many connections in topics with presence as it may".to_string()
+        "the server is at its limit on connections in topics with presence".to_string()
     } else {
         let (unit, _) = key.trim_start_matches("limits.").split_once('_').unwrap_or_default();
         let whose = if key.contains("per_user") { "user" } else { "address" };

@@ -141,7 +141,7 @@ impl Rates {
             return None;
         }
         core.metrics.limited[Limited::Behind as usize].add(1);
-        Some("the members of the topic are behind: try again in a moment")
+        Some("the members of the topic receive messages too slowly: try again in a moment")
     }
 
     /// Counts a publish. The connection waits if it is above its rate.

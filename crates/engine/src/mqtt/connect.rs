@@ -93,7 +93,10 @@ impl Engine {
             let accepted = self.core.mqtt_accepted(connect, own, true);
             match mqtt.accept(&accepted, &connect.limits, &mut Vec::new()) {
                 true => Ok(()),
-                false => Err((ReasonCode::PacketTooLarge, "the client takes no CONNACK so large")),
+                false => Err((
+                    ReasonCode::PacketTooLarge,
+                    "the CONNACK is larger than the client's Maximum Packet Size",
+                )),
             }
         });
         let (reason, text) = checked.err()?;
@@ -111,12 +114,12 @@ impl Engine {
         let Publication { topic, data, retain, .. } = &will.publication;
         if data.bytes() > settings.session.message_bytes_max {
             self.core.metrics.limited[Limited::MessageBytes as usize].add(1);
-            return Err((ReasonCode::PacketTooLarge, "the will is larger than a message may be"));
+            return Err((ReasonCode::PacketTooLarge, "the will exceeds the limit on messages"));
         }
         // MQTT 3 has no code for this: the server does not retain the message.
         let retains = settings.mqtt().is_none_or(|own| own.retained_messages_max > 0);
         if *retain && !retains && mqtt.reports_limits() {
-            return Err((ReasonCode::RetainNotSupported, "this server retains no messages"));
+            return Err((ReasonCode::RetainNotSupported, "this server does not retain messages"));
         }
         model::name::check_topic(topic).map_err(|_| (ReasonCode::TopicNameInvalid, REFUSED))?;
         let topic = self.core.mqtt_topic(topic);

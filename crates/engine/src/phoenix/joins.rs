@@ -19,7 +19,7 @@ const NUMBER_MAX: u32 = TEXT - 1;
 
 /// A connection's joins, by the hash of the topic. The hash is keyed: no client can find two topics with the same
 /// hash.
-#[allow(clippy::box_collection, reason = "a Vec itself would double the size of every place")]
+#[allow(clippy::box_collection, reason = "a Vec would double the size of each entry")]
 enum JoinSet {
     One { of: Ref, topic: u64 },
     Many(Box<Vec<(u64, Ref)>>),

@@ -174,8 +174,8 @@ impl Engine {
         if of.is_some_and(|of| !self.core.shared.session_addresses.enter(of, sessions_max)) {
             peer.into_iter().for_each(|peer| self.core.shared.addresses.leave(peer));
             // It counts as the limit of all sessions, but another setting raises it.
-            let message = "your address has as many long-poll sessions as it may \
-                           (limits.longpoll_sessions_per_address_max): try later";
+            let message = "your address is at its limit on long-poll sessions \
+                           (limits.longpoll_sessions_per_address_max): try again later";
             return Err(Rejection {
                 message: message.into(),
                 ..self.refuse_session(Refusal::Sessions)

@@ -630,7 +630,7 @@ fn give_up(core: &Core, user: &str, rule: &AcknowledgeRule, message: &Message) -
                 message_id = %message.id,
                 %error,
                 suppressed,
-                "no dead letter was published to this topic: it is tried again"
+                "a dead letter could not be published to this topic: the server tries again"
             );
         }
         return false;

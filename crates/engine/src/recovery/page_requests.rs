@@ -14,8 +14,8 @@ use crate::engine::Engine;
 use crate::recovery::pages::PageResult;
 
 /// The error of a client with too many requests that wait.
-const TOO_MANY: &str = "as many pages of history are asked for on this connection as may be: wait for \
-                        an answer";
+const TOO_MANY: &str =
+    "this connection is at its limit on pending pages of history: wait for a response";
 
 impl Engine {
     /// A client that may read the topic's history requests a page. A reply by HTTP is appended to `out`; other replies

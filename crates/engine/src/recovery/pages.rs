@@ -66,8 +66,8 @@ pub(crate) struct PageRecord {
 pub(crate) type PageResult = Result<String, CodedError>;
 
 /// The error of a client that comes with an id of another log.
-const OTHER_EPOCH: &str = "since is of another numbering, from before the server's restart or of a \
-                           topic without history: leave it out, or say start";
+const OTHER_EPOCH: &str = "since has another epoch: it is from before a restart of the server, or \
+                           of a topic without history; leave it out, or use start";
 
 impl Pages {
     /// Gives memory back after many connections have ended.

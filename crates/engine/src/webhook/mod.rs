@@ -277,7 +277,7 @@ impl WebhookResponse {
             .decided(settings.silence_allows)
             .map(|(response, changes)| (response, *changes))?;
         if meta.as_ref().is_some_and(|meta| meta.len() > settings.presence_meta_bytes_max) {
-            let why = "the application's answer has a larger meta than may be";
+            let why = "the meta in the application's response is too large";
             return Err(Refusal::silent(ErrorCode::NoApplicationReply, why).into());
         }
         Ok((response, meta))

@@ -102,11 +102,13 @@ pub fn coordinate(
     let key = key.map_err(|error| RunError::Usage(anyhow!("--agents-key-file {error}")))?;
     let count = common.agents.len();
     if count > AGENTS_MAX {
-        return Err(RunError::Usage(anyhow!("--agents: {count}, of at most {AGENTS_MAX}")));
+        return Err(RunError::Usage(anyhow!(
+            "--agents: {count} agents, but at most {AGENTS_MAX} are allowed"
+        )));
     }
     let all: HashSet<&String> = common.agents.iter().collect();
     if all.len() < count {
-        return Err(RunError::Usage(anyhow!("--agents: one is named twice")));
+        return Err(RunError::Usage(anyhow!("--agents: an agent is named twice")));
     }
     let (sender, news) = channel();
     let mut members = Vec::new();
@@ -230,7 +232,7 @@ impl Together {
                 return Err(RunError::Runtime(anyhow!("agent {name}: {why}")));
             }
             if begin.elapsed() > READY_MAX {
-                return Err(RunError::Runtime(anyhow!("agent {name} does not get ready")));
+                return Err(RunError::Runtime(anyhow!("agent {name} does not become ready")));
             }
         }
         Ok(())
@@ -245,7 +247,7 @@ impl Together {
         std::thread::sleep(WAIT);
         self.tell_clocks();
         for Member { name, clock, .. } in &self.members {
-            ensure!(lock(clock).ahead().is_some(), "agent {name} does not say its time");
+            ensure!(lock(clock).ahead().is_some(), "agent {name} does not send its time");
         }
         Ok(())
     }

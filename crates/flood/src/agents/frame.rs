@@ -21,7 +21,7 @@ pub fn send(to: &mut impl Write, message: &impl Serialize) -> Result<()> {
     let length = u32::try_from(bytes.len() - 4).unwrap_or(u32::MAX);
     ensure!(
         length <= FRAME_BYTES_MAX,
-        "a message of over {FRAME_BYTES_MAX} bytes: name fewer topics"
+        "a message larger than {FRAME_BYTES_MAX} bytes: use fewer topics"
     );
     bytes[..4].copy_from_slice(&length.to_be_bytes());
     to.write_all(&bytes).context("writing")
@@ -40,17 +40,21 @@ pub fn receive<T: DeserializeOwned>(from: &mut impl Read, bytes_max: u32) -> Res
         Err(error) => return Err(said(error)),
     }
     let length = u32::from_be_bytes(length);
-    ensure!(length <= bytes_max, "what it says is not of this protocol, or too long");
+    ensure!(length <= bytes_max, "its message is not of this protocol, or too long");
     let mut bytes = Vec::new();
     from.by_ref().take(u64::from(length)).read_to_end(&mut bytes).map_err(said)?;
-    ensure!(bytes.len() == length as usize, "it went away in the middle of a message");
-    serde_json::from_slice(&bytes).map(Some).context("what it says is not of this protocol")
+    ensure!(bytes.len() == length as usize, "it closed the connection in the middle of a message");
+    serde_json::from_slice(&bytes).map(Some).context("its message is not of this protocol")
 }
 
 fn said(error: io::Error) -> anyhow::Error {
     match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => anyhow::anyhow!("it says nothing any more"),
-        ErrorKind::UnexpectedEof => anyhow::anyhow!("it went away in the middle of a message"),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            anyhow::anyhow!("it does not respond any more")
+        }
+        ErrorKind::UnexpectedEof => {
+            anyhow::anyhow!("it closed the connection in the middle of a message")
+        }
         _ => anyhow::Error::new(error).context("reading"),
     }
 }

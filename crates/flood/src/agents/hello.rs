@@ -98,7 +98,8 @@ pub fn welcome(mut socket: &TcpStream, key: Option<&str>) -> Result<()> {
     };
     send(&mut socket, &greeting)?;
     let mut from = Until::new(socket, HELLO_TIMEOUT);
-    let answer: Answer = receive(&mut from, HELLO_BYTES_MAX)?.context("it went away")?;
+    let answer: Answer =
+        receive(&mut from, HELLO_BYTES_MAX)?.context("it closed the connection")?;
     let Answer { protocol, throng, challenge, proof: theirs } = answer;
     let refused = match key {
         _ if (protocol, throng.as_str()) != (PROTOCOL, VERSION) => {
@@ -124,8 +125,10 @@ pub fn welcome(mut socket: &TcpStream, key: Option<&str>) -> Result<()> {
 pub fn meet(mut socket: &TcpStream, key: Option<&str>) -> Result<()> {
     let mut from = Until::new(socket, HELLO_TIMEOUT);
     let greeting: Greeting = receive(&mut from, HELLO_BYTES_MAX)
-        .and_then(|greeting| greeting.context("it closed the connection: it has too many"))
-        .context("no agent answers there: is it throng flood agent?")?;
+        .and_then(|greeting| {
+            greeting.context("it closed the connection: it has too many connections")
+        })
+        .context("no agent responds there: is it throng flood agent?")?;
     let Greeting { protocol, throng, challenge: theirs, wants_key } = greeting;
     ensure!(
         (protocol, throng.as_str()) == (PROTOCOL, VERSION),
@@ -133,23 +136,23 @@ pub fn meet(mut socket: &TcpStream, key: Option<&str>) -> Result<()> {
     );
     ensure!(
         !wants_key || key.is_some(),
-        "the agent wants a key: name the file with it by --agents-key-file"
+        "the agent requires a key: name its file with --agents-key-file"
     );
     ensure!(
         wants_key || key.is_none(),
-        "the agent has no key, so nobody knows who it is: start it with --key-file, or leave \
-         --agents-key-file out"
+        "the agent has no key, so it can't prove who it is: start it with --key-file, or leave out \
+         --agents-key-file"
     );
     let own = challenge()?;
     let proof = key.map(|key| proof(key, Side::Coordinator, &theirs, &own)).transpose()?;
     let answer =
         Answer { protocol: PROTOCOL, throng: VERSION.into(), challenge: own.clone(), proof };
     send(&mut socket, &answer)?;
-    match receive(&mut from, HELLO_BYTES_MAX)?.context("it went away")? {
-        Verdict::Refused { why } => bail!("it refuses: {why}"),
+    match receive(&mut from, HELLO_BYTES_MAX)?.context("it closed the connection")? {
+        Verdict::Refused { why } => bail!("it rejects the connection: {why}"),
         Verdict::Welcome { proof } => {
             let knows = |key: &str| is_proved(proof.as_deref(), key, Side::Agent, &theirs, &own);
-            ensure!(key.is_none_or(knows), "it doesn't know the key: it is not the agent meant");
+            ensure!(key.is_none_or(knows), "it doesn't know the key: it is not the expected agent");
             Ok(())
         }
     }

@@ -65,7 +65,10 @@ impl Link {
     /// # Errors
     /// If the coordinator is gone.
     pub fn say(&self, message: &ToCoordinator) -> Result<()> {
-        ensure!(!self.heard.gone.load(Ordering::Relaxed), "the coordinator has gone");
+        ensure!(
+            !self.heard.gone.load(Ordering::Relaxed),
+            "the coordinator has closed the connection"
+        );
         send(&mut *lock(&self.writer), message)
     }
 }
@@ -98,7 +101,10 @@ impl Others for Link {
     }
 
     fn have_reached(&mut self, point: Point, published: &Published) -> Result<bool> {
-        ensure!(!self.heard.gone.load(Ordering::Relaxed), "the coordinator has gone");
+        ensure!(
+            !self.heard.gone.load(Ordering::Relaxed),
+            "the coordinator has closed the connection"
+        );
         let mut passed = lock(&self.heard.passed);
         let Some(at) = passed.iter().position(|(passed, _)| *passed == point) else {
             return Ok(false);

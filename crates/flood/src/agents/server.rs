@@ -61,8 +61,9 @@ impl Agent {
         let addresses: Vec<SocketAddr> = addresses.collect();
         if key.is_none() && !addresses.iter().all(|address| address.ip().is_loopback()) {
             return Err(RunError::Usage(anyhow!(
-                "--listen {} is beyond loopback, where anybody could use this agent: write a key to a file (openssl \
-                 rand -hex 24) and name it with --key-file, here and at the coordinator",
+                "--listen {} is not a loopback address, so anyone could use this agent: write a \
+                 key to a file (openssl rand -hex 24) and name it with --key-file, here and at the \
+                 coordinator",
                 self.listen
             )));
         }
@@ -113,7 +114,7 @@ fn serve(mut socket: &TcpStream, from: SocketAddr, state: &State) -> Result<()> 
     hello::welcome(socket, state.key.as_deref())?;
     let mut first = Until::new(socket, SILENCE_MAX);
     let Some(ToAgent::Job(job)) = receive(&mut first, FRAME_BYTES_MAX)? else {
-        bail!("it gave nothing to do");
+        bail!("it sent no job");
     };
     socket.set_read_timeout(Some(SILENCE_MAX))?;
     let begin = Instant::now();
@@ -123,7 +124,7 @@ fn serve(mut socket: &TcpStream, from: SocketAddr, state: &State) -> Result<()> 
         is_busy = state.is_busy.swap(true, Ordering::Relaxed);
     }
     if is_busy {
-        let why = "it runs a share of another run: wait for that one's end".to_string();
+        let why = "it runs a share of another run: wait until that run has ended".to_string();
         return send(&mut socket, &ToCoordinator::Refused { why, is_usage: false });
     }
     let (name, part) = (job.scenario.name(), job.part);
@@ -157,7 +158,7 @@ fn run(socket: &TcpStream, job: Job) -> Result<()> {
             link.say(&ToCoordinator::Refused { why: format!("{error:#}"), is_usage: true })?;
             return Err(error);
         }
-        None => bail!("a share that there can't be"),
+        None => bail!("an invalid share of a run"),
     };
     link.say(&ToCoordinator::Ready)?;
     let heard = link.heard.clone();
@@ -166,7 +167,7 @@ fn run(socket: &TcpStream, job: Job) -> Result<()> {
             break start_ns;
         }
         if heard.stop.load(Ordering::Relaxed) {
-            bail!("the coordinator has gone before the start");
+            bail!("the coordinator has closed the connection before the start");
         }
         std::thread::sleep(POLL_EVERY);
     };

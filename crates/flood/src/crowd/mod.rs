@@ -111,7 +111,9 @@ impl From<Goodbye> for CloseReason {
 impl fmt::Display for CloseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CloseReason::System(libc::ECONNREFUSED) => f.write_str("refused: nobody listens there"),
+            CloseReason::System(libc::ECONNREFUSED) => {
+                f.write_str("refused: no server listens there")
+            }
             CloseReason::System(libc::ECONNRESET | libc::EPIPE) => {
                 f.write_str("reset by the server")
             }
@@ -124,21 +126,21 @@ impl fmt::Display for CloseReason {
                 write!(f, "{}", std::io::Error::from_raw_os_error(*number))
             }
             CloseReason::Status(status) => write!(f, "answered with status {status}"),
-            CloseReason::NotHttp => f.write_str("the answer is not HTTP/1.1"),
+            CloseReason::NotHttp => f.write_str("the response is not HTTP/1.1"),
             CloseReason::Refused(reason) => write!(f, "a join was refused: {reason}"),
             CloseReason::Rule(text) => f.write_str(text),
-            CloseReason::TooLong => f.write_str("a message of over 16 MiB"),
-            CloseReason::Closed => f.write_str("closed without a word"),
+            CloseReason::TooLong => f.write_str("a message larger than 16 MiB"),
+            CloseReason::Closed => f.write_str("closed without a reason"),
             CloseReason::Unanswered => f.write_str(
-                "closed without a word before an answer: if the server speaks TLS at this port, write https://, or \
-                 add --tls",
+                "closed without a response: if the server speaks TLS at this port, write https://, \
+                 or add --tls",
             ),
-            CloseReason::Ended => f.write_str("the answer ended"),
-            CloseReason::NoAnswer => f.write_str("no answer in time"),
+            CloseReason::Ended => f.write_str("the response ended"),
+            CloseReason::NoAnswer => f.write_str("no response in time"),
             CloseReason::Silent => f.write_str("silent for too long"),
             CloseReason::Code(code) => write!(f, "closed with code {code}"),
-            CloseReason::Named(name) => write!(f, "closed, saying {name}"),
-            CloseReason::Unsent => f.write_str("the request could not be written whole"),
+            CloseReason::Named(name) => write!(f, "closed with {name}"),
+            CloseReason::Unsent => f.write_str("the request could not be written completely"),
             CloseReason::Tls(failure) => failure.fmt(f),
             CloseReason::SpeaksTls => {
                 f.write_str("the server speaks TLS at this port: write https://, or add --tls")

@@ -40,9 +40,9 @@ pub(super) struct Receiver<'a> {
     /// The connection subscribes by commands once it is open. Its sequences begin when the server
     /// confirms a subscription.
     pub subscribes: bool,
-    /// The next message may be a repeat, and that is no fault.
+    /// The next message may be a repeated message, and that is no fault.
     pub may_be_again: bool,
-    /// The next message is a repeat.
+    /// The next message is a repeated message.
     pub is_again: bool,
     pub outcome: ReadOutcome,
 }
@@ -143,7 +143,7 @@ impl Receiver<'_> {
             }
             resume_state.unreleased.clear();
             if was_open {
-                self.anomalies.cause("recovery: the server has the session no longer".into());
+                self.anomalies.cause("recovery: the server no longer has the session".into());
                 self.recovered(false);
             }
         }
@@ -246,7 +246,7 @@ impl Receiver<'_> {
                 self.count(arrival, stamp, true, tracker);
             }
             (None, _) => {
-                self.describe("a stray", stamp, None);
+                self.describe("a message for another connection", stamp, None);
                 self.add(Stat::Strayed, 1);
             }
         }
@@ -293,8 +293,8 @@ impl Receiver<'_> {
             Arrival::Gap(missing) if missing < self.published.nodes => {}
             Arrival::Gap(_) => self.describe("a gap", stamp, Some(before)),
             Arrival::Late if self.published.may_be_overtaken(stamp.to, stamp.number, &tracker) => {}
-            Arrival::Late => self.describe("a late one", stamp, Some(before)),
-            Arrival::Again => self.describe("a repeat", stamp, Some(before)),
+            Arrival::Late => self.describe("a late message", stamp, Some(before)),
+            Arrival::Again => self.describe("a repeated message", stamp, Some(before)),
         }
         if is_late && !is_again {
             self.add(Stat::CaughtUp, 1);
@@ -348,8 +348,8 @@ impl Receiver<'_> {
         self.anomalies.add(|| {
             let last = before.map_or(String::new(), |before| format!(" after {before:?}"));
             format!(
-                "{what}: user {} heard number {} to {:?}{last}; its attempt {}, begun {} ms ago, \
-                 published {} ms ago; it comes back with {}",
+                "{what}: user {} received number {} to {:?}{last}, on attempt {}, begun {} ms ago; \
+                 it was published {} ms ago; the connection resumes from {}",
                 self.user,
                 stamp.number,
                 stamp.to,
@@ -376,8 +376,10 @@ fn meaning(reason: &str) -> &'static str {
             "the history is too short: raise the topic's history_messages_max or its other limits; polls of a topic \
              without history need limits.recent_messages_max and recent_bytes_max"
         }
-        _ if ErrorCode::EpochChanged == reason => "the server began anew, without what was there",
-        _ => "not all that was missed came",
+        _ if ErrorCode::EpochChanged == reason => {
+            "the server started with a new epoch, without the earlier messages"
+        }
+        _ => "not all missed messages arrived",
     }
 }
 

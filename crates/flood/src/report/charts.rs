@@ -31,7 +31,7 @@ pub fn opened(samples: &[Sample]) -> Chart {
     };
     let rate = |of: fn(&Counts) -> u64| count_rates(samples, of);
     let mut lines = vec![Line::new("opened", 1, rate(|counts| counts.opened))];
-    lines.extend(Line::new("let go by the scenario", 4, rate(|counts| counts.left)).if_any());
+    lines.extend(Line::new("closed by the scenario", 4, rate(|counts| counts.left)).if_any());
     let end_seconds = early_end(samples, changed);
     Chart {
         id: "opened",
@@ -240,7 +240,7 @@ pub fn probes(samples: &[Sample]) -> Option<Chart> {
     (!lines.is_empty()).then_some(Chart {
         id: "probes",
         title: "Probes",
-        axes: "ordinary requests beside the crowd, per second, over time",
+        axes: "ordinary requests during the run, per second, over time",
         unit: Unit::Rate,
         lines,
         end_seconds: None,

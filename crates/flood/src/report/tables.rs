@@ -56,7 +56,7 @@ fn crowd_tiles(summary: &Summary) -> Vec<Tile> {
             more: vec![
                 errors("failed", counts.failed),
                 errors("closed", counts.closed),
-                ("let go", grouped(counts.left), false),
+                ("closed by the scenario", grouped(counts.left), false),
             ],
         },
         Tile {
@@ -98,13 +98,13 @@ fn probe_tile(summary: &Summary) -> Tile {
 
 fn storm_tiles(summary: &Summary) -> Vec<Tile> {
     let tile = |storm: &Storm| Tile {
-        name: "Storm: all have what they missed",
+        name: "Storm: time until all have the missed messages",
         figure: format!("{:.2} s", storm.seconds),
         more: vec![
             ("connections", grouped(storm.connections), storm.recovered < storm.connections),
             ("messages each", grouped(storm.missed), false),
-            ("p50 of one", time_of(&storm.recovery, storm.recovery.p50_us), false),
-            ("p99 of one", time_of(&storm.recovery, storm.recovery.p99_us), false),
+            ("p50 of one connection", time_of(&storm.recovery, storm.recovery.p50_us), false),
+            ("p99 of one connection", time_of(&storm.recovery, storm.recovery.p99_us), false),
             (
                 "server CPU",
                 storm.server_cpu_seconds.map_or(NONE.to_owned(), |cpu| format!("{cpu:.2} s")),

@@ -72,11 +72,11 @@ fn clauses(summary: &Summary) -> Vec<Clause> {
     if counts.opened < summary.connections {
         let (opened, planned) = (grouped(counts.opened), grouped(summary.connections));
         let text =
-            format!("{opened} of {planned} connections opened, {} held", grouped(counts.open));
+            format!("{opened} of {planned} connections opened, {} open", grouped(counts.open));
         // A run that was stopped early has not tried all connections, so this is no error there.
         clauses.push(Clause { text, good: (!summary.interrupted).then_some(false) });
     } else {
-        clauses.push(plain(format!("{} connections held", grouped(counts.open))));
+        clauses.push(plain(format!("{} connections open", grouped(counts.open))));
     }
     clauses.push(plain(format!("{} messages received", grouped(counts.messages))));
     clauses.push(zero(counts.lost, "lost"));
@@ -89,12 +89,12 @@ fn clauses(summary: &Summary) -> Vec<Clause> {
         clauses.push(plain(format!("{} cut", grouped(counts.cuts))));
         clauses.push(plain(format!("{} messages caught up", grouped(counts.caught_up))));
         let open = grouped(counts.open);
-        let back = Clause { text: format!("{open} there at the end"), good: Some(false) };
+        let back = Clause { text: format!("{open} open at the end"), good: Some(false) };
         clauses.extend((counts.open < summary.connections).then_some(back));
     }
     // Zeros are left out here, so that the line stays short.
     for (count, what) in [
-        (counts.strayed, "strayed to a wrong connection"),
+        (counts.strayed, "delivered to a wrong connection"),
         (counts.failed * u64::from(!summary.recover), "attempts to connect failed"),
         (counts.not_recovered, "times not recovered"),
         (counts.ack_failed, "acknowledgements failed"),
@@ -139,7 +139,7 @@ mod tests {
     fn a_clean_run_is_good() {
         let html = of(clean(), false);
         assert!(html.contains("verdict good"));
-        assert!(html.contains("1,000 connections held</span>; <span>5,000 messages received"));
+        assert!(html.contains("1,000 connections open</span>; <span>5,000 messages received"));
         assert!(html.contains("<span class=\"ok\">0 lost</span>"));
     }
 

@@ -8,22 +8,22 @@ use crate::args::Common;
 use crate::crowd::Lifetime;
 use crate::publisher::Audience;
 
-/// Users who arrive, talk and leave at random. Half of them leave in order, half as if their
-/// network were gone.
+/// Users who connect, talk and leave at random. Half of them close their connections, half leave
+/// as if their network had failed.
 #[derive(Args, Clone, Debug, Deserialize, Serialize)]
 pub struct Churn {
     #[command(flatten)]
     pub(super) common: Common,
-    /// Users of a room.
+    /// Users in each room.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000_000), value_name = "N")]
     users: u32,
-    /// Seconds that a user stays, in the mean.
+    /// Seconds that a user stays, on average.
     #[arg(long, default_value_t = 60.0, value_parser = crate::args::positive, value_name = "SECONDS")]
     stay: f64,
-    /// Seconds until a user returns, in the mean.
+    /// Seconds until a user returns, on average.
     #[arg(long, default_value_t = 5.0, value_parser = crate::args::positive, value_name = "SECONDS")]
     away: f64,
-    /// Seconds between two words of a user, in the mean.
+    /// Seconds between two messages of a user, on average.
     #[arg(long, default_value_t = 30.0, value_parser = crate::args::positive, value_name = "SECONDS")]
     talk: f64,
 }

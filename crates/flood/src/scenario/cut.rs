@@ -8,29 +8,31 @@ use crate::args::Common;
 use crate::crowd::{Cuts, Lifetime, Memberships};
 use crate::publisher::Audience;
 
-/// Connections in some of many topics are cut at random while messages flow, and come back for what
-/// they missed. In the end each must have had every message of its topics once, in order.
+/// Connections, each in some of many topics, are cut at random while messages are published, and
+/// come back for what they missed. In the end each must have received every message of its topics
+/// once, in order.
 #[derive(Args, Clone, Debug, Deserialize, Serialize)]
 pub struct Cut {
     #[command(flatten)]
     pub(super) common: Common,
-    /// Topics.
+    /// Number of topics.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "N")]
     topics: u32,
-    /// A connection is in one to so many of them, beside its user's own.
+    /// Each connection is in one to N of them, besides its user's own.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100), value_name = "N")]
     topics_each: u32,
-    /// Messages a second, over all topics by chance.
+    /// Messages per second, to random topics.
     #[arg(long, default_value_t = 50.0, value_parser = crate::args::positive, value_name = "RATE")]
     messages: f64,
-    /// Connections that are cut in a second: half of them with a reset, the others closed, some of
-    /// each in the middle of what came.
+    /// Connections that are cut per second: half of them are reset, the others closed, some of
+    /// each in the middle of incoming data.
     #[arg(long, default_value_t = 100.0, value_parser = crate::args::positive, value_name = "RATE")]
     cuts_per_second: f64,
-    /// Seconds until one that was cut comes back, in the mean.
+    /// Seconds until a cut connection comes back, on average.
     #[arg(long, default_value_t = 1.0, value_parser = crate::args::positive, value_name = "SECONDS")]
     away: f64,
-    /// Connections a second that stop reading for 0.2 to 3 seconds [default: a tenth of the cuts].
+    /// Connections per second that stop reading for 0.2 to 3 seconds [default: a tenth of the
+    /// cuts].
     #[arg(long, value_parser = crate::args::positive, value_name = "RATE")]
     pauses_per_second: Option<f64>,
 }

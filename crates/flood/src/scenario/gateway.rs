@@ -10,26 +10,28 @@ use crate::args::Common;
 use crate::crowd::Lifetime;
 use crate::publisher::Audience;
 
-/// A crowd of which so many a second log out and as many in, while messages go to single users, who confirm
-/// them: with --transport mqtt --qos 1. With --requests others ask a back end, which this tool is, and get their
-/// answers: the server must forward them ([[forward]] with filter = "requests/#").
+/// Users log out and in at a fixed rate, while messages go to single users, who confirm them: for
+/// --transport mqtt --qos 1. With --requests, other users send requests to a back end, which is
+/// this tool, and get replies: the server must forward the requests ([[forward]] with filter =
+/// "requests/#").
 #[derive(Args, Clone, Debug, Deserialize, Serialize)]
 pub struct Gateway {
     #[command(flatten)]
     pub(super) common: Common,
-    /// Logouts a second, and as many logins once the crowd stands.
+    /// Logouts per second, and as many logins, once all users are connected.
     #[arg(long, default_value_t = 100.0, value_parser = crate::args::positive, value_name = "RATE")]
     logins: f64,
-    /// Messages a second to single users by chance.
+    /// Messages per second to single random users.
     #[arg(long, default_value_t = 200.0, value_parser = crate::args::positive, value_name = "RATE")]
     pushes: f64,
-    /// Requests a second of users by chance, other ones than those of --pushes, which the back end answers.
+    /// Requests per second of random users, who are others than those of --pushes; the back end
+    /// replies to them.
     #[arg(long, value_parser = crate::args::positive, value_name = "RATE", requires = "backend")]
     requests: Option<f64>,
-    /// Where this tool is the back end: the address that the rule's url names.
+    /// Address at which this tool is the back end: the one in the rule's url.
     #[arg(long, value_name = "HOST:PORT", requires = "requests")]
     backend: Option<SocketAddr>,
-    /// Seconds until a user who has logged out comes back, in the mean.
+    /// Seconds until a user who has logged out comes back, on average.
     #[arg(long, default_value_t = 2.0, value_parser = crate::args::positive, value_name = "SECONDS")]
     away: f64,
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::Shape;
 use crate::args::Common;
 
-/// Connections that come and stay.
+/// Idle connections that stay open.
 #[derive(Args, Clone, Debug, Deserialize, Serialize)]
 pub struct Hold {
     #[command(flatten)]

@@ -25,8 +25,9 @@ macro_rules! help {
         concat!(
             $($needs, "\n\n",)?
             "Examples:\n  throng flood ", $example, "\n",
-            "\nExit status:\n  0  all was as it should be\n  1  it could not be run\n  2  the command \
-             line is wrong\n  3  something was lost, closed or wrong: the result says what"
+            "\nExit status:\n  0  everything was as expected\n  1  the scenario could not be \
+             run\n  2  the command line is wrong\n  3  something was lost, closed or wrong: the \
+             result says what"
         )
     };
 }
@@ -34,26 +35,27 @@ macro_rules! help {
 /// What the crowd does.
 #[derive(Clone, Debug, Deserialize, Serialize, Subcommand)]
 pub enum Scenario {
-    /// An idle crowd: connects and stays.
+    /// Idle connections that stay open.
     #[command(after_long_help = help!("hold http://127.0.0.1:8000 --connections 100000 --transport sse,ws --hold 10m"))]
     Hold(hold::Hold),
-    /// All users in one topic, with so many messages a second.
+    /// All users in one topic, with messages at a fixed rate.
     #[command(after_long_help = help!("one-topic http://127.0.0.1:8000 --connections 10000 --messages 10"))]
     OneTopic(one_topic::OneTopic),
-    /// Many topics of so many users each.
+    /// Many topics with the same number of users each.
     #[command(after_long_help = help!("rooms http://127.0.0.1:8000 --topics 100 --users 50 --transport phoenix"))]
     Rooms(rooms::Rooms),
-    /// Senders who write to users by chance.
+    /// Senders that send messages to random users.
     #[command(after_long_help = help!("random-users http://127.0.0.1:8000 --senders 10 --messages 100 --interval 0.5"))]
     RandomUsers(random_users::RandomUsers),
-    /// Users who arrive, talk and leave at random, like a real chat.
+    /// Users who connect, talk and leave at random, as in a real chat.
     #[command(after_long_help = help!("churn http://127.0.0.1:8000 --connections 5000 --stay 120 --away 5 --hold 1h"))]
     Churn(churn::Churn),
-    /// Everyone drops and comes back at once.
-    #[command(after_long_help = help!("storm http://127.0.0.1:8000 --topic-template room:all --connections 10000 --recover --missed 10", "With --recover the server must keep what is published (history_messages_max): that of examples/history.toml has a history for room:*."))]
+    /// All connections drop and come back at once.
+    #[command(after_long_help = help!("storm http://127.0.0.1:8000 --topic-template room:all --connections 10000 --recover --missed 10", "With --recover, the server must retain messages (history_messages_max): with examples/history.toml it has a history for room:*."))]
     Storm(storm::Storm),
-    /// Connections are cut at random while messages flow, and none may be lost or come twice.
-    #[command(after_long_help = help!("cut http://127.0.0.1:8000 --topic-template room:{room} --cuts-per-second 100 --transport sse,stream,poll,ws,phoenix", "The server must keep what is published (history_messages_max): that of examples/history.toml has a history for room:*."))]
+    /// Connections are cut at random while messages are published, and none may be lost or arrive
+    /// twice.
+    #[command(after_long_help = help!("cut http://127.0.0.1:8000 --topic-template room:{room} --cuts-per-second 100 --transport sse,stream,poll,ws,phoenix", "The server must retain messages (history_messages_max): with examples/history.toml it has a history for room:*."))]
     Cut(cut::Cut),
     /// Users who log in and out all the time, while others get messages and confirm them.
     #[command(after_long_help = help!("gateway http://127.0.0.1:8000 --transport mqtt --qos 1 --connections 10000 --logins 100 --pushes 500"))]

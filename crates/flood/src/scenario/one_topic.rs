@@ -12,7 +12,7 @@ use crate::publisher::Audience;
 pub struct OneTopic {
     #[command(flatten)]
     pub(super) common: Common,
-    /// Messages a second to the topic.
+    /// Messages per second to the topic.
     #[arg(long, default_value_t = 10.0, value_parser = crate::args::positive, value_name = "RATE")]
     messages: f64,
 }

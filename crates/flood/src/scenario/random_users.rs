@@ -7,12 +7,12 @@ use super::Shape;
 use crate::args::Common;
 use crate::publisher::{Audience, Stream};
 
-/// Senders who write to users by chance.
+/// Senders that send messages to random users.
 #[derive(Args, Clone, Debug, Deserialize, Serialize)]
 pub struct RandomUsers {
     #[command(flatten)]
     pub(super) common: Common,
-    /// Senders.
+    /// Number of senders.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "N")]
     senders: u32,
     /// Messages of each sender; the run ends when all are sent.
@@ -21,10 +21,10 @@ pub struct RandomUsers {
     /// Seconds between two messages of a sender.
     #[arg(long, default_value_t = 1.0, value_parser = crate::args::positive, value_name = "SECONDS")]
     interval: f64,
-    /// To so many users, from the first on [default: the connections].
+    /// Number of users that get messages, from the first on [default: the number of connections].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000_000), value_name = "N")]
     max_id: Option<u32>,
-    /// Some users get most of the messages, most users few.
+    /// Send most of the messages to a few users, and few to the others.
     #[arg(long)]
     long_tail: bool,
 }

@@ -7,19 +7,19 @@ use super::{Shape, stream};
 use crate::args::Common;
 use crate::publisher::Audience;
 
-/// Topics of so many users each.
+/// Topics with the same number of users each.
 #[derive(Args, Clone, Debug, Deserialize, Serialize)]
 pub struct Rooms {
     #[command(flatten)]
     pub(super) common: Common,
-    /// Topics.
+    /// Number of topics.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000_000), value_name = "N")]
     topics: u32,
-    /// Users in each, another name of --users-per-topic [default: the connections divided by the
+    /// Users in each topic, the same as --users-per-topic [default: the connections divided by the
     /// topics; without --connections 1,000].
     #[arg(long, conflicts_with = "users_per_topic", value_parser = clap::value_parser!(u32).range(1..=10_000_000), value_name = "N")]
     users: Option<u32>,
-    /// Messages a second, over all topics by chance [default: a tenth of the topics].
+    /// Messages per second, to random topics [default: a tenth of the topics].
     #[arg(long, value_parser = crate::args::positive, value_name = "RATE")]
     messages: Option<f64>,
 }

@@ -7,16 +7,17 @@ use super::Shape;
 use crate::args::Common;
 use crate::crowd::Lifetime;
 
-/// Everyone drops and comes back at once. With --recover something is published while they are away,
-/// they come back with what they heard last, and it is measured how soon all have the rest.
+/// All connections drop and come back at once. With --recover, messages are published while they
+/// are away, they resume from their last positions, and the run measures how soon all have the
+/// missed messages.
 #[derive(Args, Clone, Debug, Deserialize, Serialize)]
 pub struct Storm {
     #[command(flatten)]
     pub(super) common: Common,
-    /// How often.
+    /// Number of storms.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "N")]
     times: u32,
-    /// Seconds between.
+    /// Seconds between two storms.
     #[arg(long, default_value_t = 10.0, value_parser = crate::args::positive, value_name = "SECONDS")]
     every: f64,
     /// Messages that are published to each topic while everyone is away, with --recover.

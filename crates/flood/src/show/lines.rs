@@ -125,7 +125,7 @@ pub fn result(summary: &Summary) -> String {
         row("  agent", self::agent(agent, summary.connections));
     }
     if summary.full {
-        row("  full", "no more were opened, for memory (--keep-memory)".into());
+        row("  full", "no more connections were opened, for lack of memory (--keep-memory)".into());
     }
     for (name, list) in [("  failed", &summary.failures), ("  closed", &summary.closes)] {
         for (reason, count) in list {
@@ -147,7 +147,7 @@ pub fn result(summary: &Summary) -> String {
     );
     if counts.publish_unsure > 0 {
         let unsure = thousands(counts.publish_unsure);
-        row("  unsure", format!("{unsure} publishes broke off with their node"));
+        row("  unsure", format!("{unsure} publishes have no result, because their node ended"));
     }
     if summary.recover {
         row(
@@ -167,7 +167,7 @@ pub fn result(summary: &Summary) -> String {
         row(
             "acks",
             format!(
-                "{} messages to users acknowledged, {} came again; {} acknowledgements failed",
+                "{} messages to users acknowledged, {} arrived again; {} acknowledgements failed",
                 thousands(counts.acked),
                 thousands(counts.redelivered),
                 thousands(counts.ack_failed)
@@ -219,7 +219,7 @@ fn agent(agent: &Agent, connections: u64) -> String {
     match &agent.lost {
         Some(why) => format!("{whose} lost: {why}"),
         None => format!(
-            "{whose}, {} open, {} messages; its clock is known to {}",
+            "{whose}, {} open, {} messages; clock error at most {}",
             thousands(agent.open),
             thousands(agent.messages),
             time(agent.clock_error_us)
@@ -233,7 +233,7 @@ fn storm(storm: &Storm) -> String {
         None => String::new(),
     };
     format!(
-        "{} of {} had the {} messages that they missed, the last after {:.2} s; each {}{cpu}",
+        "{} of {} got the {} messages that they missed, the last after {:.2} s; each {}{cpu}",
         thousands(storm.recovered),
         thousands(storm.connections),
         thousands(storm.missed),
@@ -244,7 +244,7 @@ fn storm(storm: &Storm) -> String {
 
 fn percentiles(times: &Percentiles) -> String {
     if times.count == 0 {
-        return "nothing to time".into();
+        return "nothing measured".into();
     }
     format!(
         "p50 {}, p90 {}, p99 {}, p99.9 {}, max {}",

@@ -159,7 +159,7 @@ fn figure_lines(now: &Sample) -> Vec<Line<'static>> {
             ),
         ),
         row("delivery", delivery),
-        row("server", server_line(now).unwrap_or_else(|| "says nothing of itself".into())),
+        row("server", server_line(now).unwrap_or_else(|| "no figures".into())),
         row(
             "host",
             format!(

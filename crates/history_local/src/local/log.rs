@@ -46,7 +46,7 @@ impl Log {
             message_id = %id,
             reason,
             suppressed,
-            "a message was given up: it was not acknowledged in all its deliveries"
+            "a message was given up: the user did not acknowledge it after all its deliveries"
         );
     }
 
@@ -57,7 +57,8 @@ impl Log {
             topic,
             %error,
             suppressed,
-            "an acknowledgement was not stored: after a restart its messages come again"
+            "an acknowledgement was not stored: after a restart the acknowledged messages are \
+             delivered again"
         );
     }
 

@@ -35,7 +35,8 @@ impl Route<'_> {
             [] => query,
             json => object::read(json).map_err(|error| {
                 let message = format!(
-                    "the body is not {{\"user\":…,\"topic\":…,\"id\":…}} (topic may be left out): {error}"
+                    "the body is not {{\"user\":…,\"topic\":…,\"id\":…}} (topic is optional): \
+                     {error}"
                 );
                 Rejection::new(ErrorCode::BadRequest, message)
             })?,
@@ -43,12 +44,12 @@ impl Route<'_> {
         let (user, topic, id) = (body.user.as_deref(), body.topic.as_deref(), body.id.as_deref());
         let acknowledgement = Acknowledgement::read(user, topic, id).map_err(Rejection::from)?;
         let Some(user) = acknowledgement.user.clone() else {
-            return Err(
-                Rejection::new(ErrorCode::BadUser, "say who has got the message: user").into()
-            );
+            let message = "the user who acknowledges the messages is missing: add user";
+            return Err(Rejection::new(ErrorCode::BadUser, message).into());
         };
         if guarded.is_some_and(|guarded| *guarded != *user) {
-            let message = "the query names another user than the body: name one, in one of both";
+            let message = "the query and the body name different users: name one user, in the \
+                           query or in the body";
             return Err(Rejection::new(ErrorCode::BadUser, message).into());
         }
         let principal = self.principal(vec![user])?;
@@ -69,7 +70,7 @@ impl Route<'_> {
             let (key, value) = pair.map_err(not_utf8)?;
             match &*key {
                 "user" if body.user.as_ref().is_some_and(|user| *user != value) => {
-                    let message = "an acknowledgement is of one user: name one";
+                    let message = "an acknowledgement is for exactly one user: name only one";
                     return Err(Rejection::new(ErrorCode::BadUser, message));
                 }
                 "user" => body.user = Some(value),

@@ -46,8 +46,8 @@ impl Route<'_> {
         if let Some(users) = users
             && named.iter().any(|user| !users.contains(user))
         {
-            let message = "user names somebody else than the application says that this is: leave user \
-                           away";
+            let message = "user is not one of the users that the application assigned to this \
+                           client: remove user";
             return Err(Rejection::new(ErrorCode::NotYourUser, message).into());
         }
         let users = users.clone().unwrap_or_else(|| named.to_vec());

@@ -19,7 +19,7 @@ impl Route<'_> {
             let (key, value) = pair.map_err(not_utf8)?;
             match &*key {
                 "topic" if topic.is_some() => {
-                    let message = "say whose history: ?topic=… or ?user=…, once";
+                    let message = "name exactly one topic: ?topic=… or ?user=…";
                     return Err(Rejection::new(ErrorCode::NoTopic, message).into());
                 }
                 "topic" => topic = Some(value),

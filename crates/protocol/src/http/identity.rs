@@ -58,7 +58,7 @@ impl Route<'_> {
         {
             let verified = auth.verify(&token, self.now_s).map_err(token_rejected)?;
             if named.iter().any(|user| !verified.users.contains(user)) {
-                let message = "user names somebody whose token this is not: leave user away, or name \
+                let message = "user is not one of the users of the token: remove user, or name \
                                users of the token";
                 return Err(Rejection::new(ErrorCode::NotYourUser, message).into());
             }
@@ -73,7 +73,7 @@ impl Route<'_> {
         match auth {
             None if self.settings.has_certificate_users && !named.is_empty() => {
                 let message =
-                    "a request that names a user needs a certificate that names the same user";
+                    "a request that names a user requires a certificate that names the same user";
                 Err(Rejection::new(ErrorCode::CertificateRequired, message).into())
             }
             None => Ok(Principal::anonymous(named)),
@@ -92,19 +92,20 @@ impl Route<'_> {
             (None | Some([]), None) => None,
             (Some(user), None) => {
                 let user = std::str::from_utf8(user).ok().filter(|user| check_name(user).is_ok());
-                let message = "the proxy names a user that can be none: see what names may hold";
+                let message = "the user name from the proxy is invalid: it must have 1 to 254 \
+                               bytes and no control characters";
                 Some(user.ok_or_else(|| Rejection::new(ErrorCode::BadUser, message))?)
             }
             // The client itself may have sent one of them.
             (_, Some(_)) => {
-                let message = "the proxy names several users: have it replace the client's header, \
-                               and not add to it";
+                let message = "the proxy sent several user names: configure it to replace the \
+                               client's header, not to add to it";
                 return Err(Rejection::new(ErrorCode::BadUser, message));
             }
         };
         if named.iter().any(|name| user != Some(name)) {
-            let message = "user names somebody else than the proxy in front of this server does: \
-                           leave user away";
+            let message =
+                "user is not the user that the proxy in front of this server names: remove user";
             return Err(Rejection::new(ErrorCode::NotYourUser, message));
         }
         Ok(Principal::anonymous(user.map(Name::from).into_iter().collect()))
@@ -187,9 +188,9 @@ impl Route<'_> {
         match allowed {
             true => Ok(()),
             false => {
-                let message = "a token in a cookie counts only for pages of this server's own origin, \
-                               and of those that the configuration names (client.cors_origins, \
-                               without *)";
+                let message = "a token in a cookie is accepted only from pages of this server's \
+                               own origin, and of origins that the configuration names \
+                               (client.cors_origins, without *)";
                 Err(Rejection::new(ErrorCode::BadOrigin, message))
             }
         }
@@ -199,8 +200,7 @@ impl Route<'_> {
 /// Returns the user of the certificate as principal. The request may repeat the name.
 fn by_certificate(user: &Name, named: &[Name]) -> Result<Principal, Rejection> {
     if named.iter().any(|name| name != user) {
-        let message =
-            "user names another user than the certificate of this connection: leave user away";
+        let message = "user is not the user of this connection's certificate: remove user";
         return Err(Rejection::new(ErrorCode::NotYourUser, message));
     }
     Ok(Principal::anonymous(vec![user.clone()]))
@@ -219,8 +219,8 @@ pub(crate) fn token_required(always: bool) -> Rejection {
             "this server requires a token: Authorization: Bearer TOKEN, or token=TOKEN in the URL"
         }
         false => {
-            "who says to be a user has to prove it by a token: Authorization: Bearer TOKEN, or \
-                  token=TOKEN in the URL"
+            "a request that names a user requires a token: Authorization: Bearer TOKEN, or \
+             token=TOKEN in the URL"
         }
     };
     Rejection::new(ErrorCode::TokenRequired, message)

@@ -70,8 +70,8 @@ pub fn expect(content_type: Option<&str>, expected: &str) -> Result<(), String> 
     match is_expected {
         true => Ok(()),
         false => Err(format!(
-            "this call takes {expected}, and the request calls its body {said}: send the header \
-             Content-Type: {expected}"
+            "this call accepts {expected}, and the body of the request is declared as {said}: send \
+             the header Content-Type: {expected}"
         )),
     }
 }

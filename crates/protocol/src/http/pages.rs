@@ -27,7 +27,7 @@ impl Route<'_> {
         let [Entry { topic, .. }] = &topics[..named] else {
             return Err(Rejection::new(
                 ErrorCode::NoTopic,
-                "say whose presence: ?topic=…, exactly once",
+                "name the topic whose presence you request: ?topic=…, exactly once",
             )
             .into());
         };

@@ -44,12 +44,12 @@ const HISTORY: [Known; 5] = [
 type Refused = (&'static str, &'static str);
 
 const APPLICATION_ONLY: &str =
-    "only the application may say it, in POST /api/publish on the admin port";
-const SENDER: &str = "a message of a client is by the first user of its request. Only the application may \
-                      say another, in POST /api/publish on the admin port";
-const ONCE: &str = "only the application may say it, in POST /api/publish on the admin port. To send \
-                    again without doubling, put an id of your own into the data, and let readers pass \
-                    over what they have";
+    "only the application may set it, in POST /api/publish on the admin port";
+const SENDER: &str = "the sender of a client's message is the first user of its request. Only the \
+                      application may set another sender, in POST /api/publish on the admin port";
+const ONCE: &str = "only the application may set it, in POST /api/publish on the admin port. To \
+                    send a message again without duplicates, put an id of your own into the data, \
+                    and let receivers ignore ids that they already have";
 
 /// Parameters of the application's publish that a client's publish doesn't take.
 const NOT_FOR_PUBLISHERS: [Refused; 6] = [
@@ -61,8 +61,8 @@ const NOT_FOR_PUBLISHERS: [Refused; 6] = [
     ("ifoffset", APPLICATION_ONLY),
 ];
 
-const BEFORE: &str = "did you mean since with reverse=true? (Pages go on with the next of the page before \
-                      as since.)";
+const BEFORE: &str = "did you mean since with reverse=true? (For each further page, send the value \
+                      of next from the previous page as since.)";
 
 /// Parameters with which other servers turn pages.
 const NOT_FOR_READERS: [Refused; 5] = [
@@ -132,8 +132,8 @@ impl Meant {
         let message = match self.0.iter().find(is_wrong) {
             None => return Ok(()),
             Some((Kind::As(right), name)) => format!(
-                "there is no parameter {name}: did you mean {right}? (Of several each is said by \
-                 itself: topic=a&topic=b)"
+                "there is no parameter {name}: did you mean {right}? (Repeat it for several \
+                 values: topic=a&topic=b)"
             ),
             Some((Kind::Refused(instead), name)) => {
                 format!("{path} has no parameter {name}: {instead}")

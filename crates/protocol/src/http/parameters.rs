@@ -228,7 +228,7 @@ impl Route<'_> {
         }
         self.check_topics(query.users.len() + query.topics.len())?;
         if let Some((topic, _)) = query.resume.topics.iter().find(|it| !query.requests(&it.0)) {
-            let message = format!("since:{topic} is of a topic that this request doesn't name");
+            let message = format!("since:{topic} is for a topic that this request does not name");
             return Err(Rejection::new(ErrorCode::BadSince, message));
         }
         if let Some(last) = query.last.take() {
@@ -255,7 +255,8 @@ impl Route<'_> {
     fn take_filters(&self, query: &mut Query) -> Result<(), Rejection> {
         let path = self.request.path;
         if !matches!(path, "/sse" | "/stream" | "/ws") {
-            let message = format!("filter is for /sse, /stream and /ws: {path} takes topics alone");
+            let message =
+                format!("filter is only for /sse, /stream and /ws: {path} accepts only topics");
             return Err(Rejection::new(ErrorCode::BadFilter, message));
         }
         for topic in &mut query.topics {
@@ -336,7 +337,8 @@ impl Route<'_> {
             }
             "timeout" => {
                 let error = |_| {
-                    Rejection::new(ErrorCode::BadTimeout, "timeout is a whole number of seconds")
+                    let message = "timeout must be a whole number of seconds";
+                    Rejection::new(ErrorCode::BadTimeout, message)
                 };
                 query.seconds = Some(value.parse().map_err(error)?);
             }
@@ -349,7 +351,8 @@ impl Route<'_> {
                     "json" => true,
                     "data" => false,
                     _ => {
-                        return Err(Rejection::new(ErrorCode::BadFormat, "format is data or json"));
+                        let message = "format must be data or json";
+                        return Err(Rejection::new(ErrorCode::BadFormat, message));
                     }
                 };
             }

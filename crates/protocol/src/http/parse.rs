@@ -120,13 +120,13 @@ pub fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Parsed<'a>, Rejecti
             return Ok(Parsed::Partial);
         }
         Ok(httparse::Status::Partial) => {
-            let message = format!("the request head is over {} bytes", limits.head_bytes_max);
+            let message = format!("the request head has more than {} bytes", limits.head_bytes_max);
             return Err(Rejection::new(ErrorCode::HeadTooLarge, message));
         }
         Err(error) => return Err(head_rejection(error)),
     };
     let (Some(method), Some(target), Some(minor)) = (head.method, head.path, head.version) else {
-        return Err(Rejection::new(ErrorCode::BadRequest, "the request line is not complete"));
+        return Err(Rejection::new(ErrorCode::BadRequest, "the request line is incomplete"));
     };
     let headers = head.headers.iter().map(|header| (header.name, header.value)).collect();
     let mut request = request(method, target, minor, headers)?;
@@ -156,7 +156,7 @@ fn check_line(bytes: &[u8], limits: &Limits) -> Result<(), Rejection> {
     let target = &line[from + 1..];
     let target = &target[..memchr::memchr(b' ', target).unwrap_or(target.len())];
     if target.len() > limits.uri_bytes_max {
-        let message = format!("the request target is over {} bytes", limits.uri_bytes_max);
+        let message = format!("the request target has more than {} bytes", limits.uri_bytes_max);
         return Err(Rejection::new(ErrorCode::UriTooLong, message));
     }
     Ok(())
@@ -166,19 +166,20 @@ fn head_rejection(error: httparse::Error) -> Rejection {
     match error {
         httparse::Error::TooManyHeaders => Rejection::new(
             ErrorCode::TooManyHeaders,
-            format!("the request has over {HEADERS_MAX} header lines"),
+            format!("the request has more than {HEADERS_MAX} header lines"),
         ),
         httparse::Error::Version => Rejection::with_status(
             505,
             ErrorCode::BadVersion,
-            "only HTTP/1.1 and HTTP/1.0 are spoken here",
+            "this server speaks only HTTP/1.1 and HTTP/1.0",
         ),
         httparse::Error::HeaderName
         | httparse::Error::HeaderValue
         | httparse::Error::NewLine
         | httparse::Error::Status
         | httparse::Error::Token => {
-            Rejection::new(ErrorCode::BadRequest, format!("the request head is not HTTP: {error}"))
+            let message = format!("the request head is not valid HTTP: {error}");
+            Rejection::new(ErrorCode::BadRequest, message)
         }
     }
 }
@@ -216,7 +217,7 @@ fn request<'a>(
     };
     let hosts = request.bytes("host").count();
     if hosts > 1 || (hosts == 0 && minor == 1) {
-        let message = "an HTTP/1.1 request has exactly one Host header";
+        let message = "an HTTP/1.1 request must have exactly one Host header";
         return Err(Rejection::new(ErrorCode::BadHost, message));
     }
     check_text(&request.headers)?;
@@ -265,7 +266,7 @@ fn check_text(headers: &[(&str, &[u8])]) -> Result<(), Rejection> {
 /// where the body ends (request smuggling).
 fn body_bytes(request: &HttpRequest<'_>, limits: &Limits) -> Result<usize, Rejection> {
     if request.bytes("transfer-encoding").next().is_some() {
-        let message = "send the body with a Content-Length: chunked requests are not read";
+        let message = "send the body with a Content-Length: chunked requests are not supported";
         return Err(Rejection::new(ErrorCode::LengthRequired, message));
     }
     let mut lengths = request.bytes("content-length");
@@ -286,7 +287,7 @@ fn body_bytes(request: &HttpRequest<'_>, limits: &Limits) -> Result<usize, Rejec
     match text.parse::<usize>() {
         Ok(bytes) if bytes <= bytes_max => Ok(bytes),
         _ => {
-            let message = format!("the body is over {bytes_max} bytes");
+            let message = format!("the body has more than {bytes_max} bytes");
             Err(Rejection::new(ErrorCode::BodyTooLarge, message))
         }
     }

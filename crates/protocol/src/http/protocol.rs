@@ -201,8 +201,8 @@ fn dispatch(
         (Some(Own::Status) | None, _) => {
             return Err(Rejection::new(
                 ErrorCode::NotFound,
-                "there is nothing here: clients use /sse, /stream, /poll, /ws and \
-                 /socket; the application's API is on the admin port",
+                "there is no such path: clients use /sse, /stream, /poll, /ws and /socket; the \
+                 application's API is on the admin port",
             )
             .into());
         }

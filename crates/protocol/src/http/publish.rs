@@ -15,16 +15,16 @@ impl Route<'_> {
     pub(super) fn parse_publish_head(&self) -> Result<(Name, Query, Consent), Interrupt> {
         self.page()?;
         if self.media() == Media::Multipart {
-            let message = "a message is one body, and this one is of several parts: send text, or JSON \
-                           with the header Content-Type: application/json, or bytes with \
-                           Content-Type: application/octet-stream";
+            let message = "a message must be a single body, and this request has several parts: \
+                           send text, or JSON with the header Content-Type: application/json, or \
+                           bytes with Content-Type: application/octet-stream";
             return Err(Rejection::new(ErrorCode::BadMediaType, message).into());
         }
         let mut query = self.query()?;
         let [topic] = query.topics.as_mut_slice() else {
             return Err(Rejection::new(
                 ErrorCode::NoTopic,
-                "say where to publish: ?topic=…, exactly once",
+                "name the topic to publish to: ?topic=…, exactly once",
             )
             .into());
         };

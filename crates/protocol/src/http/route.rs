@@ -62,12 +62,12 @@ impl Route<'_> {
             (true, Some(_)) => {
                 return Err(Rejection::new(
                     ErrorCode::BadVersion,
-                    "WebSocket version 13 is spoken here",
+                    "this server speaks only WebSocket version 13",
                 ));
             }
             _ => {
-                let message =
-                    "this is a WebSocket: connect with ws://, or use /sse, /stream or /poll";
+                let message = "this path is for WebSockets: connect with ws://, or use /sse, \
+                               /stream or /poll";
                 return Err(Rejection::new(ErrorCode::UpgradeRequired, message));
             }
         };
@@ -82,7 +82,7 @@ impl Route<'_> {
         if request.method != Method::Get || request.minor == 0 {
             return Err(Rejection::new(
                 ErrorCode::BadRequest,
-                "a WebSocket begins with GET and HTTP/1.1",
+                "a WebSocket handshake must be a GET request with HTTP/1.1",
             ));
         }
         self.page()?;
@@ -97,7 +97,7 @@ impl Route<'_> {
             return Ok(());
         }
         let message = "pages of this origin are not allowed here: the server's configuration \
-                       (client.cors_origins) names those that are";
+                       (client.cors_origins) lists the allowed origins";
         Err(Rejection::new(ErrorCode::BadOrigin, message))
     }
 
@@ -106,8 +106,9 @@ impl Route<'_> {
         if is_of_this_machine(self.settings, self.request) {
             return Ok(());
         }
-        let message = "without [auth], MQTT is for programs and pages of this machine: name this page's origin \
-                       in client.cors_origins, or a proxy in client.trusted_proxies, or give [auth] a key";
+        let message = "without [auth], only programs and pages of this machine may use MQTT: add \
+                       this page's origin to client.cors_origins, or the proxy to \
+                       client.trusted_proxies, or add a key to [auth]";
         Err(Rejection::new(ErrorCode::BadOrigin, message))
     }
 

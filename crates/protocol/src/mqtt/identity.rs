@@ -17,7 +17,7 @@ use crate::request::{Admission, ConnectDecision, ConnectRequest, Credentials, Pe
 pub const TOKEN_METHOD: &str = "token";
 
 /// The error for a client that names a user and has no certificate.
-const CERTIFICATE_REQUIRED: &str = "a user name needs a certificate that names the same user";
+const CERTIFICATE_REQUIRED: &str = "a user name requires a certificate that names the same user";
 
 /// The reason why a client may not connect, or not yet.
 pub(super) enum Refusal {
@@ -35,7 +35,7 @@ pub(super) fn principal(
     let settings = reader.settings;
     let method = connect.properties.text(id::AUTHENTICATION_METHOD);
     if method.is_some_and(|method| method != TOKEN_METHOD) {
-        let text = "the authentication method of this server is: token";
+        let text = "the authentication method must be: token";
         return Err(Refusal::Code(ReasonCode::BadAuthenticationMethod, text));
     }
     if settings.user_header.is_some() {
@@ -62,7 +62,7 @@ pub(super) fn principal(
     if let (Some(auth), Some(token)) = (&settings.auth, token) {
         let verified = auth.verify(token, reader.now_s()).map_err(refused)?;
         if named.iter().any(|user| !verified.users.contains(user)) {
-            let text = "the user name is no user of the token";
+            let text = "the user name is not one of the users of the token";
             return Err(Refusal::Code(ReasonCode::BadUserNameOrPassword, text));
         }
         return Ok((verified.into(), true));
@@ -83,7 +83,8 @@ pub(super) fn principal(
         }
         None => Ok((Principal::anonymous(named), settings.has_certificate_users)),
         Some(auth) if auth.is_required() || !named.is_empty() => {
-            let text = "this server wants a token: as the password, or with the method token";
+            let text = "this server requires a token: send it as the password, or with the \
+                        authentication method token";
             Err(Refusal::Code(ReasonCode::NotAuthorized, text))
         }
         Some(auth) => Ok((Principal::stranger(auth.anonymous_grants()), true)),
@@ -96,10 +97,11 @@ fn refused(error: TokenError) -> Refusal {
         return Refusal::Pending(Pending::Keys);
     }
     if error == TokenError::KeysUnavailable {
-        let text = "the keys of tokens are not known yet: try again later";
+        let text = "the server has not been able to fetch the keys of this token's issuer: try \
+                    again later";
         return Refusal::Code(error.code().into(), text);
     }
-    Refusal::Code(error.code().into(), "the token counts for nothing")
+    Refusal::Code(error.code().into(), "the token is invalid, expired or revoked")
 }
 
 /// Returns the principal that the application gives the client.
@@ -126,7 +128,7 @@ fn admitted(
         }))));
     };
     let refused = |_: &crate::http::Rejection| {
-        Refusal::Code(ReasonCode::NotAuthorized, "the application does not let this client in")
+        Refusal::Code(ReasonCode::NotAuthorized, "the application rejected this client")
     };
     let auth = reader.settings.auth.as_ref();
     let Some(admission) = result.as_ref().map_err(refused)? else {
@@ -137,7 +139,7 @@ fn admitted(
             }
             None => Ok(Principal::anonymous(named)),
             Some(auth) if auth.is_required() || !named.is_empty() => {
-                let text = "this server wants a token";
+                let text = "this server requires a token";
                 Err(Refusal::Code(ReasonCode::NotAuthorized, text))
             }
             Some(auth) => Ok(Principal::stranger(auth.anonymous_grants())),

@@ -114,7 +114,7 @@ impl Protocol for Mqtt {
                 Outcome::Nothing
             }
             Event::Text(_) => {
-                let text = "packets of MQTT are in binary frames";
+                let text = "MQTT packets must be sent in binary frames";
                 Outcome::Close(CloseReason::ProtocolError, text.into())
             }
             Event::Ping(_) | Event::Pong(_) | Event::Close(_) => Outcome::Nothing,
@@ -267,11 +267,12 @@ impl Mqtt {
         let is_nameless = connect.client.is_empty();
         if is_nameless && is_old && (!connect.clean || connect.is_3_1) {
             // MQTT 3.1.1, section 3.1.3.1.
-            let text = "a client without an identifier has no session that goes on";
+            let text = "the client identifier is missing: it is required without Clean Session, \
+                        and always in MQTT 3.1";
             return refuse(ReasonCode::ClientIdentifierNotValid, text, out);
         }
         if !is_nameless && model::name::check_name(connect.client).is_err() {
-            let text = "a client identifier has at most 254 bytes and no control characters";
+            let text = "a client identifier must have at most 254 bytes and no control characters";
             return refuse(ReasonCode::ClientIdentifierNotValid, text, out);
         }
         let (principal, is_proved) = match identity::principal(reader, connect) {

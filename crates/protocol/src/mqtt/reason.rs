@@ -176,7 +176,8 @@ const TEXTS: &[(ReasonOf, ReasonCode, &str)] = {
         (
             Message,
             NotAuthorized,
-            "the client may not publish to this topic: its token, a rule or the application says so",
+            "the client may not publish to this topic: its token, a rule or the application does \
+             not allow it",
         ),
         (
             Message,
@@ -186,62 +187,81 @@ const TEXTS: &[(ReasonOf, ReasonCode, &str)] = {
         (
             Message,
             QuotaExceeded,
-            "a limit of the client or of the server is reached: publish it again later",
+            "a limit of the client or of the server is reached: publish the message again later",
         ),
         (
             Message,
             ImplementationSpecificError,
-            "messages to this topic have a key, and MQTT no place for it: publish it by the API",
+            "messages to this topic require a key, which MQTT can't carry: publish the message \
+             through the API",
         ),
         (
             Message,
             PacketIdentifierNotFound,
-            "no message has this packet identifier: it is done, or of another session",
+            "no message has this packet identifier: it is complete, or belongs to another session",
         ),
         (
             Message,
             UnspecifiedError,
-            "the message did not get where it goes: publish it again later",
+            "the message did not reach its destination: publish it again later",
         ),
         (
             Subscription,
             NotAuthorized,
-            "the client may not subscribe to this filter: its token, a rule or the application says so",
+            "the client may not subscribe to this filter: its token, a rule or the application \
+             does not allow it",
         ),
         (
             Subscription,
             TopicFilterInvalid,
-            "the filter or its group is longer than 254 bytes, or names no topic",
+            "the filter or its group is longer than 254 bytes, or is not valid",
         ),
         (
             Subscription,
             QuotaExceeded,
-            "a limit of the client or of the server is reached: have fewer subscriptions, or try later",
+            "a limit of the client or of the server is reached: use fewer subscriptions, or try \
+             again later",
         ),
-        (Subscription, ServerBusy, "the application has not answered: subscribe again later"),
+        (Subscription, ServerBusy, "the application did not respond: subscribe again later"),
         (
             Subscription,
             WildcardSubscriptionsNotSupported,
-            "filters with wildcards are off here: subscribe to topics by their names",
+            "this server does not allow filters with wildcards: subscribe to topics by their names",
         ),
         (
             Subscription,
             ImplementationSpecificError,
-            "the client asks for more in a second than it may: try later",
+            "the client exceeds its limit per second: try again later",
         ),
-        (Subscription, UnspecifiedError, "the subscription was not made: try later"),
+        (Subscription, UnspecifiedError, "the subscription failed: try again later"),
         (Connection, UnspecifiedError, "the server has failed: connect again"),
-        (Connection, MalformedPacket, "a packet came that can't be read"),
-        (Connection, ProtocolError, "a packet came that may not come here, or not so"),
+        (Connection, MalformedPacket, "the server received a packet that it can't parse"),
+        (
+            Connection,
+            ProtocolError,
+            "the server received a packet that is not allowed at this point, or not in this form",
+        ),
         (
             Connection,
             NotAuthorized,
-            "the token is not good for this, or not any more: connect with another",
+            "the token does not allow this, or is no longer valid: connect with another token",
         ),
-        (Connection, ServerUnavailable, "the server stops: connect again, or to another one"),
+        (
+            Connection,
+            ServerUnavailable,
+            "the server is shutting down: connect again, or to another server",
+        ),
         (Connection, ServerBusy, "the server is busy: connect again later"),
-        (Connection, ServerShuttingDown, "the server stops: connect again, or to another one"),
-        (Connection, UseAnotherServer, "connect to the server that this one names"),
+        (
+            Connection,
+            ServerShuttingDown,
+            "the server is shutting down: connect again, or to another server",
+        ),
+        (
+            Connection,
+            UseAnotherServer,
+            "connect to another server: the one in the Server Reference, if it is present",
+        ),
         (
             Connection,
             BadAuthenticationMethod,
@@ -250,35 +270,33 @@ const TEXTS: &[(ReasonOf, ReasonCode, &str)] = {
         (
             Connection,
             KeepAliveTimeout,
-            "nothing came for one and a half times the keep-alive: send PINGREQ in time",
+            "the client sent nothing for one and a half times the keep-alive: send PINGREQ in time",
         ),
         (
             Connection,
             SessionTakenOver,
-            "another connection has the client identifier now: give each client its own",
+            "another connection now uses the client identifier: give each client its own \
+             identifier",
         ),
         (
             Connection,
             ReceiveMaximumExceeded,
-            "more messages are under way than the receive maximum: wait for confirmations",
+            "more messages are unacknowledged than the receive maximum allows: wait for \
+             acknowledgements",
         ),
         (
             Connection,
             TopicAliasInvalid,
             "the topic alias is higher than the topic alias maximum of CONNACK",
         ),
-        (Connection, PacketTooLarge, "a message is larger than the server takes"),
-        (
-            Connection,
-            MessageRateTooHigh,
-            "the client asks for more in a second than it may: slow down",
-        ),
+        (Connection, PacketTooLarge, "a message is larger than the server accepts"),
+        (Connection, MessageRateTooHigh, "the client exceeds its limit per second: slow down"),
         (
             Connection,
             QuotaExceeded,
-            "more waits for the client than may: read faster, or subscribe to less",
+            "too much data is queued for the client: read faster, or subscribe to fewer topics",
         ),
-        (Connection, AdministrativeAction, "the application or the operator has ended this"),
+        (Connection, AdministrativeAction, "the application or the operator closed the connection"),
     ]
 };
 

@@ -154,7 +154,7 @@ pub fn take_key(payload: &mut Data) -> Result<Option<Name>, String> {
         return Ok(None);
     };
     let key: Option<String> = serde_json::from_str(value_of(last))
-        .map_err(|_| "phx_key must be a string: the key that the message is the state of")?;
+        .map_err(|_| "phx_key must be a string: the key whose state the message is")?;
     if let Some(Err(wrong)) = key.as_deref().map(check_name) {
         return Err(format!("phx_key: {wrong}"));
     }

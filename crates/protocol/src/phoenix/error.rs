@@ -25,18 +25,18 @@ pub enum PhoenixError {
     },
     /// A binary message has a kind that clients don't send.
     #[error(
-        "a client's binary message is a push (kind 0) or a user broadcast (kind 3), this one is of \
-         kind {0}"
+        "a client's binary message must be a push (kind 0) or a user broadcast (kind 3), and this \
+         one has kind {0}"
     )]
     UnknownKind(u8),
     /// A user broadcast has an invalid part.
-    #[error("the {field} of the user broadcast is not JSON, or of an unknown encoding")]
+    #[error("the {field} of the user broadcast is not JSON, or has an unknown encoding")]
     InvalidBroadcast {
         /// The part's name.
         field: &'static str,
     },
     /// A binary message ends before its fields do.
-    #[error("the binary message ends in its {field}")]
+    #[error("the binary message ends in the middle of its {field}")]
     Truncated {
         /// The field in which it ends.
         field: &'static str,
@@ -54,13 +54,15 @@ pub enum PhoenixError {
         line: usize,
     },
     /// A long poll's body has too many messages.
-    #[error("the body has over {lines_max} messages: send the rest in a further request")]
+    #[error("the body has more than {lines_max} messages: send the rest in another request")]
     TooManyLines {
         /// The limit.
         lines_max: usize,
     },
     /// A field of the server's own message is over its limit: the caller must check names first.
-    #[error("the server's own {field} has {bytes} bytes, the protocol carries at most {bytes_max}")]
+    #[error(
+        "the server's own {field} has {bytes} bytes, and the protocol allows at most {bytes_max}"
+    )]
     CantEncode {
         /// The field's name.
         field: &'static str,

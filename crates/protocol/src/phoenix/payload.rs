@@ -97,7 +97,7 @@ fn join_tags(tags: &RawValue) -> Result<Vec<Name>, String> {
 pub fn access_token(payload: &Data) -> Result<Box<str>, &'static str> {
     let Fields { access_token, token, .. } = fields(payload);
     let found = access_token.or(token).and_then(string).map(Box::from);
-    found.ok_or("an access_token is {\"access_token\":…} with a JSON Web Token")
+    found.ok_or("the payload of access_token must be {\"access_token\":…} with a JSON Web Token")
 }
 
 /// Parses the position up to which a client has all messages, from the payload `{"id":"…"}` of its event `ack`. The
@@ -106,7 +106,9 @@ pub fn ack_id(payload: &Data) -> Result<Position, String> {
     let id = fields(payload).id.and_then(string);
     let token = id.and_then(|id| id.parse::<ResumeToken>().ok());
     token.map(|token| token.id).ok_or_else(|| {
-        "an ack is {\"id\":…} with the id of a message as it came, like 5f3a91c2:1042".into()
+        let message = "the payload of ack must be {\"id\":…} with the id of a message exactly as \
+                       it was received, like 5f3a91c2:1042";
+        message.into()
     })
 }
 
@@ -246,8 +248,8 @@ mod tests {
             let payload = payload(text);
             Join::parse(&payload).and_then(|join| join.fields(7).map(|_| ())).unwrap_err()
         };
-        assert!(wrong(r#"{"filter":"glob","meta":1}"#).contains("filter is mqtt"));
-        assert!(wrong(r#"{"filter":7}"#).contains("filter is mqtt"));
+        assert!(wrong(r#"{"filter":"glob","meta":1}"#).contains("filter must be mqtt"));
+        assert!(wrong(r#"{"filter":7}"#).contains("filter must be mqtt"));
         assert!(wrong(r#"{"tags":1,"since":1,"meta":1}"#).contains("meta must be"));
         assert!(wrong(r#"{"tags":1,"since":1,"meta":{"a":10}}"#).contains("at most 7 bytes"));
         assert!(wrong(r#"{"tags":1,"since":"last:0"}"#).contains("1 to 1000"));

@@ -84,7 +84,8 @@ impl Route<'_> {
         let accept = self.upgrade()?;
         let Parameters { serializer, users, .. } = self.parameters()?;
         let Some(serializer) = serializer else {
-            let message = "this version of the protocol is not spoken here: vsn is 1.0.0 or 2.0.0";
+            let message =
+                "this version of the protocol is not supported: vsn must be 1.0.0 or 2.0.0";
             return Err(Rejection::new(ErrorCode::BadVsn, message).into());
         };
         let principal = self.phoenix_principal(users)?;

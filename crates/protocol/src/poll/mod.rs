@@ -53,10 +53,11 @@ impl Protocol for LongPoll {
             (CloseReason::TokenRevoked, ErrorCode::TokenRevoked),
         ];
         if let Some((_, code)) = of_tokens.into_iter().find(|(reason, _)| *reason == close) {
-            let message = "the poll's token counts no longer: get a new one from whoever issued it";
+            let message =
+                "the poll's token has expired or was revoked: get a new one from its issuer";
             return reject(&Rejection::new(code, message), ANY_ORIGIN, false, false, out);
         }
-        let message = format!("the server ended the poll: {}; ask again", close.name());
+        let message = format!("the server ended the poll: {}; poll again", close.name());
         let body = error_body(close.name(), &message);
         let seconds = retry_ms.div_ceil(1_000);
         let headers = format!("Retry-After: {seconds}\r\n{ANY_ORIGIN}");
@@ -77,7 +78,7 @@ fn poll(route: &Route<'_>) -> Result<Request, Interrupt> {
     let Listener { principal, topics, query, .. } = route.listener()?;
     if principal.users.is_empty() && topics.is_empty() {
         let message =
-            "say what to poll for: /poll?topic=news or /poll?user=alice; both may be repeated";
+            "name a topic or a user: /poll?topic=news or /poll?user=alice; both may be repeated";
         return Err(Rejection::new(ErrorCode::NoTopic, message).into());
     }
     // The reply to HEAD has no messages, so the server does not wait for any.

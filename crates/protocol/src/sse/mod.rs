@@ -20,9 +20,9 @@ pub struct Sse {
 
 /// A comment for developers who open an event stream to learn what it does; a page never sees it.
 const IN_NO_TOPIC: &[u8] =
-    b": this connection is in no topic and has no user: it gets only what is \
-    broadcast to everyone. Add topic=news or user=alice to the URL, as often as you like: \
-    /sse?topic=news&user=alice\n\n";
+    b": this connection is in no topic and has no user: it gets only messages that are broadcast \
+      to everyone. Add topic=news or user=alice to the URL, as often as you like: \
+      /sse?topic=news&user=alice\n\n";
 
 /// Appends the head of the reply, and the time that the browser should wait before it reconnects, in milliseconds.
 ///

@@ -101,8 +101,8 @@ impl Protocol for Stream {
 fn listen(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Interrupt> {
     route.get()?;
     if route.request.minor == 0 {
-        let message = "an endless answer needs HTTP/1.1: use /sse or /poll; a proxy has to be told (nginx: \
-                       proxy_http_version 1.1)";
+        let message = "an endless response requires HTTP/1.1: use /sse or /poll, or configure the \
+                       proxy for HTTP/1.1 (nginx: proxy_http_version 1.1)";
         return Err(Rejection::with_status(505, ErrorCode::BadVersion, message).into());
     }
     route.listen(out, head, |listener, out| {

@@ -206,7 +206,9 @@ fn unread(text: &str, error: &serde_json::Error) -> CommandError {
     });
     let message = match known {
         Some(known) => format!("there is no field {name}: did you mean {known}?"),
-        None => format!("there is no field {name}: a command has some of {}", FIELDS.join(", ")),
+        None => {
+            format!("there is no field {name}: the fields of commands are {}", FIELDS.join(", "))
+        }
     };
     CommandError { id, error: CodedError::new(ErrorCode::BadCommand, message) }
 }
@@ -215,7 +217,7 @@ fn id(raw: Option<&RawValue>) -> Result<Box<str>, CommandError> {
     let text = raw.map_or("null", RawValue::get);
     let scalar = text.starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9' | 'n'));
     if text.len() > ID_BYTES_MAX || !scalar {
-        let message = format!("an id is a number or a string of at most {ID_BYTES_MAX} bytes");
+        let message = format!("an id must be a number or a string of at most {ID_BYTES_MAX} bytes");
         let error = CodedError::new(ErrorCode::BadId, message);
         return Err(CommandError { id: "null".into(), error });
     }
@@ -230,7 +232,7 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodedErr
     if let Some(field) = body.needless() {
         return Err(CodedError::new(
             ErrorCode::BadCommand,
-            format!("{} takes no {field}", body.kind),
+            format!("{} does not accept {field}", body.kind),
         ));
     }
     Ok(match body.kind.as_ref() {
@@ -243,7 +245,8 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodedErr
         "presence" => CommandKind::Presence(topic(body)?, topic_token(body)),
         "presence_update" => {
             let meta = body.meta.ok_or_else(|| {
-                let message = "presence_update needs meta, the object to show in place of the last";
+                let message =
+                    "presence_update requires meta, the object that replaces the previous one";
                 CodedError::new(ErrorCode::BadMeta, message)
             })?;
             CommandKind::UpdatePresence(topic(body)?, meta.get().into())
@@ -254,8 +257,8 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodedErr
         "ping" => CommandKind::Ping,
         other => {
             let message = format!(
-                "there is no command {other:?}: subscribe, unsubscribe, publish, ack, login, logout, \
-                 presence, presence_update, history, connect, refresh and ping are known"
+                "there is no command {other:?}: the commands are subscribe, unsubscribe, publish, \
+                 ack, login, logout, presence, presence_update, history, connect, refresh and ping"
             );
             return Err(CodedError::new(ErrorCode::BadCommand, message));
         }
@@ -283,7 +286,7 @@ fn topic_token(body: &Body<'_>) -> TopicToken {
 
 fn token(body: &Body<'_>) -> Result<Box<str>, CodedError> {
     topic_token(body).ok_or_else(|| {
-        let message = format!("{} needs token, a JSON Web Token", body.kind);
+        let message = format!("{} requires token, a JSON Web Token", body.kind);
         CodedError::new(ErrorCode::BadToken, message)
     })
 }
@@ -300,7 +303,7 @@ fn subscribe(body: &Body<'_>) -> Result<Subscribe, CodedError> {
     let meta = body.meta.map(|meta| meta.get().into());
     let (topic, tags) = (topic_or_filter(body)?, tags(body)?);
     if of_filter(&topic).is_some() && (!tags.is_empty() || meta.is_some()) {
-        let message = "tags and meta are for a topic: a filter with a wildcard has none";
+        let message = "tags and meta are only for topics: a filter with a wildcard can't have them";
         return Err(CodedError::new(ErrorCode::BadFilter, message));
     }
     wildcards::check_since(&topic, since.as_ref())?;
@@ -324,7 +327,7 @@ fn user(body: &Body<'_>) -> Result<Name, CodedError> {
     let Some(user) = text(&body.user) else {
         return Err(CodedError::new(
             ErrorCode::BadUser,
-            format!("say which user: {} needs user", body.kind),
+            format!("the user is missing: {} requires user", body.kind),
         ));
     };
     check_name(user).map_err(|error| CodedError::new(ErrorCode::BadUser, error))?;
@@ -350,11 +353,12 @@ fn data(body: &Body<'_>, payload: Option<&[u8]>) -> Result<Data, CodedError> {
         (None, Some(raw)) => data::from_json(raw, text(&body.encoding))
             .map_err(|error| CodedError::new(ErrorCode::BadData, error)),
         (Some(_), Some(_)) => {
-            let message = "in a binary frame the data are the bytes after the newline";
+            let message =
+                "in a binary frame the data is the bytes after the newline: remove the field data";
             Err(CodedError::new(ErrorCode::BadData, message))
         }
         (None, None) => {
-            Err(CodedError::new(ErrorCode::BadData, "publish needs data, any JSON value"))
+            Err(CodedError::new(ErrorCode::BadData, "publish requires data, any JSON value"))
         }
     }
 }
@@ -574,7 +578,7 @@ mod tests {
         }
         let text = format!(r#"{{"type":"ping","id":11,"{}":1}}"#, "é".repeat(1_000));
         let error = parse(&text, None).unwrap_err().error;
-        assert!(error.message.contains("some of type, id, topic"), "{error}");
+        assert!(error.message.contains("the fields of commands are type, id, topic"), "{error}");
         assert!(error.message.len() < 300, "{error}");
         // The constant and the struct have the same fields.
         let all: Vec<String> = FIELDS.iter().map(|field| format!(r#""{field}":null"#)).collect();

@@ -17,37 +17,37 @@ pub enum WsError {
     #[error("a server must not mask its frames")]
     Masked,
     /// A control frame is fragmented (5.5).
-    #[error("a control frame may not be fragmented")]
+    #[error("a control frame must not be fragmented")]
     ControlFragmented,
     /// A control frame has over 125 bytes (5.5).
-    #[error("a control frame has at most 125 bytes")]
+    #[error("a control frame must have at most 125 bytes")]
     ControlTooLong,
     /// A continuation without a message (5.4).
     #[error("there is no message to continue")]
     NothingToContinue,
     /// A new message inside a fragmented one (5.4).
-    #[error("a message may not begin inside another")]
+    #[error("a message must not begin inside another message")]
     MessageInMessage,
     /// A length that is not in its shortest form, or has the top bit set (5.2).
     #[error("the length is not in its shortest form")]
     InvalidLength,
     /// A close frame's payload has one byte (5.5.1).
-    #[error("a close payload of one byte")]
+    #[error("a close payload must not have exactly one byte")]
     InvalidClosePayload,
     /// A close code that may not be sent (7.4).
-    #[error("this close code may not be sent")]
+    #[error("this close code must not be sent")]
     InvalidCloseCode,
     /// Text, or a close reason, that is not UTF-8 (8.1).
     #[error("the text is not UTF-8")]
     NotUtf8,
     /// Compressed data that does not inflate (RFC 7692, section 7.2.2).
-    #[error("the compressed data does not inflate")]
+    #[error("the compressed data can't be inflated")]
     InvalidDeflate,
     /// A frame over the limit.
-    #[error("the frame is over the limit (limits.frame_bytes_max)")]
+    #[error("the frame exceeds the limit (limits.frame_bytes_max)")]
     FrameTooBig,
     /// A message over the limit, counted after inflating.
-    #[error("the message is over the limit (limits.frame_bytes_max)")]
+    #[error("the message exceeds the limit (limits.frame_bytes_max)")]
     MessageTooBig,
 }
 

@@ -27,7 +27,7 @@ pub struct Deflate {
 /// A server agreed to an extension that the client did not offer; the client must fail the connection (RFC 6455,
 /// section 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the server agreed to an extension that was not offered")]
+#[error("the server accepted an extension that the client did not offer")]
 pub struct AgreementError;
 
 /// The value of Sec-WebSocket-Accept; `None` if the key is not 16 bytes in base64.

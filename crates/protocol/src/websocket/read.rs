@@ -122,7 +122,7 @@ fn binary_outcome(peer: &Peer<'_>, payload: &[u8]) -> Outcome {
         Ok(text) => command_outcome(peer, command::parse(text, Some(data))),
         Err(_) => {
             let mut out = Vec::new();
-            let message = "a binary frame begins with a command in JSON and a newline";
+            let message = "a binary frame must begin with a command in JSON and a newline";
             let code = ErrorCode::BadJson;
             command::reply_error("null", ReplyError::new(code, message), &mut out);
             Outcome::Reply(Err(code), out)
@@ -151,7 +151,7 @@ fn allowed(peer: &Peer<'_>, id: &str, kind: command::CommandKind) -> Result<Outc
     let Peer { settings, stranger, .. } = peer;
     let by_token = matches!(kind, command::CommandKind::Authenticate(..));
     if *stranger && !by_token && kind != command::CommandKind::Ping {
-        let message = "say first who you are: {\"type\":\"connect\",\"token\":…}";
+        let message = "identify this connection first: {\"type\":\"connect\",\"token\":…}";
         return Err(CodedError::new(ErrorCode::TokenRequired, message));
     }
     let decide = |action, topic: &str| peer.decide(action, topic, None);

@@ -227,7 +227,8 @@ impl Part for Local {
                 None => self.unstored.remove(name),
             },
             REDISPATCH => {
-                let number = name.parse().map_err(|_| damaged(format!("{name} is no number")))?;
+                let number =
+                    name.parse().map_err(|_| damaged(format!("{name} is not a number")))?;
                 self.redispatch.import(number, value.map(decode).transpose().map_err(of_name)?);
             }
             // A newer version may have other kinds.

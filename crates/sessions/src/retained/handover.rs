@@ -40,7 +40,7 @@ impl RetainedPart {
         let mut table = self.retained.write();
         match message {
             Some(message) if message.publication.topic != topic => {
-                return Err(format!("{topic}: the message is another topic's"));
+                return Err(format!("{topic}: the message belongs to another topic"));
             }
             Some(message) => table.insert(Arc::new(message)),
             None => _ = table.remove(topic),
@@ -91,7 +91,8 @@ impl handover::Part for RetainedPart {
         match (kind, value) {
             (MESSAGE, value) => self.import_message(topic, value).map_err(damaged)?,
             (REMOVED, Some(at_us)) => {
-                let at_us = at_us.try_into().map_err(|_| damaged("a time has 8 bytes".into()))?;
+                let at_us =
+                    at_us.try_into().map_err(|_| damaged("a time must have 8 bytes".into()))?;
                 self.retained.write().removed.insert(topic.into(), u64::from_le_bytes(at_us));
             }
             (REMOVED, None) => _ = self.retained.write().removed.remove(topic),

@@ -32,7 +32,7 @@ pub struct SyncPage {
 
 /// A record of another node can't be read.
 #[derive(Debug, thiserror::Error)]
-#[error("a retained message of another node is damaged, or of a newer version")]
+#[error("a retained message from another node is damaged, or from a newer version")]
 pub struct DamagedRecord;
 
 impl LocalRetained {

@@ -57,7 +57,7 @@ impl Channel {
             return Err(io::Error::new(
                 ErrorKind::PermissionDenied,
                 format!(
-                    "the other process is of user {them}; only user {us} and root may take part"
+                    "the other process runs as user {them}; only user {us} and root may take part"
                 ),
             ));
         }
@@ -101,7 +101,7 @@ impl Channel {
     /// When the other process has gone, is silent for too long, or the frame is too large.
     pub fn send(&self, kind: u16, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         if body.len() > BODY_BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX {
-            return Err(io::Error::other("more than one frame can hold"));
+            return Err(io::Error::other("the data does not fit into one frame"));
         }
         let mut head = [0; HEAD_BYTES];
         head[..2].copy_from_slice(&kind.to_le_bytes());
@@ -156,7 +156,10 @@ impl Channel {
         let kind = u16::from_le_bytes([head[0], head[1]]);
         let length = u32::from_le_bytes([head[2], head[3], head[4], head[5]]) as usize;
         if length > BODY_BYTES_MAX {
-            return Err(io::Error::new(ErrorKind::InvalidData, "that is no frame: it is too long"));
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "the data is not a frame: it is too long",
+            ));
         }
         // The capacity grows with what arrives, not with the announced length.
         let mut body = Vec::with_capacity(length.min(1 << 20));
@@ -181,8 +184,8 @@ impl Channel {
                     }
                     if message.flags.contains(ReturnFlags::CTRUNC) {
                         return Err(io::Error::other(
-                            "this process has too few descriptors for all connections: raise the \
-                             limit on open files (ulimit -n)",
+                            "this process may open too few file descriptors for all connections: \
+                             raise the limit on open files (ulimit -n)",
                         ));
                     }
                     return Ok(message.bytes);

@@ -36,7 +36,10 @@ impl TakenShard {
     /// When the shard sends another frame, or none.
     pub fn greet(channel: Channel) -> io::Result<Self> {
         let frame = channel.receive()?.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "that is no shard of Throng's");
+        let wrong = || {
+            let message = "the other process is not a shard of Throng";
+            io::Error::new(io::ErrorKind::InvalidData, message)
+        };
         if frame.kind != wire::HELLO {
             return Err(wrong());
         }
@@ -62,7 +65,7 @@ impl TakenShard {
 #[derive(Debug, thiserror::Error)]
 pub enum TakeError {
     /// The old shard broke off.
-    #[error("the old process broke off: {0}")]
+    #[error("the connection to the old process failed: {0}")]
     Channel(#[from] io::Error),
     /// A record can't be read.
     #[error("a connection can't be taken over: {0}")]
@@ -119,7 +122,10 @@ impl Taker {
     pub fn go(&self) {
         for socket in &self.further {
             if let Err(error) = crate::listen::listen(socket, self.backlog) {
-                tracing::warn!(%error, "a further shard can't listen: the others take all connections");
+                tracing::warn!(
+                    %error,
+                    "an additional shard can't listen: the others accept all connections"
+                );
             }
         }
         self.going.decide(true);

@@ -66,5 +66,5 @@ pub fn push_piece(out: &mut Vec<u8>, piece: &[u8]) {
 }
 
 fn cut() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "a frame of the hand-over is shorter than it says")
+    io::Error::new(io::ErrorKind::InvalidData, "a frame of the hand-over ends too early")
 }

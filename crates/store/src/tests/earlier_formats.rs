@@ -269,7 +269,7 @@ fn salvage_of_the_first_format_reports_missing_messages() {
     flip(&dir, b"text");
     let (new, report, gap) = salvaged(&dir);
     let text = report.damages.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-    let want = "messages of plain after offset 7 up to 505: 500 messages were written, and 499";
+    let want = "messages of plain after offset 7 up to 505: 500 messages were written, but the file has 499";
     assert!(text.contains(want), "{text}");
     let (store, reader, _) = Store::open(options(&new.0)).unwrap();
     assert_eq!(reader.floor("plain"), Ok(gap));

@@ -162,7 +162,7 @@ fn damage_in_cursors_and_metadata_is_noticed() {
     });
     let (store, reader, _) = Store::open(options(&dir.0)).unwrap();
     let damage = damage_of(reader.each_cursor(|_, _, _| ()).unwrap_err());
-    assert_eq!(damage.to_string(), "cursors: 1 rows were written, and 0 are there");
+    assert_eq!(damage.to_string(), "cursors: 1 rows were written, but the table has 0");
     store.close().unwrap();
     let dir = stored();
     change(&dir, |txn| {

@@ -36,7 +36,7 @@ fn open_rejects_a_later_format() {
     });
     let text = open_error(&dir.0);
     let want = format!(
-        "{} has format version {}, and this version of Throng knows {FORMAT}",
+        "{} has format version {}, and this version of Throng supports {FORMAT}",
         file.display(),
         FORMAT + 1
     );

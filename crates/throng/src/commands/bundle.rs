@@ -48,7 +48,7 @@ pub struct Bundle {
     /// Add the last MiB of this log. It has names of users and topics, and no secrets.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Write the text into this file, which must not exist.
+    /// Write the report to this file, which must not exist.
     #[arg(long, default_value = "throng-bundle.txt", value_name = "FILE")]
     output: PathBuf,
 }
@@ -67,11 +67,11 @@ pub fn run(args: &Bundle) -> Result<(), CommandError> {
     let path = args.output.display();
     match reached {
         Ok(()) => {
-            println!("{path} is written: read it before you pass it on");
+            println!("wrote {path}: read it before you share it");
             Ok(())
         }
         Err(error) => Err(CommandError::Runtime(format!(
-            "{error}\n{path} has only what is known without the server"
+            "{error}\n{path} has only what the command knows without the server"
         ))),
     }
 }
@@ -106,7 +106,7 @@ impl Report {
     }
 
     fn add_result(&mut self, title: &str, body: Result<String, String>) {
-        self.add(title, &body.unwrap_or_else(|error| format!("not there: {error}")));
+        self.add(title, &body.unwrap_or_else(|error| format!("not available: {error}")));
     }
 }
 
@@ -116,7 +116,7 @@ fn create(path: &Path) -> Result<File, CommandError> {
     created.map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => {
             let path = path.display();
-            CommandError::Usage(format!("{path} is there already: name another file with --output"))
+            CommandError::Usage(format!("{path} exists already: name another file with --output"))
         }
         _ => cannot_write(path, &error),
     })
@@ -141,7 +141,7 @@ fn add_server(report: &mut Report, target: &Target) -> Result<(), AdminError> {
         match call(&mut admin, path) {
             Ok(body) => report.add(&title, &body),
             Err(error) => {
-                report.add(&title, &format!("not there: {error}"));
+                report.add(&title, &format!("not available: {error}"));
                 if matches!(error, AdminError::Unreachable(_) | AdminError::Forbidden(_)) {
                     reached = Err(error);
                     break;
@@ -214,7 +214,8 @@ mod tests {
         let mut report = Report::new(Some("key-of-mine".into()));
         report.add("a", "one key-of-mine\n\u{1b}[31mtwo\n\n\n");
         report.add_result("b", Err("no such file".into()));
-        let want = "## a\n\none (hidden)\n\u{fffd}[31mtwo\n\n## b\n\nnot there: no such file\n\n";
+        let want =
+            "## a\n\none (hidden)\n\u{fffd}[31mtwo\n\n## b\n\nnot available: no such file\n\n";
         assert_eq!(report.text, want);
     }
 

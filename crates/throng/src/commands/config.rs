@@ -34,8 +34,8 @@ fn judge(loaded: &Loaded) -> Result<(), CommandError> {
     let (errors, warnings) = (count(Severity::Error) + open.len(), count(Severity::Warning));
     text += &match (errors, warnings) {
         (0, 0) => "\nfit for the public\n".to_owned(),
-        (0, 1) => "\nfit for the public, if what the warning is about is meant so\n".to_owned(),
-        (0, _) => "\nfit for the public, if what the warnings are about is meant so\n".to_owned(),
+        (0, 1) => "\nfit for the public, if you intend what the warning is about\n".to_owned(),
+        (0, _) => "\nfit for the public, if you intend what the warnings are about\n".to_owned(),
         (1, _) => "\nnot fit for the public: 1 error\n".to_owned(),
         _ => format!("\nnot fit for the public: {errors} errors\n"),
     };

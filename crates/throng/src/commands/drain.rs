@@ -30,13 +30,14 @@ pub struct Drain {
     pub admin: String,
     #[command(flatten)]
     pub access: crate::node::Access,
-    /// Close the connections evenly over so long: 30s, 5m, 1h.
+    /// Close the connections evenly over this time: 30s, 5m, 1h.
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = seconds)]
     pub over: u64,
-    /// Close so many connections in a second instead: 500, or 500/s.
+    /// Close this many connections per second instead: 500, or 500/s.
     #[arg(long, value_name = "N", conflicts_with = "over", value_parser = per_second)]
     pub rate: Option<u64>,
-    /// Before that, close none for so long: load balancers take the node out meanwhile, since it is not ready.
+    /// Wait this long before the first close: load balancers take the node out meanwhile, since it
+    /// is not ready.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = seconds)]
     pub wait: u64,
     /// End the server when no connection is left.
@@ -45,7 +46,7 @@ pub struct Drain {
     /// Cancel the drain that is under way: the node serves as before.
     #[arg(long, conflicts_with_all = ["over", "rate", "wait", "exit"])]
     pub cancel: bool,
-    /// Print how far it is as a JSON object on a line of its own, twice a second.
+    /// Print the progress as a JSON object on a line of its own, twice a second.
     #[arg(long)]
     pub json: bool,
 }
@@ -81,7 +82,7 @@ pub fn run(args: &Drain) -> Result<(), CommandError> {
         return match state["stage"] == "serving" {
             true => Ok(()),
             false => Err(CommandError::Runtime(
-                "the process is ending: a drain can't be cancelled any more".into(),
+                "the process is ending: the drain can no longer be cancelled".into(),
             )),
         };
     }
@@ -108,7 +109,7 @@ pub fn run(args: &Drain) -> Result<(), CommandError> {
             }
             Err(error) if replied_at.elapsed() > AWAY_MAX => {
                 return Err(CommandError::Runtime(format!(
-                    "{error}; the last that was heard of the drain: {}",
+                    "{error}; the last reported state of the drain: {}",
                     text(&last)
                 )));
             }
@@ -153,7 +154,7 @@ fn ended(admin: &mut Admin, before: Option<&str>, show: &mut Show) -> Result<(),
         show.line("the drained process has ended, and another one serves");
         return Ok(());
     }
-    let message = "the drain was cancelled, or the server was started anew: it serves";
+    let message = "the drain was cancelled, or the server was restarted: it serves clients";
     Err(CommandError::Runtime(message.into()))
 }
 

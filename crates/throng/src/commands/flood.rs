@@ -42,7 +42,9 @@ fn run_scenario(scenario: &Scenario) -> Result<(), CommandError> {
         Some(Ok(page)) if !scenario.common().json => {
             println!("{:<14}{}", "report", page.display());
         }
-        Some(Err(error)) => return Err(CommandError::Runtime(format!("no report: {error:#}"))),
+        Some(Err(error)) => {
+            return Err(CommandError::Runtime(format!("the report can't be written: {error:#}")));
+        }
         _ => {}
     }
     stop.store(true, Ordering::Relaxed);

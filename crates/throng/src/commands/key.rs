@@ -25,34 +25,34 @@ const PREFIX: &str = "throng_";
 /// What to do with keys of the API.
 #[derive(Subcommand)]
 pub enum What {
-    /// Make a key: print it, this once, and the table of the configuration that lets it in.
+    /// Make a key: print it, only this once, and the table for the configuration that admits it.
     New(New),
-    /// Say which key of the configuration this is, and what it may be used for. The exit status is 3
-    /// when it is none.
+    /// Show which key of the configuration this is, and what it permits. The exit status is 3 if
+    /// the configuration does not have it.
     Check(Check),
 }
 
 #[derive(Args)]
 pub struct New {
-    /// What logs and metrics call it: letters, digits, '-', '_' and '.'.
+    /// Name of the key in logs and metrics: letters, digits, '-', '_' and '.'.
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// What it may be used for: admin, read, or publish:PATTERN like publish:room:* or publish:@*; may be
-    /// given several times.
+    /// What the key permits: admin, read, or publish:PATTERN like publish:room:* or publish:@*;
+    /// repeat the flag for several scopes.
     #[arg(long, value_name = "SCOPE", required = true)]
     scope: Vec<Scope>,
-    /// When it ceases to be valid: a date like 2031-01-01, or a time with its offset.
+    /// When the key becomes invalid: a date like 2031-01-01, or a time with its offset.
     #[arg(long, value_name = "TIME")]
     expires: Option<String>,
-    /// Write the key into this file, which only its owner can read, and print the table alone. The file
-    /// may not be there yet.
+    /// Write the key into this file, which only its owner can read, and print only the table. The
+    /// file must not exist.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
 #[derive(Args)]
 pub struct Check {
-    /// The file that holds the key and nothing else [default: standard input].
+    /// The file that contains only the key [default: standard input].
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -69,8 +69,9 @@ pub fn run(what: &What) -> Result<(), CommandError> {
 
 fn new(args: &New) -> Result<(), CommandError> {
     let mut bytes = [0; KEY_BYTES];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| CommandError::Runtime(format!("the system has no randomness: {error}")))?;
+    getrandom::fill(&mut bytes).map_err(|error| {
+        CommandError::Runtime(format!("the system provides no random bytes: {error}"))
+    })?;
     let key = format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(bytes));
     let table = table(args, &key);
     checked(&table)?;
@@ -80,8 +81,9 @@ fn new(args: &New) -> Result<(), CommandError> {
             print(&table);
         }
         None => print(&format!(
-            "The key, which is shown this once; callers send it as Authorization: Bearer\n\n  \
-             {key}\n\nInto the configuration, where its hash is enough; then SIGHUP\n\n{table}"
+            "The key, which is shown only this once; callers send it as Authorization: Bearer\n\n  \
+             {key}\n\nAdd this to the configuration, which needs only the hash of the key, and \
+             send SIGHUP\n\n{table}"
         )),
     }
     Ok(())
@@ -121,7 +123,7 @@ fn write_private(path: &Path, key: &str) -> Result<(), CommandError> {
         let shown = path.display();
         CommandError::Runtime(match error.kind() {
             std::io::ErrorKind::AlreadyExists => {
-                format!("{shown}: there is such a file, and it may hold a key: name another")
+                format!("{shown} exists already, and may contain a key: name another file")
             }
             _ => format!("{shown}: the key can't be written: {error}"),
         })
@@ -139,18 +141,18 @@ fn check(args: &Check) -> Result<(), CommandError> {
     if !config.admin.api_key.is_empty()
         && hash == control::ApiKey::of_text("", &config.admin.api_key).hash
     {
-        print("admin.api_key: admin, without end\n");
+        print("admin.api_key: admin; it does not expire\n");
         return Ok(());
     }
     let Some(key) = config.keys.iter().find(|key| key.hash.0 == hash) else {
-        eprintln!("this is no key of the configuration");
+        eprintln!("the configuration does not have this key");
         return Err(CommandError::Findings);
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (scopes, name) = (key.scopes.join(", "), &key.name);
     match key.expires {
         Some(expires) if expires <= now => {
-            eprintln!("{name}: {scopes}; it has expired {}", days(now - expires));
+            eprintln!("{name}: {scopes}; it expired {} ago", days(now - expires));
             Err(CommandError::Findings)
         }
         Some(expires) => {
@@ -158,7 +160,7 @@ fn check(args: &Check) -> Result<(), CommandError> {
             Ok(())
         }
         None => {
-            print(&format!("{name}: {scopes}, without end\n"));
+            print(&format!("{name}: {scopes}; it does not expire\n"));
             Ok(())
         }
     }

@@ -13,10 +13,10 @@ use crate::sources;
 /// Whether the tables and functions are made or printed.
 #[derive(Args)]
 pub struct Migrate {
-    /// Print the statements, one transaction, and connect to nothing.
+    /// Print the statements, as one transaction, without connecting to a database.
     #[arg(long)]
     print: bool,
-    /// The version that is there already: print what comes after it.
+    /// The version that the schema already has: print only the statements after it.
     #[arg(long, value_name = "VERSION", requires = "print", default_value_t = 0)]
     from: u16,
     #[command(flatten)]
@@ -51,7 +51,7 @@ impl Migrate {
         }
         if url.is_empty() {
             return Err(CommandError::Usage(format!(
-                "{section}.url: it names no database: set it, or print the statements with --print"
+                "{section}.url names no database: set it, or print the statements with --print"
             )));
         }
         let address = address(config)?;
@@ -61,7 +61,7 @@ impl Migrate {
         let found = found.map_err(|error| CommandError::Runtime(error.to_string()))?;
         let version = tables.version();
         Ok(match found == version {
-            true => format!("the schema {schema:?} has version {version} already\n"),
+            true => format!("the schema {schema:?} already has version {version}\n"),
             false => format!("the schema {schema:?} has version {version} now (it was {found})\n"),
         })
     }

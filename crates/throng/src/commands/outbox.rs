@@ -9,7 +9,8 @@ use crate::error::CommandError;
 /// What to do with the outbox.
 #[derive(Subcommand)]
 pub enum What {
-    /// Make the tables and functions in the database of outbox.url, as the server does when it starts.
+    /// Create the tables and functions in the database of outbox.url, as the server does when it
+    /// starts.
     Migrate(Migrate),
 }
 

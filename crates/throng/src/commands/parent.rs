@@ -42,7 +42,7 @@ pub fn pass_signals_on() {
         })
     });
     if let Err(error) = passing {
-        tracing::warn!(%error, "signals are not passed on for some seconds");
+        tracing::warn!(%error, "signals are not forwarded to the new process for some seconds");
     }
 }
 
@@ -57,7 +57,7 @@ pub fn become_parent(binary: &Path) -> io::Error {
 /// child may upgrade again, and then end.
 fn adopt_orphans() {
     if let Err(error) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
-        tracing::warn!(%error, "the next upgrade's process may get another parent");
+        tracing::warn!(%error, "the process of the next upgrade may get another parent");
     }
 }
 

@@ -41,16 +41,17 @@ pub struct Rebalance {
     pub admin: String,
     #[command(flatten)]
     pub access: crate::node::Access,
-    /// Each node closes so many connections in a second at most: 100, or 100/s. In a minute it closes a tenth at most.
+    /// Close at most this many connections per second on each node: 100, or 100/s. A node closes
+    /// at most a tenth of its connections in a minute.
     #[arg(long, value_name = "N", default_value = "100/s", value_parser = per_second)]
     pub rate: u64,
-    /// Leave nodes alone that have at most so many percent more connections than the mean.
+    /// Leave nodes alone that are at most this many percent above the mean.
     #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
     pub within: u64,
-    /// Only say what would be closed.
+    /// Only print how many connections each node would close.
     #[arg(long)]
     pub dry_run: bool,
-    /// Cancel what nodes are closing.
+    /// Cancel the rebalance on all nodes.
     #[arg(long, conflicts_with_all = ["rate", "within", "dry_run"])]
     pub cancel: bool,
 }
@@ -100,8 +101,9 @@ impl Plan {
         let (drain, serve): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| node.draining);
         if serve.len() < 2 {
             return Err(match drain.len() {
-                0 => "no other node of the cluster is there: nothing can be balanced".into(),
-                _ => "all other nodes of the cluster drain: cancel that, or start another node"
+                0 => "the cluster has no other node: there is nothing to balance".into(),
+                _ => "all other nodes of the cluster are draining: cancel a drain, or start \
+                      another node"
                     .into(),
             });
         }
@@ -144,7 +146,7 @@ pub fn run(args: &Rebalance) -> Result<(), CommandError> {
         for node in nodes(&mut admin)? {
             call(&mut admin, "DELETE", &node, "")?;
         }
-        say("no node closes connections for a rebalance any more\n");
+        say("the rebalance is cancelled: no node closes connections for it\n");
         return Ok(());
     }
     for round in 0..=ROUNDS_MAX {
@@ -152,7 +154,10 @@ pub fn run(args: &Rebalance) -> Result<(), CommandError> {
         let with_surplus = plan.with_surplus();
         say(&plan.text());
         if with_surplus.is_empty() {
-            say(&format!("no node has more than {} % above it: they are balanced\n", args.within));
+            say(&format!(
+                "no node is more than {} % above the mean: the nodes are balanced\n",
+                args.within
+            ));
             return Ok(());
         }
         if args.dry_run {
@@ -166,8 +171,8 @@ pub fn run(args: &Rebalance) -> Result<(), CommandError> {
         settle(&mut admin, plan.connections)?;
     }
     eprintln!(
-        "after {ROUNDS_MAX} rounds there are still nodes above the mean: their clients came back to them, so the balancer in \
-         front should choose the node with the fewest connections"
+        "after {ROUNDS_MAX} rounds some nodes are still above the mean, because their clients came \
+         back to them: make the load balancer choose the node with the fewest connections"
     );
     Err(CommandError::Findings)
 }
@@ -193,7 +198,8 @@ fn nodes(admin: &mut Admin) -> Result<Vec<Node>, CommandError> {
     if let Some(missing) = reply["missing"][0].as_str() {
         let missing = cut(&plain(missing), NAME_MAX);
         return Err(CommandError::Runtime(format!(
-            "node {missing} is there and gave no reply, so that the mean is not known: see throng top --cluster"
+            "node {missing} of the cluster did not reply, so the mean is not known: see throng top \
+             --cluster"
         )));
     }
     Ok(nodes)
@@ -207,7 +213,7 @@ fn call(admin: &mut Admin, method: &str, node: &Node, body: &str) -> Result<Valu
     match (status, serde_json::from_slice(&body)) {
         (200, Ok(state)) => Ok(state),
         (404, _) => Err(CommandError::Runtime(format!(
-            "node {} is gone, or of a version that can't be rebalanced",
+            "node {} is gone, or its version doesn't support rebalancing",
             node.label()
         ))),
         (400 | 409 | 500.., _) => {
@@ -226,10 +232,11 @@ fn begin(admin: &mut Admin, with_surplus: &[(Node, u64)], rate: u64) -> Result<(
         for (begun, _) in &with_surplus[..at] {
             let label = begun.label();
             let _ = match call(admin, "DELETE", begun, "") {
-                Ok(_) => write!(text, "; node {label}, which had begun, was told to stop"),
-                Err(_) => {
-                    write!(text, "; node {label} goes on: end it by throng rebalance --cancel")
-                }
+                Ok(_) => write!(text, "; the rebalance that node {label} had begun is cancelled"),
+                Err(_) => write!(
+                    text,
+                    "; node {label} continues: cancel it with throng rebalance --cancel"
+                ),
             };
         }
         return Err(CommandError::Runtime(text));
@@ -257,7 +264,8 @@ fn watch(admin: &mut Admin, with_surplus: &[(Node, u64)]) -> Result<(), CommandE
                 Ok(state) if state["stage"] == "done" => break,
                 Ok(_) => {
                     return Err(CommandError::Runtime(format!(
-                        "node {} closes none any more: the rebalance was cancelled, or the node was upgraded or started anew",
+                        "node {} has stopped closing connections: the rebalance was cancelled, or \
+                         the node was upgraded or restarted",
                         node.label()
                     )));
                 }

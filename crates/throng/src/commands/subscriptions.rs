@@ -38,22 +38,25 @@ const LOG_EVERY: Duration = Duration::from_secs(5);
 /// What to do with users' durable subscriptions.
 #[derive(Subcommand)]
 pub enum What {
-    /// Subscribe users as a CSV file says, on a running node.
+    /// Import subscriptions from a CSV file into a running node.
     Import(Import),
-    /// Print a made-up graph of followers as CSV: a few are followed by very many, most by few.
+    /// Generate a graph of followers as CSV: a few users have very many followers, most have few.
     Generate(Generate),
     /// Print the topics that a user enters on connect.
     List(List),
-    /// Print the users who enter a topic on connect, connected now or not.
+    /// Print the users who enter a topic on connect, whether they are connected now or not.
     Followers(Followers),
-    /// Make the tables and functions of subscriptions in the database of history.url, as the server does when it starts.
+    /// Create the tables and functions of subscriptions in the database of history.url, as the
+    /// server does when it starts.
     Migrate(Migrate),
 }
 
-/// Importing what is there already changes nothing, so an import that stopped can be begun anew.
+/// Importing existing subscriptions changes nothing, so an import that stopped can be started
+/// again.
 #[derive(Args)]
 pub struct Import {
-    /// The file: user,topic a line, with that as a header or without; - is standard input.
+    /// The file, with user,topic on each line, and with that as a header or without; - is standard
+    /// input.
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]
@@ -63,13 +66,13 @@ pub struct Import {
 /// The same values give the same graph. User u7 follows u9 as the line u7,feed:u9.
 #[derive(Args)]
 pub struct Generate {
-    /// Users, u0 and on.
+    /// Number of users, which are named u0, u1 and so on.
     #[arg(long, default_value_t = 1_000_000, value_name = "N")]
     users: u32,
-    /// How many each follows, on the average.
+    /// How many users each of them follows, on average.
     #[arg(long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(u32).range(..=100_000))]
     edges: u32,
-    /// Which of all such graphs.
+    /// Seed of the random graph: another seed gives another graph.
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
     /// Write to this file instead of standard output.
@@ -80,7 +83,7 @@ pub struct Generate {
 /// One topic a line, by name.
 #[derive(Args)]
 pub struct List {
-    /// Whose topics.
+    /// The user whose topics to print.
     #[arg(value_name = "USER")]
     user: String,
     #[command(flatten)]
@@ -90,10 +93,10 @@ pub struct List {
 /// One user a line, by name.
 #[derive(Args)]
 pub struct Followers {
-    /// Whose subscribers.
+    /// The topic whose followers to print.
     #[arg(value_name = "TOPIC")]
     topic: String,
-    /// Only those who are connected now.
+    /// Print only users who are connected now.
     #[arg(long)]
     connected: bool,
     #[command(flatten)]
@@ -243,8 +246,8 @@ fn import(args: &Import) -> Result<(), CommandError> {
             Ok(())
         }
         Err(CommandError::Runtime(reason)) => Err(CommandError::Runtime(format!(
-            "{reason}\nstopped after {summary}; what is before is imported, and importing it again \
-             changes nothing"
+            "{reason}\nstopped after {summary}; the rows before are imported, and importing them \
+             again changes nothing"
         ))),
         Err(error) => Err(error),
     }
@@ -338,7 +341,7 @@ fn send(admin: &mut Admin, chunk: &Chunk, progress: &mut Progress) -> Result<(u6
                 let body: Value = serde_json::from_slice(&body).unwrap_or_default();
                 let count = |name: &str| body[name].as_u64();
                 let counts = count("rows").zip(count("added"));
-                return counts.ok_or_else(|| "the node's answer can't be understood".into());
+                return counts.ok_or_else(|| "the node's reply is not valid".into());
             }
             Ok((status, body)) => match line_of(&body) {
                 Some((line, reason)) => return Err(format!("line {}: {reason}", chunk.line(line))),
@@ -518,7 +521,7 @@ mod tests {
             error("503 Service Unavailable", "the queue is full"),
             ("200 OK".into(), r#"{"rows":2,"added":1}"#.into()),
             error("409 Conflict", "line 3: too many"),
-            error("413 Payload Too Large", "the body is over 4096 bytes"),
+            error("413 Payload Too Large", "the body has more than 4096 bytes"),
         ];
         let node = std::thread::spawn(move || {
             let (stream, _) = listener.accept().unwrap();
@@ -545,7 +548,7 @@ mod tests {
         assert_eq!(send(), Ok((2, 1)));
         assert_eq!(send(), Err("line 102: too many".into()));
         let rejected = send().unwrap_err();
-        assert!(rejected.starts_with("lines 101 to 102: ") && rejected.contains("over 4096"));
+        assert!(rejected.starts_with("lines 101 to 102: ") && rejected.contains("more than 4096"));
         node.join().unwrap();
     }
 }

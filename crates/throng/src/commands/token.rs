@@ -27,53 +27,54 @@ const TOKEN_BYTES_MAX: u64 = 64 << 10;
 pub enum What {
     /// Make a token and print it, signed with the configuration's auth.hmac_key or with a key of your own.
     Make(Box<Make>),
-    /// Say what a token says, and whether a server with this configuration takes it. The exit status is 0
-    /// when it does, and 3 when not.
+    /// Show what a token contains, and whether a server with this configuration accepts it. The
+    /// exit status is 0 if it does, and 3 if not.
     Read(ReadArgs),
 }
 
 #[derive(Args)]
 pub struct Make {
-    /// Whose it is (sub); with several, the others are in the claim users.
+    /// User of the token (sub); repeat the flag for further users, which are in the claim users.
     #[arg(long, value_name = "USER")]
     user: Vec<String>,
-    /// Topics to enter, as a pattern: * is any text, {sub} the user, {client} an MQTT client's identifier.
+    /// Topics that the client may enter, as a pattern: * is any text, {sub} the user, {client} an
+    /// MQTT client's identifier.
     #[arg(long, value_name = "PATTERN")]
     subscribe: Vec<String>,
-    /// Topics to publish to.
+    /// Topics that the client may publish to.
     #[arg(long, value_name = "PATTERN")]
     publish: Vec<String>,
-    /// Topics of which to see who is there.
+    /// Topics whose presence the client may see.
     #[arg(long, value_name = "PATTERN")]
     presence: Vec<String>,
-    /// Topics of which to read what was before.
+    /// Topics whose history the client may read.
     #[arg(long, value_name = "PATTERN")]
     history: Vec<String>,
     /// What others see of the user in presence: a JSON object.
     #[arg(long, value_name = "JSON")]
     info: Option<String>,
-    /// For this one topic only, beside a token that says who one is.
+    /// Make a token for this topic only; the client also needs a token that names its user.
     #[arg(long, value_name = "TOPIC", conflicts_with_all = ["subscribe", "publish", "presence", "history", "info"])]
     topic: Option<String>,
-    /// How long it is valid; 0 is for good.
+    /// How long the token is valid; with 0 it does not expire.
     #[arg(long, value_name = "SECONDS", default_value_t = 3_600)]
     seconds: u64,
-    /// Its own name (jti), by which it can be revoked.
+    /// Id of the token (jti), by which it can be revoked.
     #[arg(long, value_name = "NAME")]
     id: Option<String>,
-    /// Who issues it (iss) [default: the first of the configuration's auth.issuers].
+    /// Issuer of the token (iss) [default: the first of the configuration's auth.issuers].
     #[arg(long, value_name = "NAME")]
     issuer: Option<String>,
-    /// For whom it is (aud) [default: the configuration's auth.audience].
+    /// Audience of the token (aud) [default: the configuration's auth.audience].
     #[arg(long, value_name = "NAME")]
     audience: Option<String>,
     /// Sign with the key in this file: a private key in PEM, or a shared key as text.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// How to sign [default: HS256, or the first that the private key is for].
+    /// Signature algorithm [default: HS256, or the first that fits the private key].
     #[arg(long, value_name = "NAME")]
     algorithm: Option<Algorithm>,
-    /// The key's name (kid), where it is published under one.
+    /// Id of the key (kid), if it is published under one.
     #[arg(long, value_name = "NAME")]
     key_id: Option<String>,
     #[command(flatten)]
@@ -82,7 +83,8 @@ pub struct Make {
 
 #[derive(Args)]
 pub struct ReadArgs {
-    /// The token; - or nothing reads it from standard input, so that no list of processes shows it.
+    /// The token; with -, or without it, the command reads it from standard input, so that no
+    /// process list shows it.
     #[arg(value_name = "TOKEN", default_value = "-")]
     token: String,
     #[command(flatten)]
@@ -212,13 +214,12 @@ fn read(args: &ReadArgs) -> Result<(), CommandError> {
     let result = match is_topic {
         true => authority.verify_topic(&token, now_s).map(|token| {
             let users: Vec<&str> = token.users.iter().map(|user| user.as_str()).collect();
-            format!("taken: {} may enter {}", users.join(", "), token.topic)
+            format!("accepted: {} may enter {}", users.join(", "), token.topic)
         }),
         false => authority.verify(&token, now_s).map(|verified| {
             let users: Vec<&str> = verified.users.iter().map(|user| user.as_str()).collect();
-            let who =
-                if users.is_empty() { "nobody in particular".into() } else { users.join(", ") };
-            format!("taken: {who}{}", granted(&verified.grants))
+            let who = if users.is_empty() { "no user".into() } else { users.join(", ") };
+            format!("accepted: {who}{}", granted(&verified.grants))
         }),
     };
     match result {
@@ -232,7 +233,7 @@ fn read(args: &ReadArgs) -> Result<(), CommandError> {
             } else {
                 "\n        (keys of auth.jwks_urls were not fetched: only a running server does that)"
             };
-            print(&format!("verdict refused ({}): {error}{fetched}\n", error.code()));
+            print(&format!("verdict rejected ({}): {error}{fetched}\n", error.code()));
             Err(CommandError::Findings)
         }
     }

@@ -30,10 +30,10 @@ pub struct Trace {
     /// The key needs the scope read.
     #[command(flatten)]
     access: crate::node::Access,
-    /// Follow all connections of this user, those included that come later.
+    /// Follow all connections of this user, including those that open later.
     #[arg(long, value_name = "USER", required_unless_present = "connection")]
     user: Option<String>,
-    /// Follow this connection, by the name that /api/users and this command show, until it ends.
+    /// Follow the connection with this id, which /api/users and this command show, until it ends.
     #[arg(long, value_name = "ID", conflicts_with = "user")]
     connection: Option<String>,
     /// Print each event as a JSON object on a line of its own.
@@ -72,7 +72,8 @@ pub fn run(args: &Trace) -> Result<(), CommandError> {
     match reply {
         Ok((200, _)) if has_ended => Ok(()),
         Ok((200, _)) => Err(CommandError::Runtime(format!(
-            "{} has ended the trace: it stops, or another process has taken over from it, or the key is no longer good",
+            "{} has ended the trace: it is shutting down, another process has taken over from it, \
+             or the key is no longer valid",
             target.name()
         ))),
         Ok((status @ (400 | 404), body)) if body.starts_with(b"{\"error\"") => {
@@ -117,15 +118,15 @@ fn details(event: &Value, name: &str, whom: &str) -> String {
         "publish" => format!("{}, {} B", word("topic"), number("bytes")),
         "delivered" | "not_delivered" => message(event),
         "acknowledged" => format!("{} up to {}", word("topic"), word("id")),
-        "blocked" => "the client reads more slowly than messages come".to_owned(),
-        "drained" => "all that waited has left".to_owned(),
+        "blocked" => "the client reads more slowly than messages arrive".to_owned(),
+        "drained" => "all pending messages are sent".to_owned(),
         "left_out" => format!("{}: there were too many", count(event, "events", "event")),
         // A newer server sent this event.
         _ => return event.to_string(),
     };
     if event["outbox_bytes"].as_u64().is_some_and(|bytes| bytes > 0) {
         // Writing to a String can't fail.
-        let _ = write!(text, ", {} B wait", number("outbox_bytes"));
+        let _ = write!(text, ", {} B pending", number("outbox_bytes"));
     }
     text
 }
@@ -182,7 +183,7 @@ mod tests {
             (
                 json!({"event": "delivered", "connection": id, "topic": "news", "id": "7be0c415:4",
                     "name": "message", "bytes": 1204, "age_ms": 0.25, "outbox_bytes": 70_000}),
-                "5f3a91c2-0-12-345       delivered      news 7be0c415:4, 1,204 B, 0.25 ms old, 70,000 B wait",
+                "5f3a91c2-0-12-345       delivered      news 7be0c415:4, 1,204 B, 0.25 ms old, 70,000 B pending",
             ),
             (
                 json!({"event": "not_delivered", "connection": id, "topic": "news", "id": "7be0c415:4",

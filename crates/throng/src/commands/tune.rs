@@ -58,8 +58,8 @@ fn apply(advice: &Advice, want: &Want) -> Result<(), CommandError> {
     }
     if applied.iter().any(|one| one.error.is_none()) {
         println!(
-            "these hold until the next boot; to keep them: throng tune --connections {} --sysctl \
-             > /etc/sysctl.d/99-throng.conf",
+            "these settings are lost at the next boot; to make them permanent: throng tune \
+             --connections {} --sysctl > /etc/sysctl.d/99-throng.conf",
             want.connections
         );
     }

@@ -84,7 +84,7 @@ fn has_result(state: &Value) -> bool {
 fn refused(admin: &Admin, status: u16, body: &[u8]) -> CommandError {
     match status {
         400 | 409 | 501 | 503 => CommandError::NothingMoved(format!(
-            "nothing moved, the node serves on: {}",
+            "the upgrade did not happen, the node continues to serve: {}",
             refusal(status, body)
         )),
         _ => CommandError::Runtime(admin.error_of(PATH, status, body).to_string()),
@@ -98,8 +98,8 @@ fn poll_state(admin: &mut Admin, last: &Value, show: &mut Show) -> Result<Value,
         match admin.get::<Value>(PATH) {
             // A node that was started anew does not know of the upgrade.
             Ok(state) if state["stage"] == "idle" => {
-                let text = "the connection broke, and the node that answers now knows of no \
-                            upgrade: it was started anew";
+                let text = "the connection broke, and the node that replies now knows of no \
+                            upgrade: it was restarted";
                 return Err(CommandError::Runtime(text.into()));
             }
             Ok(state) if has_result(&state) => return Ok(state),
@@ -113,7 +113,7 @@ fn poll_state(admin: &mut Admin, last: &Value, show: &mut Show) -> Result<Value,
             Err(error) if replied_at.elapsed() > AWAY_MAX => {
                 let text = text(last);
                 return Err(CommandError::Runtime(format!(
-                    "{error}; the last that was heard of the upgrade: {text}"
+                    "{error}; the last reported state of the upgrade: {text}"
                 )));
             }
             Err(_) => {}
@@ -232,9 +232,11 @@ mod tests {
         assert_eq!(exit(vec![line("nothing_moved")]), "3 ");
         let body = r#"{"error":{"code":"no_upgrade","message":"restart it"}}"#;
         let text = exit(vec![whole("501 Not Implemented", body)]);
-        assert_eq!(text, "3 nothing moved, the node serves on: no_upgrade: restart it");
+        let want =
+            "3 the upgrade did not happen, the node continues to serve: no_upgrade: restart it";
+        assert_eq!(text, want);
         let text = exit(vec![whole("401 Unauthorized", body)]);
-        assert!(text.starts_with("1 ") && text.contains("refuses the key"), "{text}");
+        assert!(text.starts_with("1 ") && text.contains("rejected the API key"), "{text}");
         let text = exit(vec![whole("404 Not Found", "")]);
         assert!(text.starts_with("1 ") && text.contains("the right port"), "{text}");
     }
@@ -249,7 +251,7 @@ mod tests {
         let under_way = whole("200 OK", r#"{"stage":"switching"}"#);
         assert_eq!(exit(vec![Some(begun.clone()), None, under_way, done]), "0");
         let idle = whole("200 OK", r#"{"stage":"idle","result":"nothing_moved"}"#);
-        assert!(exit(vec![Some(begun), idle]).contains("started anew"));
+        assert!(exit(vec![Some(begun), idle]).contains("restarted"));
         assert!(exit(vec![None]).starts_with("1 "));
     }
 

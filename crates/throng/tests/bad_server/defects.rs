@@ -90,7 +90,7 @@ fn messages_of_other_topics_are_strays() {
 
 #[test]
 fn closed_connections_are_counted_by_kind_of_close() {
-    let cases = [(Defect::Closes, "closed without a word"), (Defect::Ends, "the answer ended")];
+    let cases = [(Defect::Closes, "closed without a reason"), (Defect::Ends, "the response ended")];
     all_at_once(&cases, |(defect, reason)| {
         let server = BadServer::start(*defect);
         let run = format!("one-topic {} -c {CROWD} --hold {LONG}", server.arguments());
@@ -114,16 +114,16 @@ fn a_rejected_publish_counts_as_failed_and_not_as_lost() {
 #[test]
 fn failed_attempts_are_counted_by_reason() {
     let cases = [
-        (Defect::Hangs, "no answer in time"),
+        (Defect::Hangs, "no response in time"),
         (
             Defect::HangsUp,
-            "closed without a word before an answer: if the server speaks TLS at this port, write https://, or add \
+            "closed without a response: if the server speaks TLS at this port, write https://, or add \
              --tls",
         ),
         (Defect::Resets, "reset by the server"),
         (Defect::Refuses, "answered with status 503"),
-        (Defect::Page, "the answer is no text/event-stream"),
-        (Defect::Garbage, "the answer is not HTTP/1.1"),
+        (Defect::Page, "the response is not text/event-stream"),
+        (Defect::Garbage, "the response is not HTTP/1.1"),
     ];
     all_at_once(&cases, |(defect, reason)| {
         let timeout = if *defect == Defect::Hangs { "--answer-timeout 2" } else { "" };

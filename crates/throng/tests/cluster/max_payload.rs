@@ -101,9 +101,9 @@ fn a_message_that_nats_refuses_is_a_gap_and_the_log_says_what_to_do() {
     a.node.publish("t", json!("end"));
     assert!(until_end(&mut there).is_empty());
     b.node.until("the gap is counted", |b| b.metric("throng_cluster_gaps_total") == 1.0);
-    a.until_log("a message is larger than NATS takes", 1);
+    a.until_log("a message is larger than NATS allows", 1);
     a.node.until("it is counted", |a| a.metric("throng_cluster_too_large_total") >= 1.0);
-    assert_eq!(a.count("NATS did not take a packet"), 0);
+    assert_eq!(a.count("NATS did not accept a packet"), 0);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_user_of_whom_nats_refuses_what_it_shows_is_missing_alone_until_nats_takes_m
     b.node.until("nothing is missing that can come", |b| {
         state(b)["nodes"][0]["presence_complete"] == true
     });
-    a.until_log("what a user shows in a topic with presence is larger than NATS takes", 1);
+    a.until_log("a user's presence data is larger than NATS allows", 1);
     nats.restart(&a.node, 1 << 20);
     b.node.until("the user is there", |b| has_users(b, "room:1", 11));
 }

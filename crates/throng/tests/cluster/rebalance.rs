@@ -110,7 +110,7 @@ fn the_command_ends_when_nodes_are_balanced() {
         let output = run(&a, &[]);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         let last = text(&output.stdout).lines().last().unwrap();
-        assert!(last.ends_with("they are balanced"), "{last}");
+        assert!(last.ends_with("the nodes are balanced"), "{last}");
         assert_eq!((connections(&a), connections(&b)), (2, 1));
         let reason = "throng_connections_closed_total{reason=\"use_another_server\"}";
         assert_eq!((a.metric(reason), b.metric(reason)), (1.0, 0.0));
@@ -124,7 +124,7 @@ fn a_node_that_is_alone_or_the_last_that_serves_says_so() {
     let alone = Server::start();
     let output = run(&alone, &[]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("this node is alone"), "{output:?}");
+    assert!(text(&output.stderr).contains("this node is not in a cluster"), "{output:?}");
     let nats = Nats::start();
     let [a, b] = nats.nodes(&[]);
     // One node has another one drain.

@@ -190,7 +190,7 @@ run({
       assert.match(await page.textContent(".kernel .figures"), /Connects dropped.*Retransmitted.*TCP buffers.*Open files/);
       // Other programs of the machine may have caused findings.
       await page.waitForFunction(() => document.querySelector(".findings li") ||
-        /^Nothing dropped and nothing short in the last /.test(document.querySelector(".kernel .empty").textContent));
+        /^Nothing was dropped and nothing ran short in the last /.test(document.querySelector(".kernel .empty").textContent));
       await shoot("healthy");
       console.log("looked");
       await page.waitForFunction(() => /queue was full\. Raise net\.core\.somaxconn, which is .* ago$/.test(
@@ -209,7 +209,7 @@ run({
       await isLive(page);
       console.log("signed in");
       await page.waitForSelector("#key-dialog[open]");
-      assert.match(await page.textContent("#key-error"), /session is over/);
+      assert.match(await page.textContent("#key-error"), /session has ended/);
     });
   },
 
@@ -289,7 +289,7 @@ run({
       await shows("Nodes", "Lost", "nothing", false);
       await shows("Outbox", "PostgreSQL", "connected for", false);
       await shows("Outbox", "Drained by", "this node", false);
-      await shows("Outbox", "Oldest row", "none waits", false);
+      await shows("Outbox", "Oldest row", "none", false);
       await shows("Outbox", "Published", "1", false);
       await shows("Outbox", "Refused", "1", true);
       if (server.shots) await page.screenshot({ path: `${server.shots}/cluster.png`, fullPage: true });

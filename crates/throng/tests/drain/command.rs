@@ -23,7 +23,7 @@ fn the_command_ends_when_none_is_left_and_the_server_at_once_with_exit() {
     let output = run(&server, &["--over", "1s", "--wait", "0s"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(text, "the node is drained: 20 were closed\n");
+    assert_eq!(text, "the node is drained: it closed 20 connections\n");
     assert_eq!(state(&server)["connections"], 0);
     for mut client in clients {
         assert!(client.rest().ends_with(": closing, use_another_server\n\n"));

@@ -269,7 +269,7 @@ fn what_agents_can_not_do_is_explained() {
         ("agent --listen 0.0.0.0:0".to_string(), 2, "--key-file"),
         ("agent --listen nowhere".into(), 2, "write a host and a port"),
         (format!("hold {here} --agents {free_address}"), 1, "does throng flood agent run there"),
-        (format!("hold {here} --agents {}", server.client), 1, "no agent answers there"),
+        (format!("hold {here} --agents {}", server.client), 1, "no agent responds there"),
         (format!("hold {here} {to},{}", agents[0].address), 2, "named twice"),
         (format!("hold {here} -c 0 {to}"), 2, "--connections"),
         (format!("hold --urls x {to}"), 2, "--urls"),

@@ -117,9 +117,10 @@ fn agents_trust_the_authority_of_the_coordinator() {
 
 #[test]
 fn a_certificate_that_is_not_trusted_fails_connections_with_the_reason() {
-    const AUTHORITY: &str = "no trusted authority signed the server's certificate: name the file of the one that did \
-                             with --ca";
-    const NAME: &str = "the server's certificate is for another host: write the target as the certificate names it";
+    const AUTHORITY: &str = "the server's certificate is not signed by a trusted authority: name the file of its \
+                             authority with --ca";
+    const NAME: &str = "the server's certificate is for another host: write the target with a host name that is in \
+                        the certificate";
     let (authority, other) = (Authority::new(), Authority::new());
     authority.sign("server", &["example.com", "127.0.0.1"], 2099);
     let server = authority.server(&["--mqtt", "127.0.0.1:0"], &[]);
@@ -161,13 +162,13 @@ fn a_port_of_the_other_kind_is_named_in_the_reason() {
         (
             format!("http://{}", server.client_tls.unwrap()),
             "sse,ws,mqtt",
-            "closed without a word before an answer: if the server speaks TLS at this port, write https://, or add \
+            "closed without a response: if the server speaks TLS at this port, write https://, or add \
              --tls",
         ),
         (
             format!("https://{} --insecure-tls", server.client),
             "sse,ws",
-            "the server speaks no TLS at this port: name its port with TLS, or leave out TLS",
+            "the server does not speak TLS at this port: use its TLS port, or connect without TLS",
         ),
     ] {
         let end = flood(&format!("hold {target} -t {transports} -c 30 --hold 0"));

@@ -66,7 +66,7 @@ fn the_command_makes_the_schema_once_and_the_outbox_stands_beside_it() {
     };
     assert_eq!(printed("outbox"), "the schema \"throng\" has version 1 now (it was 0)\n");
     assert_eq!(printed("history"), "the schema \"throng\" has version 1 now (it was 0)\n");
-    assert_eq!(printed("history"), "the schema \"throng\" has version 1 already\n");
+    assert_eq!(printed("history"), "the schema \"throng\" already has version 1\n");
     assert_eq!(printed("subscriptions"), "the schema \"throng\" has version 1 now (it was 0)\n");
     postgres.psql("INSERT INTO throng.history_migrations (version) VALUES (99)");
     let output = serve(&settings);

@@ -149,7 +149,7 @@ fn check_back(folder: &Folder, url: &str, there: &[Vec<Value>; 4], stored: &Stor
     );
     let (status, text) = throng_store(folder, &["import", "back", "--history-url", url]);
     assert_eq!(status, Some(1), "{text}");
-    assert!(text.contains("back has a store already"), "{text}");
+    assert!(text.contains("back already has a store"), "{text}");
     let (status, text) = throng_store(folder, &["check", "back"]);
     assert_eq!(status, Some(0), "{text}");
     let server = folder.serve_in(&folder.root.join("back"));
@@ -275,13 +275,13 @@ fn an_impossible_export_is_refused_with_what_to_do() {
     server.post("/api/publish", json!({"topic": "state:1", "key": "k", "data": 1}));
     refused(&export, 1, "stop the server that has it open");
     assert_eq!(end(server), Some(0));
-    refused(&export[..2], 2, "which database? Name it: --history-url");
+    refused(&export[..2], 2, "no database: name it with --history-url");
     refused(&["export", "--history-url", &url], 2, "durable message needs a disk");
     let secret = "postgres://a:hush@h/d";
     let (status, text) = throng_store(&folder, &["export", "data", "--history-url", secret]);
     assert_eq!(status, Some(2), "{text}");
     assert!(text.contains("history.password_file") && !text.contains("hush"), "{text}");
-    refused(&export, 1, "these topics are: \"state:1\"");
+    refused(&export, 1, "these topics are compact: \"state:1\"");
     let schemas = || {
         database
             .postgres

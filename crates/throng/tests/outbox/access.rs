@@ -62,12 +62,12 @@ fn the_command_makes_the_schema_once_and_respects_a_newer_one() {
         String::from_utf8(output.stdout).unwrap()
     };
     assert_eq!(printed(migrate()), "the schema \"user\" has version 1 now (it was 0)\n");
-    assert_eq!(printed(migrate()), "the schema \"user\" has version 1 already\n");
+    assert_eq!(printed(migrate()), "the schema \"user\" already has version 1\n");
     postgres.psql("INSERT INTO \"user\".outbox_migrations (version) VALUES (99)");
     let output = migrate();
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains("version 99, and this program knows 1"), "{error}");
+    assert!(error.contains("version 99, and this program supports 1"), "{error}");
     let server = Server::with(&["--shards", "1"], &settings);
     until_error(&server, "start the newer program");
     let output = throng(&["outbox", "migrate"], &[]);

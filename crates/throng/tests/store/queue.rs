@@ -52,7 +52,7 @@ fn publisher(name: String, topic: &'static str, client: bool, caller: &mut Calle
         assert!(header(&reply.head, "retry-after").is_some(), "{}", reply.head);
         let (code, message) = (&reply.body["error"]["code"], &reply.body["error"]["message"]);
         assert_eq!(code, "store_busy", "{message}");
-        assert!(message.as_str().unwrap().contains("behind with its writing"), "{message}");
+        assert!(message.as_str().unwrap().contains("the store is overloaded"), "{message}");
         refused += 1;
         std::thread::sleep(Duration::from_millis(2));
     }

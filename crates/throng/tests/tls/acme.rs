@@ -12,7 +12,7 @@ use crate::support::*;
 const HOST: &str = "push.example.com";
 
 /// The log's words for an order that failed.
-const FAILED: &str = "there is no new certificate";
+const FAILED: &str = "the certificate could not be obtained";
 
 /// Starts a name server for Pebble, for which each host has the address 127.0.0.1. It ends with the process.
 fn name_server() -> std::net::SocketAddr {
@@ -220,7 +220,7 @@ fn a_certificate_is_ordered_stored_and_used_by_the_next_process() {
     drop(node.server);
     node.server = Node::serve(&node.folder);
     assert_eq!(node.certificate(), certificate);
-    assert!(!node.log().contains("is ordered"), "{}", node.log());
+    assert!(!node.log().contains("ordering"), "{}", node.log());
 }
 
 #[test]
@@ -318,10 +318,10 @@ fn another_authority_gets_an_order_at_once_and_a_damaged_file_changes_nothing() 
     let path = node.folder.path().join("acme/certificate.pem");
     let pem = std::fs::read(&path).unwrap();
     std::fs::write(&path, "nonsense").unwrap();
-    node.until_logged("the certificates stay as they were");
+    node.until_logged("the previous certificates stay in use");
     assert_eq!(node.certificate(), certificate);
     std::fs::remove_file(&path).unwrap();
-    node.until_logged("the certificate is gone");
+    node.until_logged("the certificate is missing");
     assert_eq!(node.certificate(), certificate);
     std::fs::write(&path, pem).unwrap();
     let second = Pebble::start(&authority, node.folder.path(), port, 86_400);

@@ -18,7 +18,7 @@ const SECOND: &str = "the second key of all, which is long enough";
 
 /// What the log says of a configuration that is taken, and of one that is not.
 const TAKEN: &str = "the configuration was read again";
-const REFUSED: &str = "the configuration stays as it was";
+const REFUSED: &str = "the configuration is unchanged";
 
 impl Node {
     fn new(name: &str, configuration: &str, files: &[(&str, &str)]) -> Self {

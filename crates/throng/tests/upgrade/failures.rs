@@ -133,7 +133,7 @@ fn a_check_says_what_would_happen_and_changes_nothing() {
         let before = node.only();
         let outcome = node.try_upgrade(&["--check"]);
         assert_eq!((outcome.code, node.only()), (Some(0), before), "{outcome:?}");
-        says(&outcome.text(), &["an upgrade would work"]);
+        says(&outcome.text(), &["an upgrade is possible"]);
         let outcome = node.try_upgrade(&["--check", "--json"]);
         assert_eq!((outcome.code, node.only()), (Some(0), before), "{outcome:?}");
         let last: Value = serde_json::from_str(outcome.stdout.lines().last().unwrap()).unwrap();

@@ -19,7 +19,7 @@ fn a_second_upgrade_at_the_same_time_is_refused() {
     binary.process();
     let second = node.try_upgrade(&[]);
     assert_eq!(second.code, Some(3), "{second:?}");
-    assert!(second.text().contains("an upgrade is under way"), "{second:?}");
+    assert!(second.text().contains("an upgrade is in progress"), "{second:?}");
     binary.go();
     let first = first.end();
     assert_eq!(first.code, Some(0), "{first:?}");

@@ -19,19 +19,19 @@ const NAME_MIN: usize = 8;
 const LEFT_OUT: [Column; 4] = [Column::Version, Column::Uptime, Column::Backlog, Column::Published];
 
 const HELP: &[(&str, &str)] = &[
-    ("Tab ← →", "sort by the next column, or by the one before"),
-    ("r", "the other way round"),
+    ("Tab ← →", "sort by the next column, or by the previous one"),
+    ("r", "reverse the order"),
     ("↑ ↓ PgUp PgDn", "scroll a long table"),
-    ("p or space", "stop the picture, and let it go on"),
+    ("p or space", "pause or resume the display"),
     ("q Esc Ctrl-C", "quit"),
     ("?", "this help"),
     ("", ""),
-    ("*", "the node that is called: it knows of the others"),
-    ("In/s", "messages that its shards took in, a second"),
-    ("Out/s", "messages that it handed to connections"),
-    ("Publ/s", "messages that were published at it"),
-    ("Backlog", "what waits to be sent to NATS"),
-    ("!", "look at this: the node has no part in what others publish"),
+    ("*", "the node that this command calls; it reports the others"),
+    ("In/s", "messages that its shards received, per second"),
+    ("Out/s", "messages that it sent to connections, per second"),
+    ("Publ/s", "messages that were published at it, per second"),
+    ("Backlog", "bytes that wait to be sent to NATS"),
+    ("!", "needs attention: the node gets no messages of other nodes"),
 ];
 
 /// Draws the whole screen. The time is in milliseconds since 1970.
@@ -62,7 +62,7 @@ fn header(frame: &mut Frame<'_>, area: Rect, view: &View, now_ms: u64) {
             let seconds = now_ms.saturating_sub(away.since_ms) / 1_000;
             (format!("! AWAY for {} ", duration(seconds)), ALARM)
         }
-        (None, true) => ("‖ PAUSED (p goes on) ".into(), STRONG),
+        (None, true) => ("‖ PAUSED (p resumes) ".into(), STRONG),
         (None, false) if view.polled_ms > 0 => {
             (format!("● {} UTC ", clock_utc(view.polled_ms)), STRONG)
         }
@@ -80,8 +80,7 @@ fn footer(frame: &mut Frame<'_>, area: Rect, view: &View) {
             Line::styled(cut(&text, width), ALARM)
         }
         None => {
-            let keys =
-                " q quit   Tab sort by   r reverse   p pause   ? help   * the node that is called";
+            let keys = " q quit   Tab sort by   r reverse   p pause   ? help   * the called node";
             Line::styled(cut(keys, width), FAINT)
         }
     };
@@ -277,7 +276,7 @@ mod tests {
         let lines = picture(&view, 80, 8);
         assert!(lines[0].ends_with("! AWAY for 6 s") && lines[7].contains("nothing answers"));
         view.help = true;
-        assert!(picture(&view, 80, 24).concat().contains("what waits to be sent to NATS"));
+        assert!(picture(&view, 80, 24).concat().contains("bytes that wait to be sent to NATS"));
         view.apply(Ok(Poll::default()), 5_000).unwrap();
     }
 }

@@ -103,8 +103,7 @@ fn text(name: &str, table: &Table, sort: Sort) -> String {
     let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..Column::ALL.len()).map(width).collect();
     let (cluster, summary) = (plain(&table.cluster), table.summary());
-    let mut text =
-        format!("cluster {cluster} · {summary}\n* the node that was called: {}\n\n", plain(name));
+    let mut text = format!("cluster {cluster} · {summary}\n* the called node: {}\n\n", plain(name));
     for line in &lines {
         let cell = |(at, column): (usize, Column)| match column.is_text() {
             true => format!("{:<1$}", line[at], widths[at]),
@@ -127,7 +126,7 @@ mod tests {
         let text = text("10.0.0.5:8001", &table(), by_connections);
         let expected = "\
 cluster throng · 3 nodes: 2 up · 1 silent
-* the node that was called: 10.0.0.5:8001
+* the called node: 10.0.0.5:8001
 
 Node   State               Version  Conns  In/s  Out/s  Publ/s  Backlog  Memory      Uptime
 b *    up                  0.2.0    2,000    20   40 k      10  2.05 KB  100 MB  1 min 42 s

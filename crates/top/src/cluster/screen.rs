@@ -38,7 +38,7 @@ pub fn run(target: &Target, sort: Sort, stop: &AtomicBool) -> Result<()> {
             is_new = true;
         }
         if thread.is_finished() {
-            bail!("what polls the node has ended: this is a bug of throng top");
+            bail!("the thread that polls the node has ended: this is a bug of throng top");
         }
         if is_new {
             screen.draw(|frame| draw(frame, &view, now_ms))?;

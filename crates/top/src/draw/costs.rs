@@ -45,8 +45,8 @@ fn slowest(frame: &mut Frame<'_>, area: Rect, slowest: Option<&Slowest>, scroll:
     let connections = slowest.map(|it| &it.connections[..]).unwrap_or_default();
     if connections.is_empty() {
         let note = match slowest {
-            None => "This node does not say.",
-            Some(_) => "Each connection reads what it is sent.",
+            None => "This node does not report them.",
+            Some(_) => "No connection has unsent bytes.",
         };
         frame.render_widget(Paragraph::new(note).wrap(Wrap { trim: true }), area);
         return;

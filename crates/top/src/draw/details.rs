@@ -52,7 +52,7 @@ fn connections(
     let all = details.members.members.unwrap_or(listed.len() as f64) as u64;
     let is_user = subject.user().is_some();
     if subject.0 == BROADCAST {
-        let note = "Broadcasts: they reach every connection, in whatever topics it is.";
+        let note = "Broadcasts reach every connection, whatever its topics are.";
         frame.render_widget(Line::styled(note, STRONG), area);
         return;
     }
@@ -67,7 +67,7 @@ fn connections(
     let [head, rest] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
     frame.render_widget(Line::styled(cut(&title, area.width.into()), STRONG), head);
     if listed.is_empty() {
-        let note = "Nobody is here now (on this node).";
+        let note = "No connections on this node.";
         frame.render_widget(Line::styled(note, FAINT), rest);
         return;
     }

@@ -40,7 +40,7 @@ pub fn kernel(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
         }
         Some(Ok(tops)) => match &tops.kernel {
             Some(report) => report,
-            None => return frame.render_widget(Line::raw("The node doesn't say."), inner),
+            None => return frame.render_widget(Line::raw("The node does not report them."), inner),
         },
     };
     let mut lines = Vec::new();

@@ -174,7 +174,7 @@ fn noisiest(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
         let numbers = [noisy.commands_per_second, noisy.refusals_per_second].map(compact);
         Row { name, numbers }
     }
-    let titles = ["Noisiest", "Cmds/s", "Refused", "Nobody has asked for anything."];
+    let titles = ["Noisiest", "Cmds/s", "Refused", "No user has sent commands."];
     list(frame, area, titles, rows.unwrap_or_else(|| Err("Asking…".into())), scroll);
 }
 

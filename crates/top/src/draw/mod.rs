@@ -29,25 +29,25 @@ pub(crate) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
 pub(crate) const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
 
 const HELP: &[(&str, &str)] = &[
-    ("Tab ← →", "the next view, or the one before"),
-    ("t or /", "look at a topic, or at a user as @name"),
-    ("c", "the topics that cost most, and the slowest connections"),
+    ("Tab ← →", "the next view, or the previous one"),
+    ("t or /", "show a topic, or a user as @name"),
+    ("c", "the costliest topics, and the slowest connections"),
     ("↑ ↓ PgUp PgDn", "scroll a long list"),
-    ("s S r", "sort the shards by another column; turn the order around"),
-    ("p or space", "stop the picture, and let it go on"),
-    ("Esc", "leave what is open, or the program"),
+    ("s S r", "sort the shards by another column; reverse the order"),
+    ("p or space", "pause or resume the display"),
+    ("Esc", "close what is open, or quit"),
     ("q Ctrl-C", "quit"),
     ("?", "this help"),
-    ("sparklines", "the last 5 minutes, from 0 to their highest; a column"),
+    ("sparklines", "the last 5 minutes, from 0 to the maximum; a column"),
     ("", "shows the highest value of its share of the time"),
-    ("/s", "a second, over the last second"),
+    ("/s", "per second, over the last second"),
     ("latency", "from publish to the kernel; upper bounds that double"),
-    ("mem/conn", "user: what the process grew, over its connections;"),
+    ("mem/conn", "user: growth of the process, divided by connections;"),
     ("", "kernel: an estimate from the host's TCP buffers"),
-    ("outboxes", "connections for which bytes wait"),
+    ("outboxes", "connections with unsent bytes"),
     ("Shards", "bulk: long fan-outs; wait: for a CPU; see docs/operations.md"),
     ("Kernel", "counters of the whole host, since its boot"),
-    ("!", "look at this: it is near or over a limit"),
+    ("!", "needs attention: near or above a limit"),
 ];
 
 /// Draws the whole screen. The time is in milliseconds since 1970.
@@ -70,7 +70,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, now_ms: u64) {
     footer(frame, foot, state, now_ms);
     let data = state.data();
     let Some(newest) = data.ring.newest() else {
-        let text = format!("Asking {} for its first sample…", plain(&state.name));
+        let text = format!("Waiting for the first sample of {}…", plain(&state.name));
         frame.render_widget(Paragraph::new(text), body);
         return;
     };
@@ -114,7 +114,7 @@ fn header(frame: &mut Frame<'_>, area: Rect, state: &State, now_ms: u64) {
             let seconds = now_ms.saturating_sub(away.since_ms) / 1_000;
             (format!("! AWAY for {} ", duration(seconds)), ALARM)
         }
-        (None, true) => ("‖ PAUSED (p goes on) ".into(), STRONG),
+        (None, true) => ("‖ PAUSED (p resumes) ".into(), STRONG),
         (None, false) => match now {
             Some(sample) => (format!("● {} UTC ", clock_utc(sample.at)), STRONG),
             None => (String::new(), STRONG),

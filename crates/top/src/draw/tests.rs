@@ -166,14 +166,14 @@ fn the_other_views_show_their_lists() {
     let lines = picture(&state, SMALL);
     assert_shows(&lines, &["room-20 ", "room-39 "]);
     press(&mut state, &[KeyCode::Char('?')]);
-    assert_shows(&picture(&state, SMALL), &["any key closes it", "look at this"]);
+    assert_shows(&picture(&state, SMALL), &["any key closes it", "needs attention"]);
 }
 
 #[test]
 fn the_costs_name_topics_and_slow_connections() {
     let mut state = recorded();
     press(&mut state, &[KeyCode::Char('c')]);
-    let none = "Each connection reads what it is sent.";
+    let none = "No connection has unsent bytes.";
     let mut tops = state.data().tops.clone().expect("tops").expect("no error");
     let slow = |number: u32| Connection {
         id: format!("5f3a91c2-0-{number}-9"),
@@ -185,7 +185,7 @@ fn the_costs_name_topics_and_slow_connections() {
         ..Connection::default()
     };
     for (slowest, wanted) in [
-        (None, vec!["This node does not say."]),
+        (None, vec!["This node does not report them."]),
         (Some(Slowest::default()), vec![none]),
         (
             Some(Slowest { count: 4_000.0, connections: (0..40).map(slow).collect() }),
@@ -319,7 +319,7 @@ fn errors_and_alarms_are_shown_in_words() {
     full.figures.refused = 3.0;
     state.apply(Update::Sample(Box::new(full)), 0).expect("no error");
     assert_shows(&picture(&state, SMALL), &["! 95 k", "3/s refused"]);
-    assert_shows(&picture(&State::new("n"), SMALL), &["Asking n for its first sample…"]);
+    assert_shows(&picture(&State::new("n"), SMALL), &["Waiting for the first sample of n…"]);
 }
 
 #[test]
@@ -361,7 +361,7 @@ fn a_healthy_kernel_takes_no_line_of_other_views() {
     assert!(!picture(&state, SMALL).concat().contains("! "), "{:?}", picture(&state, SMALL));
     press(&mut state, &[KeyCode::BackTab]);
     let lines = picture(&state, SMALL);
-    assert_shows(&lines, &["[Kernel]", "nothing dropped and nothing short in the last 1 min 1 s"]);
+    assert_shows(&lines, &["[Kernel]", "nothing dropped and no shortage in the last 1 min 1 s"]);
     assert_shows(&lines, &["listener overflows   312 attempts to connect", "15 segments (1.5 %)"]);
     assert_shows(&lines, &["62,000 of 65,536 (94.6 %)", "open files           1,216"]);
     assert_shows(&lines, &["wait for CPU         some tasks 13 %, all 0 % of the last 10 s"]);
@@ -369,7 +369,7 @@ fn a_healthy_kernel_takes_no_line_of_other_views() {
     // A node of an older version.
     let mut state = recorded();
     press(&mut state, &[KeyCode::BackTab]);
-    assert_shows(&picture(&state, SMALL), &["The node doesn't say."]);
+    assert_shows(&picture(&state, SMALL), &["The node does not report them."]);
 }
 
 #[test]

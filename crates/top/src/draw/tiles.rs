@@ -95,7 +95,7 @@ const TILES: [Tile; 12] = [
         content: |s, _, _| {
             let each = s.user_bytes_each().map_or(NONE.into(), bytes_each);
             let all = bytes(s.figures.user_bytes);
-            Content::new(each, format!("{all} in all"))
+            Content::new(each, format!("{all} in total"))
         },
     },
     Tile {

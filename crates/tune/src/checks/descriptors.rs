@@ -61,7 +61,7 @@ fn open_files(host: &Host, want: &Want) -> Finding {
     if holds < want.connections {
         let meaning = match own {
             true => format!(
-                "a shard has this limit for itself, and {} shards are the most: enough for {}",
+                "this limit is for each shard, and there can be at most {} shards: enough for {}",
                 count(SHARDS_MAX),
                 count(holds)
             ),
@@ -75,8 +75,8 @@ fn open_files(host: &Host, want: &Want) -> Finding {
     let shards = shards(host, want, want.connections);
     if own && shards > shards_fair(host) {
         let meaning = format!(
-            "it holds for each shard, not for the process: Throng starts {} shards, where with a \
-             higher limit as many as cores would do with fuller batches",
+            "this limit is for each shard, not for the process: Throng starts {} shards; with a \
+             higher limit, one for each core would be enough, with fuller batches",
             count(shards)
         );
         return Finding::new(Level::Advise, NOFILE, fact, meaning).bound(holds).command(command);
@@ -93,7 +93,7 @@ fn nr_open(host: &Host, want: &Want) -> Option<Finding> {
     let most = host.number(name)?;
     let (fact, wanted) = (limit(most), nofile_wanted(host, want));
     if most >= wanted {
-        let meaning = "as high as a limit on open files can be set; enough";
+        let meaning = "the maximum of any limit on open files; enough";
         return Some(Finding::new(Level::Good, name, fact, meaning));
     }
     let meaning = format!("no limit on open files can be raised above it, and {} is advised", {
@@ -119,7 +119,7 @@ fn file_max(host: &Host, want: &Want) -> Finding {
     let value = round_up(files.saturating_add(used).saturating_add(FILES_SPARE));
     let meaning = format!(
         "open files of the whole machine, a connection{} takes one: enough for {} (only root may \
-         pass it, and a server should not be root)",
+         exceed it, and a server should not be root)",
         if want.both_ends { "'s each end" } else { "" },
         count(holds)
     );
@@ -138,7 +138,8 @@ fn watches(host: &Host, want: &Want) -> Finding {
     let watches = want.connections.saturating_mul(want.ends());
     let value = round_up(watches.saturating_add(WATCHES_SPARE));
     let meaning = format!(
-        "a user's processes may watch so many descriptors, a connection{} takes one: enough for {}",
+        "a user's processes may watch at most this many descriptors, a connection{} takes one: \
+         enough for {}",
         if want.both_ends { "'s each end" } else { "" },
         count(holds)
     );

@@ -10,7 +10,7 @@ use crate::want::Want;
 use Level::{Advise, Good, Must, Unknown};
 
 /// The cost of plain writes compared to io_uring batches.
-const PLAIN: &str = "Throng uses a write for each message, 1.6 times the CPU";
+const PLAIN: &str = "Throng uses one write for each message, which takes 1.6 times the CPU time";
 
 pub(crate) fn all(host: &Host, want: &Want) -> Vec<Finding> {
     let mut findings = vec![release(host), io_uring(host)];
@@ -82,7 +82,7 @@ fn conntrack(host: &Host, want: &Want) -> Option<Finding> {
     let value = round_up(needed.saturating_add(needed / 16));
     let fact = format!("{}, {} of them in use", limit_or_none(most), count(now));
     if !tracks(host) {
-        let loaded = "the module is loaded and tracks nothing: no firewall rule asks for it";
+        let loaded = "the module is loaded and tracks nothing: no firewall rule uses it";
         if holds >= want.connections || most == 0 {
             return Some(Finding::new(Good, name, fact, loaded));
         }
@@ -96,7 +96,7 @@ fn conntrack(host: &Host, want: &Want) -> Option<Finding> {
         return Some(if most == 0 { finding } else { finding.bound(holds) });
     }
     let meaning = format!(
-        "a firewall rule tracks each connection; beyond this new ones are dropped without a word \
+        "a firewall rule tracks each connection; beyond this number, new ones are dropped silently \
          (\"nf_conntrack: table full\" in the log): enough for {}. Better still, let the rules not \
          track the server's port (notrack)",
         count(holds)
@@ -119,7 +119,9 @@ fn buckets(host: &Host, want: &Want) -> Option<Finding> {
     }
     let chain = want.connections / now.max(1);
     let meaning =
-        format!("about {} entries hang in each place, searched packet by packet", { count(chain) });
+        format!("each bucket has about {} entries, which the kernel searches for each packet", {
+            count(chain)
+        });
     let value = round_up(want.connections.div_ceil(2));
     Some(Finding::new(Advise, name, count(now), meaning).set(host, value))
 }

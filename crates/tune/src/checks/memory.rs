@@ -42,7 +42,7 @@ fn memory(host: &Host, want: &Want) -> Finding {
     let missing = bytes(need.saturating_sub(available));
     let meaning = format!(
         "{needs} needed, so {missing} more than is free, which is enough for {enough}. No setting \
-         helps: take a larger machine, or spread the connections over several"
+         helps: use a larger machine, or spread the connections over several"
     );
     Finding::new(Level::Must, name, fact, meaning).bound(holds)
 }
@@ -90,7 +90,7 @@ fn tcp_mem(host: &Host, want: &Want) -> Finding {
     if most >= all {
         let enough = match most >= pages {
             true => format!("a page for each connection{ends}, even in a broadcast to all"),
-            false => "60 % of the memory, more is no use".to_owned(),
+            false => "60 % of the memory: more would be of no use".to_owned(),
         };
         return Finding::new(Level::Good, name, fact, enough).bound(holds);
     }
@@ -98,7 +98,7 @@ fn tcp_mem(host: &Host, want: &Want) -> Finding {
     let (level, meaning) = if most < needed {
         let meaning = format!(
             "each connection{ends} with unread data takes a page, so in a broadcast {at_once} \
-             connections fill it. Beyond, the kernel drops segments: messages come late and \
+             connections fill it. Beyond that, the kernel drops segments: messages arrive late and \
              connections end"
         );
         (Level::Must, meaning)
@@ -127,15 +127,15 @@ fn min_free(host: &Host) -> Finding {
     let least = if total >= 4 * GIB { 64 * MIB } else { 0 };
     let most = (total / 20).max(64 * MIB);
     if now < least {
-        let meaning = "packets that arrive while memory is short live on this reserve; small for \
-                       this machine";
+        let meaning = "packets that arrive while memory is short use this reserve, which is small \
+                       for this machine";
         return Finding::new(Level::Advise, name, fact, meaning).set(host, least / 1024);
     }
     if now > most {
         let meaning = "more than 5 % of the memory lies idle as a reserve";
         return Finding::new(Level::Advise, name, fact, meaning).set(host, most / 1024);
     }
-    Finding::new(Level::Good, name, fact, "a fair reserve for packets that arrive")
+    Finding::new(Level::Good, name, fact, "a sufficient reserve for incoming packets")
 }
 
 fn swappiness(host: &Host) -> Option<Finding> {
@@ -153,7 +153,7 @@ fn huge_pages(host: &Host) -> Option<Finding> {
     let name = "transparent huge pages";
     let word = host.transparent_hugepage.as_deref()?;
     if word != "always" {
-        return Some(Finding::new(Level::Good, name, word, "only where a program asks for them"));
+        return Some(Finding::new(Level::Good, name, word, "only if a program requests them"));
     }
     let meaning = "the kernel may round the server's memory up to 2 MiB pages, so that it takes \
                    more than estimated";

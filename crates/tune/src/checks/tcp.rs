@@ -33,8 +33,8 @@ fn somaxconn(host: &Host, want: &Want) -> Finding {
     let (fact, backlog) = (count(now), u64::from(want.backlog));
     if now < backlog {
         let meaning = format!(
-            "each shard asks for a queue of {} new connections and gets {}; when many clients \
-             come back at once the rest wait a second and more",
+            "each shard requests a queue of {} new connections and gets {}; when many clients come \
+             back at once, the others wait a second or more",
             count(backlog),
             count(now)
         );
@@ -42,9 +42,11 @@ fn somaxconn(host: &Host, want: &Want) -> Finding {
     }
     let meaning = match now > backlog {
         true => {
-            format!("each shard asks for {} (socket.backlog): more is not used", { count(backlog) })
+            format!("each shard requests {} (socket.backlog): a higher value has no effect", {
+                count(backlog)
+            })
         }
-        false => "all that each shard asks for (socket.backlog)".to_owned(),
+        false => "as much as each shard requests (socket.backlog)".to_owned(),
     };
     Finding::new(Good, name, fact, meaning)
 }
@@ -62,13 +64,13 @@ fn lookup_table(host: &Host, want: &Want) -> Option<Finding> {
     let sockets = want.connections.saturating_mul(want.ends());
     let chain = sockets.div_ceil(now);
     if chain <= CHAIN_MAX {
-        let meaning = "buckets in which packets look for their socket: enough";
+        let meaning = "enough buckets in the kernel's table of sockets";
         return Some(Finding::new(Good, name, count(now), meaning));
     }
     let wanted = sockets.next_power_of_two().clamp(1 << 16, 1 << 24);
     let meaning = format!(
-        "each packet looks for its socket among {} in one bucket; with one or two a message costs \
-         about a sixth less processor time",
+        "the kernel searches {} sockets in one bucket for each packet; with one or two, a message \
+         costs about a sixth less processor time",
         count(chain)
     );
     let command = format!(
@@ -92,7 +94,7 @@ fn ports(host: &Host, want: &Want) -> Finding {
     };
     let fact = format!("{low} to {high}");
     if !want.both_ends {
-        let meaning = "clients elsewhere bring their own ports, and the server needs one";
+        let meaning = "clients on other hosts use their own ports, and the server needs one";
         return Finding::new(Good, name, fact, meaning);
     }
     let holds = SOURCES * ports.min(PER_SOURCE_MAX);
@@ -115,10 +117,10 @@ fn syn_backlog(host: &Host) -> Option<Finding> {
     let name = "net.ipv4.tcp_max_syn_backlog";
     let now = host.number(name)?;
     if host.number("net.ipv4.tcp_syncookies") != Some(0) {
-        let meaning = "without effect while SYN cookies are on: the queue is the listener's";
+        let meaning = "without effect while SYN cookies are on: the listener's queue counts";
         return Some(Finding::new(Good, name, count(now), meaning));
     }
-    let meaning = "SYN cookies are off, so this bounds connections in the making";
+    let meaning = "SYN cookies are off, so this bounds connections that are being opened";
     if now >= 1_024 {
         return Some(Finding::new(Good, name, count(now), meaning));
     }
@@ -137,7 +139,7 @@ fn netdev_backlog(host: &Host, want: &Want) -> Option<Finding> {
     let wanted = (want.connections / LOOPBACK_SHARE).min(1_000_000);
     if want.both_ends && now < wanted {
         let meaning = "all packets between the two ends pass through it, and timers of many \
-                       connections go off together: what overflows is lost";
+                       connections expire together: packets beyond it are dropped";
         return Some(Finding::new(Advise, name, fact, meaning).set(host, wanted));
     }
     if now < 1_000 || (dropped > 0 && now < 10_000) {
@@ -165,8 +167,8 @@ fn receive_buffers(host: &Host) -> Option<Finding> {
     let name = "net.ipv4.tcp_rmem";
     let now = host.triple(name)?;
     if excessive(now) {
-        let meaning = "idle connections cost no buffer, but every client may fill its default with \
-                       data before the kernel holds it back: memory that no estimate covers";
+        let meaning = "idle connections cost no buffer, but every client can fill its default size \
+                       with data before the kernel stops it: memory that no estimate includes";
         let finding = Finding::new(Advise, name, sizes(now), meaning);
         return Some(finding.set(host, "4096 131072 6291456"));
     }
@@ -186,7 +188,7 @@ fn send_buffers(host: &Host, want: &Want) -> Option<Finding> {
     }
     if excessive(now) || now[2] > 16 << 20 {
         let meaning = format!(
-            "the kernel keeps up to {} for a client that doesn't read before the server's own \
+            "the kernel buffers up to {} for a client that doesn't read before the server's own \
              limit closes it",
             bytes(now[2])
         );
@@ -202,13 +204,13 @@ fn send_buffer_max(host: &Host, want: &Want) -> Option<Finding> {
     let now = host.number(name)?;
     if now < want.send_buffer_bytes {
         let meaning = format!(
-            "the server asks for {} a connection (socket.send_buffer_bytes) and gets less",
+            "the server requests {} for each connection (socket.send_buffer_bytes) and gets less",
             bytes(want.send_buffer_bytes)
         );
         let finding = Finding::new(Advise, name, bytes(now), meaning);
         return Some(finding.set(host, want.send_buffer_bytes.max(212_992)));
     }
-    let meaning = "above what the server asks for a connection";
+    let meaning = "more than the server requests for a connection";
     Some(Finding::new(Good, name, bytes(now), meaning))
 }
 
@@ -223,23 +225,25 @@ fn time_wait(host: &Host) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(now) = host.number("net.ipv4.tcp_fin_timeout") {
         let meaning = match now {
-            60 => "the default: for ends that wait for the peer's, not for TIME_WAIT",
-            _ => "changed from 60 s: it does not touch TIME_WAIT, which is always 60 s",
+            60 => "the default: for connections that wait for the peer to close, not for TIME_WAIT",
+            _ => "changed from 60 s: it does not affect TIME_WAIT, which is always 60 s",
         };
         findings.push(Finding::new(Good, "net.ipv4.tcp_fin_timeout", format!("{now} s"), meaning));
     }
     if let Some(now) = host.number("net.ipv4.tcp_tw_reuse") {
         let meaning = match now {
-            1 => "set by hand: it is for who connects and does nothing for a server",
-            _ => "it is for who connects: nothing to do for a server",
+            1 => {
+                "set by hand: it is for hosts that open connections, and has no effect on a server"
+            }
+            _ => "it is for hosts that open connections: nothing to do for a server",
         };
         findings.push(Finding::new(Good, "net.ipv4.tcp_tw_reuse", now.to_string(), meaning));
     }
     if let Some(now) = host.number("net.ipv4.tcp_max_tw_buckets") {
         let name = "net.ipv4.tcp_max_tw_buckets";
         let finding = if now < 4_096 {
-            let meaning = "beyond so many, closed connections skip TIME_WAIT, and late segments \
-                           can meet a new connection on the same ports";
+            let meaning = "closed connections beyond this number skip TIME_WAIT, and late segments \
+                           can reach a new connection on the same ports";
             Finding::new(Advise, name, count(now), meaning).set(host, 65_536)
         } else {
             let meaning = "closed connections beyond it skip TIME_WAIT, as when a server ends";
@@ -271,9 +275,9 @@ fn switches(host: &Host) -> Vec<Finding> {
         ),
         (
             "net.ipv4.tcp_window_scaling",
-            "no window is larger than 64 KiB: long and fast ways carry less",
+            "no window is larger than 64 KiB: long and fast paths carry less",
         ),
-        ("net.ipv4.tcp_sack", "one lost segment makes many be sent again"),
+        ("net.ipv4.tcp_sack", "one lost segment causes many to be sent again"),
     ];
     for (name, harm) in off {
         match host.number(name) {
@@ -284,8 +288,8 @@ fn switches(host: &Host) -> Vec<Finding> {
     }
     let recycle = "net.ipv4.tcp_tw_recycle";
     if host.number(recycle).is_some_and(|now| now > 0) {
-        let meaning = "clients that share an address (behind NAT, as all phones of a carrier are) \
-                       are silently refused, most of them. Linux 4.12 removed it";
+        let meaning = "most clients that share an address (behind NAT, as all phones of a carrier \
+                       are) are silently refused. Linux 4.12 removed it";
         findings.push(Finding::new(Must, recycle, "on", meaning).set(host, 0));
     }
     findings

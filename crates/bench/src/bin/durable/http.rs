@@ -43,10 +43,10 @@ impl Http {
             (b"200", _) => {
                 let published = memmem::find_iter(body, br#"{"ok":"#).count() as u64;
                 let refused = memmem::find_iter(body, br#"{"error":"#).count() as u64;
-                ensure!(published + refused == messages, "a batch was answered {}", text(body));
+                ensure!(published + refused == messages, "a batch got the response {}", text(body));
                 Ok(Answer { published, refused, last: true })
             }
-            _ => bail!("a publish was answered {}: {}", text(status), text(body)),
+            _ => bail!("a publish got status {}: {}", text(status), text(body)),
         }
     }
 }
@@ -76,11 +76,11 @@ fn head(input: &[u8]) -> Result<Option<(&[u8], usize, usize)>> {
         return Ok(None);
     };
     let head = &input[..end];
-    let status = head.get(STATUS_AT..STATUS_AT + 3).context("an answer without a status")?;
+    let status = head.get(STATUS_AT..STATUS_AT + 3).context("a response without a status")?;
     let mut lines = head.split(|byte| *byte == b'\n');
     let length = lines
         .find(|line| line.len() > LENGTH.len() && line[..LENGTH.len()].eq_ignore_ascii_case(LENGTH))
-        .with_context(|| format!("an answer without a length: {}", text(head)))?;
+        .with_context(|| format!("a response without a length: {}", text(head)))?;
     let length = std::str::from_utf8(&length[LENGTH.len()..])?.trim();
     let length: u32 = length.parse().with_context(|| format!("a length of {length:?}"))?;
     Ok(Some((status, end + 4, length as usize)))
@@ -125,7 +125,7 @@ mod tests {
         let outcome = one("503 Full", "{}").expect("an answer").answer;
         assert_eq!(outcome, Some(Answer { published: 0, refused: 1, last: true }));
         let error = one("400 Bad Request", "no").expect_err("a mistake").to_string();
-        assert_eq!(error, "a publish was answered 400: no");
+        assert_eq!(error, "a publish got status 400: no");
 
         let batch = |body| publisher(Mode::Batch(2)).receive(&answer("200 OK", body));
         let body = r#"{"results":[{"ok":{"id":"a:1"}},{"error":{"code":"full"}}]}"#;

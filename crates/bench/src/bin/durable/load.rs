@@ -126,14 +126,14 @@ impl Connection {
         }
         loop {
             let buffer = &mut self.input[self.input_bytes..];
-            ensure!(!buffer.is_empty(), "an answer of more than {INPUT_BYTES_MAX} bytes");
+            ensure!(!buffer.is_empty(), "a response larger than {INPUT_BYTES_MAX} bytes");
             let buffer_bytes = buffer.len();
             let read = match self.stream.read(buffer) {
                 Ok(0) => bail!("the server closed a publisher's connection"),
                 Ok(read) => read,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error).context("reading an answer"),
+                Err(error) => return Err(error).context("reading a response"),
             };
             self.input_bytes += read;
             self.process_input(&mut answered)?;
@@ -255,7 +255,7 @@ pub(crate) fn run(
         events.clear();
         match epoll::wait(&poller, rustix::buffer::spare_capacity(&mut events), Some(&WAIT)) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error).context("waiting for answers"),
+            Err(error) => return Err(error).context("waiting for responses"),
         }
         for event in &events {
             let index = event.data.u64() as usize;
@@ -277,7 +277,7 @@ pub(crate) fn run(
         }
         ensure!(
             now.saturating_sub(count.last_answer_ns) < SILENCE_MAX.as_nanos() as u64,
-            "no answer for {SILENCE_MAX:?}; {} publishers wait",
+            "no response for {SILENCE_MAX:?}; {} publishers wait",
             count.waiting
         );
     }

@@ -41,7 +41,8 @@ const PAYLOAD: &str = {
 };
 
 #[derive(Parser, Debug)]
-#[command(about = "Durable publishes per second: Throng beside NATS JetStream and a bare file.")]
+#[command(about = "Durable publishes per second: Throng compared with NATS JetStream and a bare \
+                   file.")]
 struct Args {
     /// The Throng server; without one it is left out.
     #[arg(long)]
@@ -199,7 +200,7 @@ fn cells(args: &Args, nats: Option<&Nats>) -> Vec<Cell> {
 fn print(args: &Args, floor: &[Measured], cells: &[Cell]) -> Result<()> {
     println!(
         "\ndurable publishes: {PAYLOAD_BYTES} B each, {} s measured after {} s, medians of {} \
-         alternating rounds; times are of one request and its answer",
+         alternating rounds; times are of one request and its response",
         args.seconds, args.warm_up, args.rounds
     );
     let mut table = Table::new(&[
@@ -222,7 +223,7 @@ fn print(args: &Args, floor: &[Measured], cells: &[Cell]) -> Result<()> {
     println!("CPU time and bytes written (as /proc/PID/io counts them) are for each message.");
     let refused: u64 = cells.iter().flat_map(|cell| &cell.rounds).map(|round| round.refused).sum();
     if refused > 0 {
-        println!("{refused} publishes were refused (503); they are counted nowhere above.");
+        println!("{refused} publishes were rejected (503); the figures above do not include them.");
     }
     Ok(())
 }

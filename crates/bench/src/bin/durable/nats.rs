@@ -60,7 +60,7 @@ fn frame(input: &[u8]) -> Result<Option<(Frame<'_>, usize)>> {
         b"PONG" => Ok(Some((Frame::Pong, after))),
         b"+OK" => Ok(Some((Frame::Other, after))),
         line if line.starts_with(b"INFO ") => Ok(Some((Frame::Other, after))),
-        line => bail!("NATS said {}", text(line)),
+        line => bail!("NATS replied {}", text(line)),
     }
 }
 
@@ -201,7 +201,7 @@ fn call(address: SocketAddrV4, subject: &str, request: &Value) -> Result<Value> 
             match frame {
                 Frame::Message(payload) => {
                     let answer: Value = serde_json::from_slice(payload)?;
-                    ensure!(answer["error"].is_null(), "{subject} was answered {answer}");
+                    ensure!(answer["error"].is_null(), "{subject} got the reply {answer}");
                     return Ok(answer);
                 }
                 Frame::Ping => stream.write_all(b"PONG\r\n")?,
@@ -215,7 +215,7 @@ fn call(address: SocketAddrV4, subject: &str, request: &Value) -> Result<Value> 
 
 fn read_some(stream: &mut TcpStream, input: &mut Vec<u8>) -> Result<()> {
     let mut chunk = [0; 4096];
-    let read = stream.read(&mut chunk).context("no answer")?;
+    let read = stream.read(&mut chunk).context("no reply")?;
     ensure!(read > 0, "NATS closed a connection");
     input.extend_from_slice(&chunk[..read]);
     Ok(())

@@ -67,7 +67,7 @@ impl Nats {
     pub(crate) fn at(binary: &Path) -> Result<Self> {
         let version = version(binary)?;
         let number = version_number(&version)
-            .with_context(|| format!("{} tells its version as {version:?}", binary.display()))?;
+            .with_context(|| format!("{} reports its version as {version:?}", binary.display()))?;
         Ok(Self { binary: binary.to_owned(), version, number })
     }
 
@@ -217,7 +217,7 @@ impl Server {
             }
             Setting::Nats { .. } => {
                 let stored = nats::last_sequence(self.address)?;
-                ensure!(stored == total, "of {total} messages acknowledged, {stored} are kept");
+                ensure!(stored == total, "of {total} messages acknowledged, {stored} are stored");
             }
         }
         Ok(())

@@ -56,7 +56,7 @@ impl DrainRequest {
     fn plan(&self) -> Result<DrainPlan, Rejection> {
         let speed = match (self.seconds, self.per_second) {
             (Some(_), Some(_)) => {
-                let message = "say either seconds or per_second: each follows from the other";
+                let message = "send either seconds or per_second: each follows from the other";
                 return Err(Rejection::new(ErrorCode::BadRequest, message));
             }
             (_, Some(per_second)) => Speed::PerSecond(per_second_of(per_second)?),
@@ -79,7 +79,7 @@ fn bounded(name: &str, value: u64, min: u64, max: u64) -> Result<u64, Rejection>
     match value {
         value if (min..=max).contains(&value) => Ok(value),
         value => {
-            let message = format!("{name} is {value}: write a number from {min} to {max}");
+            let message = format!("{name} is {value}, but must be a number from {min} to {max}");
             Err(Rejection::new(ErrorCode::BadRequest, message))
         }
     }
@@ -109,7 +109,8 @@ pub(crate) async fn drain(State(node): State<Arc<Node>>) -> Json<DrainState> {
 /// ends. The response comes at once, and `GET /api/drain` has the progress.
 #[utoipa::path(post, path = "/api/drain", tag = "operate", request_body = DrainRequest, responses(
     (status = 200, body = DrainState),
-    (status = 409, body = ErrorBody, description = "It drains already, is rebalanced, or is being upgraded"),
+    (status = 409, body = ErrorBody, description = "The node is already draining, is being rebalanced, or is being \
+            upgraded"),
     (status = 503, body = ErrorBody, description = "The process is ending")))]
 pub(crate) async fn begin_drain(
     State(node): State<Arc<Node>>,
@@ -139,7 +140,7 @@ pub(crate) async fn rebalance(State(node): State<Arc<Node>>) -> Json<RebalanceSt
 /// The response comes at once, and `GET /api/rebalance` has the progress.
 #[utoipa::path(post, path = "/api/rebalance", tag = "operate", request_body = RebalanceRequest, responses(
     (status = 200, body = RebalanceState),
-    (status = 409, body = ErrorBody, description = "It is rebalanced already, or drains"),
+    (status = 409, body = ErrorBody, description = "The node is already being rebalanced, or is draining"),
     (status = 503, body = ErrorBody, description = "The process is ending")))]
 pub(crate) async fn begin_rebalance(
     State(node): State<Arc<Node>>,

@@ -38,7 +38,7 @@ pub(crate) fn begin_drain(node: &Arc<Node>, plan: DrainPlan) -> Result<(), Evict
     let connections = open(node);
     tracing::info!(
         connections,
-        "the node drains: it is not ready, and its connections end by and by"
+        "the node drains: it is not ready, and closes its connections gradually"
     );
     tokio::spawn(run_drain(node.clone(), plan));
     Ok(())
@@ -51,7 +51,7 @@ pub(crate) fn cancel_drain(node: &Node) {
     if node.shared.ending.load(Ordering::SeqCst) {
         return;
     }
-    tracing::info!(closed, "the drain is cancelled: the node serves as before");
+    tracing::info!(closed, "the drain was cancelled: the node serves as before");
     *job = None;
     node.shared.drained.store(false, Ordering::SeqCst);
     node.shared.draining.store(false, Ordering::SeqCst);
@@ -80,7 +80,7 @@ pub(crate) fn begin_rebalance(
         connections,
         open,
         seconds = pace.duration_us / 1_000_000,
-        "the node is rebalanced: it gives connections to others"
+        "the node is being rebalanced: it closes connections to move them to other nodes"
     );
     tokio::spawn(run_rebalance(node.clone(), began));
     Ok(())
@@ -89,7 +89,7 @@ pub(crate) fn begin_rebalance(
 /// Ends a rebalance, if there is one.
 pub(crate) fn cancel_rebalance(node: &Node) {
     if let Some(job @ Job { kind: Kind::Rebalance, ended: None, .. }) = &mut *node.evictions.job() {
-        tracing::info!(closed = job.closed, "the rebalance is cancelled");
+        tracing::info!(closed = job.closed, "the rebalance was cancelled");
         (job.ended, job.is_cancelled) = (Some(Instant::now()), true);
     }
 }

@@ -70,12 +70,14 @@ impl DrainState {
             (None, None) => DrainStage::Waiting,
         };
         let text = match stage {
-            DrainStage::Drained => format!("the node is drained: {} were closed", job.closed),
+            DrainStage::Drained => {
+                format!("the node is drained: it closed {} connections", job.closed)
+            }
             DrainStage::Closing => format!(
                 "the node drains: {connections} of {connections_at_start} connections are left"
             ),
             DrainStage::Waiting | DrainStage::Serving => {
-                format!("the node is not ready, and closes {connections} connections soon")
+                format!("the node is not ready, and will close {connections} connections soon")
             }
         };
         DrainState {

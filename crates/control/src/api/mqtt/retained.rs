@@ -104,7 +104,7 @@ impl RetainedInfo {
 /// Retained messages: the last one of each topic, for later subscribers.
 #[utoipa::path(get, path = "/api/mqtt/retained", tag = "mqtt", params(RetainedQuery), responses(
     (status = 200, body = RetainedMessages),
-    (status = 400, body = ErrorBody, description = "`filter` is none (bad_filter)")))]
+    (status = 400, body = ErrorBody, description = "`filter` is not a valid topic filter (bad_filter)")))]
 pub(crate) async fn list(
     State(node): State<Arc<Node>>,
     QueryParams(query): QueryParams<RetainedQuery>,
@@ -128,7 +128,7 @@ fn check_filter(filter: &str) -> Result<(), String> {
     match Filter::parse(filter) {
         Err(error) => Err(error.to_string()),
         Ok(parts) if parts.group.is_some() => {
-            Err("groups share subscriptions, and no retained messages: leave $share/… away".into())
+            Err("groups share subscriptions, not retained messages: remove $share/…".into())
         }
         Ok(_) => Ok(()),
     }
@@ -174,6 +174,7 @@ pub(crate) async fn delete(
 }
 
 fn no_retained() -> Rejection {
-    let message = "this topic has no retained message: /api/mqtt/retained lists those that have";
+    let message =
+        "this topic has no retained message: /api/mqtt/retained lists the topics that have one";
     Rejection::new(ErrorCode::NoRetained, message)
 }

@@ -138,9 +138,9 @@ pub(crate) struct MqttSubscription {
     qos: u8,
     /// The client does not get its own messages.
     no_local: bool,
-    /// Messages say whether they were published to be retained.
+    /// Messages keep the retain flag with which they were published.
     retain_as_published: bool,
-    /// The identifier that the client gave it; null without one.
+    /// The subscription identifier that the client chose; null if there is none.
     id: Option<u32>,
 }
 
@@ -315,8 +315,8 @@ async fn disconnect(node: &Node, id: ConnectionId, key: &Name) -> Result<bool, R
 }
 
 fn no_session() -> Rejection {
-    let message = "there is no MQTT session of this client: /api/mqtt/sessions lists all; one that has an \
-                   owner there is named with owner=";
+    let message = "this client has no MQTT session: /api/mqtt/sessions lists all sessions; for a \
+                   session with an owner, add owner=";
     Rejection::new(ErrorCode::NoMqttSession, message)
 }
 

@@ -63,8 +63,8 @@ impl Command {
             "unsubscribe" => Command::Unsubscribe(parse(body)?),
             other => {
                 let message = format!(
-                    "there is no command {other:?}: publish, send, broadcast, disconnect, \
-                     subscribe and unsubscribe are known"
+                    "there is no command {other:?}: the commands are publish, send, broadcast, \
+                     disconnect, subscribe and unsubscribe"
                 );
                 return Err(Rejection::new(ErrorCode::BadRequest, message));
             }

@@ -104,14 +104,15 @@ impl Message {
     fn idempotency_key(&self) -> Result<Option<Name>, Rejection> {
         let Some(key) = self.idempotency_key.as_deref() else { return Ok(None) };
         if has_control(key) {
-            let message = "an idempotency_key may not hold control characters";
+            let message = "an idempotency_key must not contain control characters";
             return Err(Rejection::new(ErrorCode::BadIdempotencyKey, message));
         }
         if (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()) {
             return Ok(Some(key.into()));
         }
         let message = format!(
-            "an idempotency_key has 1 to {IDEMPOTENCY_KEY_BYTES_MAX} bytes, and this one {}",
+            "an idempotency_key must have 1 to {IDEMPOTENCY_KEY_BYTES_MAX} bytes, and this one \
+             has {}",
             key.len()
         );
         Err(Rejection::new(ErrorCode::BadIdempotencyKey, message))
@@ -121,16 +122,17 @@ impl Message {
     /// publish it twice.
     fn check_history(&self, history: &dyn History, topic: &str) -> Result<(), Rejection> {
         if self.no_history {
-            let message = "with no_history there can be no idempotency_key and no if_offset: both \
-                           look at the topic's history";
+            let message = "no_history excludes idempotency_key and if_offset, because both \
+                           require the topic's history";
             return Err(Rejection::new(ErrorCode::BadRequest, message));
         }
         match history.rule(topic) {
             Some(_) => Ok(()),
             None => Err(Rejection::new(
                 ErrorCode::NoHistory,
-                "idempotency_key and if_offset need a topic with history: give its [[topics]] \
-                 table history_messages_max (for a user's own topic: inbox.enabled)",
+                "idempotency_key and if_offset require a topic with history: add \
+                 history_messages_max to its [[topics]] table (for a user's own topic: \
+                 inbox.enabled)",
             )),
         }
     }
@@ -206,7 +208,7 @@ macro_rules! bodies {
 
 bodies! {
     /// A message to a topic.
-    Publish(Some(Target { name: "topic", description: "Not beginning with `@`.", example: "news" }), true): &[
+    Publish(Some(Target { name: "topic", description: "It does not begin with `@`.", example: "news" }), true): &[
         "topic", "data", "event", "encoding", "idempotency_key", "ttl_seconds", "if_offset", "no_history", "tags", "key",
         "sender", "mqtt",
     ];

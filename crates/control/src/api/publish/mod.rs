@@ -74,8 +74,8 @@ fn check_scope(node: &Node, caller: &Caller, topic: &str) -> Result<(), Rejectio
                 },
             );
             let message = format!(
-                "the API key {name:?} may not publish to {to}: it needs the scope \
-                 \"publish:{topic}\", or one with a pattern that matches it, or admin"
+                "the API key {name:?} may not publish to {to}: it requires the scope \
+                 \"publish:{topic}\", a publish scope whose pattern matches the topic, or admin"
             );
             let rejection = Rejection::insufficient_scope(RequiredScope::Publish.scope(), message);
             Err(Rejection { code: deny.code(), ..rejection })
@@ -192,12 +192,12 @@ async fn call(
     result.map(Json)
 }
 
-const NOT_NOW: &str = "if_offset: the topic has a newer message (newer_message, with last), or the \
-                       id is of another numbering (epoch_changed, with epoch)";
-const UNABLE: &str = "The shards (overloaded) or the store (store_busy) are behind, or the store \
-                      can't write (store_failed): nothing was published; try again";
-const UNSURE: &str = "The disk did not answer in 20 seconds (timeout): it may be published or not; \
-                      repeat it with the same idempotency_key";
+const NOT_NOW: &str = "if_offset: the topic has a newer message (newer_message, with last), or \
+                       the id has another epoch (epoch_changed, with epoch)";
+const UNABLE: &str = "The shards (overloaded) or the store (store_busy) are overloaded, or the \
+                      store can't write (store_failed): nothing was published; try again";
+const UNSURE: &str = "The disk did not respond in 20 seconds (timeout): the message may be \
+                      published or not; repeat the call with the same idempotency_key";
 
 /// Publish a message to a topic.
 #[utoipa::path(post, path = "/api/publish", tag = "publish", request_body = Publish, responses(

@@ -45,7 +45,7 @@ impl MqttOptions {
         let bad = |message: String| Rejection::new(ErrorCode::BadMqtt, format!("mqtt: {message}"));
         if let Some(number) = self.qos {
             publication.qos = Qos::from_number(number)
-                .ok_or_else(|| bad(format!("qos is 0, 1 or 2, and not {number}")))?;
+                .ok_or_else(|| bad(format!("qos must be 0, 1 or 2, not {number}")))?;
         }
         publication.retain = self.retain;
         if self.retain {
@@ -56,7 +56,7 @@ impl MqttOptions {
         let texts = self.content_type.iter().chain(&self.response_topic);
         let pairs = self.user_properties.iter().flat_map(|(name, value)| [name, value]);
         if texts.chain(pairs).any(|text| text.len() > TEXT_BYTES_MAX || text.contains('\0')) {
-            let message = format!("a text has at most {TEXT_BYTES_MAX} bytes, and none is 0");
+            let message = format!("a text must have at most {TEXT_BYTES_MAX} bytes, and no byte 0");
             return Err(bad(message));
         }
         let response_topic = self.response_topic.as_deref().map(|topic| {
@@ -67,7 +67,7 @@ impl MqttOptions {
         });
         let correlation_data = self.correlation_data.as_deref().map(|text| {
             let decoded = STANDARD.decode(text);
-            decoded.map(Into::into).map_err(|_| bad("correlation_data is base64".into()))
+            decoded.map(Into::into).map_err(|_| bad("correlation_data must be base64".into()))
         });
         let pair = |(name, value): &(String, String)| (name.as_str().into(), value.as_str().into());
         let properties = Properties {

@@ -57,7 +57,7 @@ impl PartialSchema for IfOffset {
         let id = ObjectBuilder::new()
             .schema_type(Type::String)
             .examples(["5f3a91c2:1042"])
-            .description(Some("The id of a message, whose epoch is checked, too"));
+            .description(Some("The id of a message, whose epoch is checked as well"));
         OneOfBuilder::new().item(offset).item(id).into()
     }
 }
@@ -88,7 +88,7 @@ pub(super) fn expires_ms(ttl_seconds: f64) -> Result<u64, Rejection> {
     if ttl_seconds.is_nan() || ttl_seconds <= 0.0 {
         return Err(Rejection::new(
             ErrorCode::BadTtl,
-            "ttl_seconds is a number of seconds above 0",
+            "ttl_seconds must be a number of seconds above 0",
         ));
     }
     // The conversion saturates.

@@ -36,7 +36,8 @@ fn publish_of(node: &Node, row: &Row) -> Result<broker::Publish, Rejection> {
     let message = row.message.as_deref().ok_or_else(|| {
         let (bytes, max) = (row.bytes, node.body_bytes_max);
         let message = format!(
-            "the message has {bytes} bytes of JSON, and a request at most {max} (admin.body_bytes_max)"
+            "the message has {bytes} bytes of JSON, and a request may have at most {max} \
+             (admin.body_bytes_max)"
         );
         Rejection::new(ErrorCode::BodyTooLarge, message)
     })?;
@@ -47,7 +48,7 @@ fn publish_of(node: &Node, row: &Row) -> Result<broker::Publish, Rejection> {
         Command::Send(send) => (send.topic()?, send.0),
         Command::Broadcast(broadcast) => (broadcast.topic(), broadcast.0),
         Command::Disconnect(_) | Command::Subscribe(_) | Command::Unsubscribe(_) => {
-            let message = "a row of the outbox is one of publish, send and broadcast";
+            let message = "a row of the outbox must be a publish, send or broadcast";
             return Err(Rejection::new(ErrorCode::BadRequest, message));
         }
     };

@@ -52,7 +52,8 @@ impl Pending {
 
 /// The disk didn't reply in [`DISK_TIMEOUT`]; the message may still be written.
 fn unsure() -> Rejection {
-    let message = "the disk did not answer in 20 seconds: the message may or may not be published; \
-                   repeat it with the same idempotency_key, which publishes it once";
+    let message = "the disk did not respond in 20 seconds: the message may or may not be \
+                   published; repeat it with the same idempotency_key, which publishes it only \
+                   once";
     Rejection::new(ErrorCode::Timeout, message)
 }

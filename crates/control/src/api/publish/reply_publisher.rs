@@ -44,7 +44,7 @@ impl PublishReplies for ReplyPublisher {
         }
         let ReplyBody { messages } = parse(body).map_err(|Rejection { message, .. }| {
             counts.rejected.fetch_add(1, Ordering::Relaxed);
-            format!("the answer is not {{\"messages\":[…]}}: {message}")
+            format!("the reply is not {{\"messages\":[…]}}: {message}")
         })?;
         let mut first = Ok(());
         for (at, message) in messages.iter().enumerate() {
@@ -61,7 +61,7 @@ impl PublishReplies for ReplyPublisher {
                 Err(Rejection { message, .. }) => {
                     counts.rejected.fetch_add(1, Ordering::Relaxed);
                     if first.is_ok() {
-                        first = Err(format!("message {at} of the answer: {message}"));
+                        first = Err(format!("message {at} of the reply: {message}"));
                     }
                 }
             }
@@ -74,7 +74,7 @@ fn in_bounds(at: usize, publish: broker::Publish) -> Result<broker::Publish, Rej
     if at < MESSAGES_MAX {
         return Ok(publish);
     }
-    let message = format!("an answer has at most {MESSAGES_MAX} messages");
+    let message = format!("a reply has at most {MESSAGES_MAX} messages");
     Err(Rejection::new(ErrorCode::BatchTooLong, message))
 }
 
@@ -89,8 +89,8 @@ fn message_of(
         Kind { reply_to: Some(id), user: None } => {
             let Some(to) = reply_to(&id) else {
                 let message = format!(
-                    "reply_to: {id:?} is none of the request's messages, or one that names no \
-                     topic for answers and has no user"
+                    "reply_to: {id:?} is not the id of a message in the request, or that message \
+                     has neither a response topic nor a user"
                 );
                 return Err(Rejection::new(ErrorCode::BadTopic, message));
             };
@@ -111,7 +111,7 @@ fn message_of(
             checked(node, &publish.0, topic)
         }
         Kind { user: Some(_), reply_to: Some(_) } => {
-            let message = "a message has one of topic, user and reply_to";
+            let message = "a message must have exactly one of topic, user and reply_to";
             Err(Rejection::new(ErrorCode::BadRequest, message))
         }
     }

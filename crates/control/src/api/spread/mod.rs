@@ -105,7 +105,8 @@ pub(super) async fn spread(
         parts.uri = target.parse().unwrap_or_default();
     }
     let Ok(body) = to_bytes(body, BODY_BYTES_MAX).await else {
-        let message = format!("the body did not arrive whole, or is over {BODY_BYTES_MAX} bytes");
+        let message =
+            format!("the body did not arrive completely, or has more than {BODY_BYTES_MAX} bytes");
         return Rejection::new(ErrorCode::BodyTooLarge, message).into_response();
     };
     let limit = limit_of(&target);
@@ -150,8 +151,7 @@ impl Spread<'_> {
         }
         let mut up = self.link.status().peers.into_iter().filter(|peer| peer.is_up);
         up.find(is_it).map(Some).ok_or_else(|| {
-            let message =
-                "no node of the cluster that is there has this id or name: see /api/cluster";
+            let message = "no reachable node of the cluster has this id or name: see /api/cluster";
             Rejection::new(ErrorCode::NoNode, message)
         })
     }
@@ -165,7 +165,7 @@ impl Spread<'_> {
         let reply = timeout_at(self.until, self.call(peer.node)).await;
         let Ok(Ok(reply)) = reply else {
             let message = format!(
-                "node {} did not reply in {} seconds: what was requested may still be done",
+                "node {} did not reply in {} seconds: it may still carry out the request",
                 label(peer),
                 CALL_TIMEOUT.as_secs()
             );

@@ -37,7 +37,11 @@ pub(crate) async fn sync_retained(node: Arc<Node>, link: Arc<Link>) {
         }
         for peer in peers_with_calls(&link) {
             if let Some(messages) = read_all(&node, &link, peer.node).await {
-                tracing::info!(node = %peer.node, messages, "retained messages were read");
+                tracing::info!(
+                    node = %peer.node,
+                    messages,
+                    "the retained messages of the cluster were read"
+                );
                 return node.shared.retained.end_sync();
             }
         }
@@ -74,7 +78,11 @@ fn apply(node: &Node, page: &SyncPage) -> Option<usize> {
     match node.shared.retained.apply_page(page, &|topic| node.broker.hash(topic)) {
         Ok(messages) => Some(messages),
         Err(error) => {
-            tracing::warn!(%error, "retained messages of another node are missing here");
+            tracing::warn!(
+                %error,
+                "retained messages from another node could not be applied and are missing at this \
+                 node"
+            );
             Some(0)
         }
     }

@@ -76,7 +76,8 @@ async fn apply(node: &Node, item: RevocationItem) -> Option<()> {
         AddOutcome::Full => {
             tracing::warn!(
                 revocations_max = max,
-                "another node has revoked more tokens than this one remembers: raise auth.revocations_max"
+                "another node has more token revocations than this node may remember: raise \
+                 auth.revocations_max"
             );
             return Some(());
         }
@@ -84,7 +85,7 @@ async fn apply(node: &Node, item: RevocationItem) -> Option<()> {
     if let Err(rejection) = enforce(node, &revocation, of_shards(&revocation.revoked)).await {
         tracing::warn!(
             error = rejection.message,
-            "a revocation of another node is not stored here"
+            "a revocation from another node was not stored at this node"
         );
     }
     Some(())

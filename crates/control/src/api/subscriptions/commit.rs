@@ -61,7 +61,7 @@ async fn store(node: &Node, change: &Change) -> Result<(), Rejection> {
         return Ok(());
     };
     let unavailable = |code, error: String| {
-        let message = format!("the subscriptions are as before: {error}");
+        let message = format!("the subscriptions are unchanged: {error}");
         Rejection::new(code, message)
     };
     let (done, result) = oneshot::channel();
@@ -104,8 +104,8 @@ pub(super) async fn enter_and_leave(node: &Node, edits: &[(Name, Edited)]) {
 /// Rejects a change that adds so many subscriptions more than it removes.
 pub(super) fn full(max: u64, more: u64) -> Rejection {
     let message = format!(
-        "the node has room for {max} subscriptions (history.subscriptions_max), and {more} more \
-         would be too many: nothing was changed"
+        "the node may have {max} subscriptions (history.subscriptions_max), and {more} more would \
+         exceed that: nothing was changed"
     );
     Rejection::new(ErrorCode::SubscriptionsFull, message)
 }

@@ -195,7 +195,7 @@ fn rejection(node: &Node, error: DatabaseEditError) -> Rejection {
         DatabaseEditError::Full { more } => full(node.live().subscriptions_max, more),
         DatabaseEditError::Busy => Rejection::new(ErrorCode::StoreBusy, text),
         DatabaseEditError::Failed(_) => {
-            let message = format!("the subscriptions are as before: {text}");
+            let message = format!("the subscriptions are unchanged: {text}");
             Rejection::new(ErrorCode::StoreFailed, message)
         }
         DatabaseEditError::Unconfirmed(_) => Rejection::new(ErrorCode::StoreFailed, text),

@@ -140,8 +140,8 @@ pub(crate) struct Imported {
 #[utoipa::path(post, path = "/api/subscriptions", tag = "subscriptions", request_body = Subscribe,
     responses((status = 200, body = Answer),
     (status = 409, body = ErrorBody,
-        description = "The user would have too many (history.subscriptions_per_user_max), or all users \
-            together (history.subscriptions_max)")))]
+        description = "The user would have too many (history.subscriptions_per_user_max), or all users together \
+                       (history.subscriptions_max)")))]
 pub(crate) async fn change(
     State(node): State<Arc<Node>>,
     Body(body): Body<Subscribe>,
@@ -156,7 +156,7 @@ pub(crate) async fn change(
         }
         _ => Err(Rejection::new(
             ErrorCode::BadRequest,
-            "say either user, add and remove, or changes",
+            "send either user, add and remove, or changes",
         )),
     }
     .map(Json)
@@ -200,14 +200,14 @@ pub(crate) async fn clear(
 /// Subscribe many users at once: lines of `user,topic`. A body with a bad line changes nothing.
 #[utoipa::path(post, path = "/api/subscriptions/import", tag = "subscriptions",
     request_body(content = String, content_type = "text/csv",
-        description = "`user,topic` a line, with that as a header or without; RFC 4180 quoting"),
+        description = "One `user,topic` per line, with that as an optional header; quoting as in RFC 4180"),
     responses((status = 200, body = Imported),
-    (status = 400, body = ErrorBody, description = "A line is bad; the message begins with its number"),
+    (status = 400, body = ErrorBody, description = "A line is invalid; the message begins with its number"),
     (status = 409, body = ErrorBody,
-        description = "A user would have too many (history.subscriptions_per_user_max), or all users \
-            together (history.subscriptions_max)"),
+        description = "A user would have too many (history.subscriptions_per_user_max), or all users together \
+                       (history.subscriptions_max)"),
     (status = 415, body = ErrorBody,
-        description = "The body is said to be something else: send Content-Type: text/csv")))]
+        description = "The Content-Type is not CSV: send Content-Type: text/csv")))]
 pub(crate) async fn import(
     State(node): State<Arc<Node>>,
     Csv(text): Csv,
@@ -301,7 +301,7 @@ async fn commit_one(
 
 async fn change_many(node: Arc<Node>, changes: Vec<Box<RawValue>>) -> Result<Answer, Rejection> {
     if changes.len() > CHANGES_MAX {
-        let message = format!("a call has at most {CHANGES_MAX} changes");
+        let message = format!("a call may have at most {CHANGES_MAX} changes");
         return Err(Rejection::new(ErrorCode::BatchTooLong, message));
     }
     let parsed: Vec<Result<UserChange, Rejection>> =

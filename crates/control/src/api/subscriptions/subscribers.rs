@@ -62,7 +62,7 @@ pub(crate) struct Subscriber {
     params(("topic" = String, Path, description = "The topic, percent-encoded"), SubscribersQuery),
     responses((status = 200, body = Subscribers),
     (status = 400, body = ErrorBody,
-        description = "It is not known who follows a topic: subscriptions.by_topic is false (not_by_topic)")))]
+        description = "The node does not index followers by topic: subscriptions.by_topic is false (not_by_topic)")))]
 pub(crate) async fn subscribers(
     State(node): State<Arc<Node>>,
     name: Result<Path<String>, PathRejection>,
@@ -71,8 +71,8 @@ pub(crate) async fn subscribers(
     let topic = path_name(name)?;
     let limit = checked_limit(query.limit, SUBSCRIBERS, SUBSCRIBERS_MAX)?;
     let mut search = node.subscriptions.search(&topic, &query.after, limit).ok_or_else(|| {
-        let message = "it is not known who follows a topic: set subscriptions.by_topic = true \
-                       (THRONG_SUBSCRIPTIONS_BY_TOPIC), and restart";
+        let message = "this node does not index followers by topic: set subscriptions.by_topic = \
+                       true (THRONG_SUBSCRIPTIONS_BY_TOPIC), and restart it";
         Rejection::new(ErrorCode::NotByTopic, message)
     })?;
     while search.step() {

@@ -38,7 +38,7 @@ export function lacks(needs, what = 'do this') {
   if (!scopes || scopes.includes('admin')) return '';
   if (needs === 'publish' && scopes.some(scope => scope.startsWith('publish:'))) return '';
   const wanted = needs === 'publish' ? 'publish:… or admin' : needs;
-  return `The key “${caller.key}” may not ${what}: it needs the scope ${wanted}.`;
+  return `The key “${caller.key}” may not ${what}: it requires the scope ${wanted}.`;
 }
 
 /** Asks who is signed in. */
@@ -94,7 +94,7 @@ async function rejection(response) {
   } catch {
     body = {};
   }
-  const message = body?.error?.message ?? `the node answered ${response.status}`;
+  const message = body?.error?.message ?? `the node responded with status ${response.status}`;
   return new ApiError(response.status, body?.error?.code ?? '', message);
 }
 
@@ -160,7 +160,7 @@ export function remove(path) {
 /** A name as one segment of a path; throws for the two that a browser resolves away, even escaped. */
 export function segment(name) {
   if (name !== '.' && name !== '..') return encodeURIComponent(name);
-  throw new ApiError(0, 'folded', `A browser cannot ask about the name “${name}”: it takes it for a step in the path. Use curl --path-as-is instead.`);
+  throw new ApiError(0, 'folded', `A browser can’t request the name “${name}”, because it removes it from the path of a URL. Use curl --path-as-is instead.`);
 }
 
 /** What was typed as data: JSON if it is JSON, else text. */

@@ -24,7 +24,7 @@ function show(isFirst = false) {
   open?.close?.();
   open = to ? VIEWS[to.view].view(to) : {
     title: 'Not found',
-    element: h('div.view-head', {}, h('h1', {}, 'There is no such view'), h('p', {}, h('a', { href: '#/' }, 'To the overview'))) };
+    element: h('div.view-head', {}, h('h1', {}, 'This view does not exist'), h('p', {}, h('a', { href: '#/' }, 'To the overview'))) };
   by('view').replaceChildren(open.element);
   open.shown?.();
   document.title = `${open.title} · Throng`;
@@ -123,7 +123,7 @@ by('key-form').addEventListener('submit', async event => {
 });
 
 by('key-dialog').addEventListener('close', () => {
-  answerKey?.fail(new api.ApiError(401, 'no_key', 'This node asks for an API key.'));
+  answerKey?.fail(new api.ApiError(401, 'no_key', 'This node requires an API key.'));
   answerKey = undefined;
 });
 

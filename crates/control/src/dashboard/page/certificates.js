@@ -10,7 +10,7 @@ const days = left => (left === 1 ? '1 day' : `${left} days`);
 const words = ({ not_after: end, days_left: left, ends_soon: soon }) =>
   (end === 0 ? 'none yet' : soon ? `${days(left)}: renew it` : days(left));
 
-const title = end => (end === 0 ? 'The server has signed it itself until an authority does' : `Valid until ${new Date(end * 1000).toLocaleString()}`);
+const title = end => (end === 0 ? 'Self-signed by the server until an authority signs one' : `Valid until ${new Date(end * 1000).toLocaleString()}`);
 
 export function certificates() {
   const rows = h('dl.figures');

@@ -23,7 +23,7 @@ export function view() {
       any ||= !line.hidden;
     }
     note.hidden = any;
-    note.textContent = 'No line has that.';
+    note.textContent = 'No line matches.';
   });
   let isLoading = false;
   const load = async () => {

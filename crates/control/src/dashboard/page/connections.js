@@ -34,7 +34,7 @@ function links(id, names, toHref, open) {
 /** `column` is `users` or `topics`; `changed` is called after one was closed. */
 export function connectionTable(caption, column, changed, say) {
   const body = h('tbody');
-  const why = api.lacks('admin', 'disconnect anybody');
+  const why = api.lacks('admin', 'disconnect clients');
   if (why) say({ text: why });
   const open = new Set();
   const element = table(caption, ['Connection', 'Transport', column === 'users' ? 'User' : 'Topics',
@@ -44,7 +44,7 @@ export function connectionTable(caption, column, changed, say) {
   element.querySelector('table').classList.add('connections');
 
   async function close(id) {
-    const go = await confirm('Disconnect this connection?', `The client of ${id} is told not to come back.`, 'Disconnect');
+    const go = await confirm('Disconnect this connection?', `The server tells the client of ${id} not to reconnect.`, 'Disconnect');
     if (!go) return;
     say(await disconnect({ connection: id }));
     changed();
@@ -69,7 +69,7 @@ export function connectionTable(caption, column, changed, say) {
       cell(3, duration(info.age_seconds), `since ${new Date(info.opened_at * 1000).toLocaleString()}`);
       cell(5, bytes(info.bytes_sent), exact(info.bytes_sent, 'bytes'));
       cell(6, bytes(info.bytes_received), exact(info.bytes_received, 'bytes'));
-      cell(7, info.outbox_bytes ? bytes(info.outbox_bytes) : '0', exact(info.outbox_bytes, 'bytes wait'));
+      cell(7, info.outbox_bytes ? bytes(info.outbox_bytes) : '0', exact(info.outbox_bytes, 'queued bytes'));
       return row;
     });
     // Rows that are put anew lose the focus that is in them.
@@ -83,7 +83,7 @@ export function connectionTable(caption, column, changed, say) {
 export async function disconnect(whom) {
   try {
     const { disconnected } = await api.post('/api/disconnect', whom);
-    return { text: disconnected ? `Disconnected ${exact(disconnected)}.` : 'Nothing to disconnect: it was gone already.' };
+    return { text: disconnected ? `Disconnected ${exact(disconnected)}.` : 'Nothing to disconnect: the connection had already ended.' };
   } catch (error) {
     return { text: error.message, isError: true };
   }

@@ -45,7 +45,7 @@ function listen() {
     source.onopen = () => { state.textContent = `Listening to ${to}.`; };
     source.onerror = () => {
       state.textContent = source.readyState === EventSource.CLOSED
-        ? `${client} refuses to let this page listen.` : `No connection to ${client}; trying again.`;
+        ? `${client} does not allow this page to connect.` : `No connection to ${client}; trying again.`;
     };
     source.addEventListener('message', show);
     if (name.value && name.value !== 'message') source.addEventListener(name.value, show);
@@ -65,7 +65,7 @@ export function view() {
   const listener = client ? listen() : undefined;
   const element = h('div', {},
     h('div.view-head', {}, h('h1', {}, 'Help'), h('p.muted', {},
-      'A push server: this node holds the open connections of your users (SSE, HTTP stream, long poll, WebSocket) and carries what your application publishes to all who listen, at once.')),
+      'A push server: this node holds the open connections of your users (SSE, HTTP stream, long poll, WebSocket) and delivers the messages of your application to all subscribers at once.')),
     h('div.grid.two', {},
       card('Listen and publish', {},
         client && example('Listen in one terminal', `curl -N '${client}/sse?topic=news&user=alice'`),
@@ -82,7 +82,7 @@ export function view() {
           link('/metrics', 'for Prometheus'))),
         card('Keys', {}, h('dl.keys', {},
           h('div', {}, h('dt', {}, h('kbd', {}, '/')), h('dd', {}, 'search for a topic or user')),
-          h('div', {}, h('dt', {}, h('kbd', {}, '←'), ' ', h('kbd', {}, '→')), h('dd', {}, 'in a chart: 5 s back and on; with Shift 1 s, with Page keys a minute')),
+          h('div', {}, h('dt', {}, h('kbd', {}, '←'), ' ', h('kbd', {}, '→')), h('dd', {}, 'in a chart: 5 s back and forward; with Shift 1 s, with the Page keys a minute')),
           h('div', {}, h('dt', {}, h('kbd', {}, 'Home'), ' ', h('kbd', {}, 'End')), h('dd', {}, 'in a chart: the oldest, the newest')))))));
   return { title: 'Help', element, close: () => listener?.close() };
 }

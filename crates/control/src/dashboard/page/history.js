@@ -10,9 +10,9 @@ function lines({ history, store }) {
     ['In memory', `${count(history.messages)} messages, ${bytes(history.bytes)}`, exact(history.bytes, 'bytes')],
     ['Topics', count(history.topics), exact(history.topics)],
     ['Came back', `${count(history.recovered)} recovered, ${count(history.unrecovered)} too late`,
-      `${exact(history.recovered)} clients were given all that they missed, ${exact(history.unrecovered)} were not`],
+      `${exact(history.recovered)} clients recovered all missed messages, ${exact(history.unrecovered)} did not`],
     ['Acknowledged', `${count(history.acknowledged)}, ${count(history.redelivered)} delivered again`,
-      `${exact(history.dead_lettered)} given up to a dead-letter topic, ${exact(history.dropped)} dropped`],
+      `${exact(history.dead_lettered)} moved to a dead-letter topic, ${exact(history.dropped)} dropped`],
   ];
   if (history.lost) shown.push(['Lost', `${count(history.lost)} messages`, 'The store could not write them', true]);
   if (!store) return [...shown, ['Store', 'none: memory only', 'throng serve --data DIR']];

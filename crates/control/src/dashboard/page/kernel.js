@@ -17,9 +17,9 @@ function rows(stats) {
   const counter = (name, value, title) => value !== null && [name, count(value), `${exact(value)} ${title} since the boot`];
   const table = (name, value, title) => value && [name, usage(value), `${exact(value.used)} ${title}`];
   const wait = (name, value) => value && [name, `${Math.round(value.some_percent)} %`,
-    `In the last 10 s some tasks of the host waited ${exact(value.some_percent, '%')} of the time, all that had work ${exact(value.full_percent, '%')}`];
+    `In the last 10 s some tasks of the host waited ${exact(value.some_percent, '%')} of the time, all tasks with work ${exact(value.full_percent, '%')}`];
   const memoryTitle = memory?.max_bytes
-    ? `Of ${exact(memory.max_bytes, 'bytes')}; the kernel keeps buffers small from ${exact(memory.pressure_bytes, 'bytes')} on`
+    ? `Of ${exact(memory.max_bytes, 'bytes')}; the kernel limits buffers from ${exact(memory.pressure_bytes, 'bytes')} on`
     : 'Buffers of all TCP sockets of the host';
   return [
     counter('Connects dropped', stats.listen_drops, 'attempts to connect that the kernel dropped'),
@@ -54,7 +54,7 @@ export function kernel() {
   const poll = every(5000, async signal => {
     try {
       const { seconds, findings, stats } = await api.get('/api/kernel', signal);
-      text(note, findings.length ? 'See the top of the page.' : `Nothing dropped and nothing short in the last ${duration(seconds)}.`);
+      text(note, findings.length ? 'See the top of the page.' : `Nothing was dropped and nothing ran short in the last ${duration(seconds)}.`);
       // A screen reader repeats the list when it is made anew, so that happens for other kinds of findings only.
       fill(banner, findings.map(({ kind }) => kind).join(), () => findings.map(item));
       findings.forEach((finding, at) => update(banner.children[at], finding));

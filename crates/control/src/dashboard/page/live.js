@@ -120,9 +120,9 @@ async function stream(onSample) {
       }
     }
   } catch (error) {
-    if (error.name === 'AbortError') throw new Error('The stream went silent.');
+    if (error.name === 'AbortError') throw new Error('The stream sent no events.');
     if (error instanceof api.ApiError) throw error;
-    throw new Error('The connection to the node broke.');
+    throw new Error('The connection to the node was lost.');
   } finally {
     clearTimeout(watch);
     document.removeEventListener('visibilitychange', hide);

@@ -15,21 +15,21 @@ const TILES = [
   ['Clients', clients, sample => ({
     main: count(clients(sample)), title: exact(clients(sample), 'connected clients'), note: `${percent(clients(sample), sample.connections)} of connections` })],
   ['Sessions away', sample => sample.mqtt_away, sample => ({
-    main: count(sample.mqtt_away), title: exact(sample.mqtt_away, 'sessions whose clients are away'), note: 'clients that may come back' })],
+    main: count(sample.mqtt_away), title: exact(sample.mqtt_away, 'sessions whose clients are disconnected'), note: 'their clients may reconnect' })],
   ['Retained', sample => sample.mqtt_retained, sample => ({
     main: count(sample.mqtt_retained), title: exact(sample.mqtt_retained, 'retained messages'), note: bytes(sample.mqtt_retained_bytes) })],
 ];
 
 /** Name, value, title, and whether it is a warning. */
 const lines = mqtt => [
-  ['Sessions kept', count(mqtt.sessions_kept), 'They outlive their connections; those of connected clients included'],
-  ['Filters', count(mqtt.filters), 'Different ones of which messages are kept for sessions'],
-  ['Taken over', count(mqtt.taken_over), 'Connections that another one of the same client has replaced, since the start'],
-  ['Sent again', count(mqtt.repeated), 'Messages that clients were sent again when they came back, since the start'],
-  ['Gone', count(mqtt.gone), 'Messages that a limit of history dropped, or whose time was over, before they could be sent'],
-  ['Expired', count(mqtt.sessions_expired), 'Sessions whose time was over, since the start'],
-  ['Not kept', count(mqtt.sessions_refused), 'Sessions: there were as many as may be (mqtt.sessions_max, mqtt.sessions_per_user_max, mqtt.away_bytes_max)'],
-  ['Not retained', count(mqtt.retained_refused), 'Messages: there were too many (mqtt.retained_messages_max, mqtt.retained_bytes_max)'],
+  ['Persistent sessions', count(mqtt.sessions_kept), 'Sessions that outlive their connections, including those of connected clients'],
+  ['Filters', count(mqtt.filters), 'Different topic filters for which messages are retained for sessions'],
+  ['Taken over', count(mqtt.taken_over), 'Connections that a newer connection of the same client replaced, since the start'],
+  ['Sent again', count(mqtt.repeated), 'Messages that were sent again to clients on a new connection, since the start'],
+  ['Lost', count(mqtt.gone), 'Messages that expired, or that a limit of the history dropped, before they could be sent'],
+  ['Expired', count(mqtt.sessions_expired), 'Sessions that expired, since the start'],
+  ['Not persistent', count(mqtt.sessions_refused), 'Sessions that ended with their connections because of a limit (mqtt.sessions_max, mqtt.sessions_per_user_max, mqtt.away_bytes_max)'],
+  ['Not retained', count(mqtt.retained_refused), 'Messages that were not retained because of a limit (mqtt.retained_messages_max, mqtt.retained_bytes_max)'],
 ];
 
 function figures() {

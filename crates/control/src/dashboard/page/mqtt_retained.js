@@ -57,7 +57,7 @@ export function retained() {
   } }, 'Show more');
 
   async function remove(topic) {
-    const go = await confirm(`Delete the retained message of ${topic}?`, 'Who subscribes later gets nothing. Those who are subscribed are not told.', 'Delete');
+    const go = await confirm(`Delete the retained message of ${topic}?`, 'Later subscribers get no retained message. Current subscribers are not notified.', 'Delete');
     if (!go) return;
     try {
       await api.remove(path(topic));

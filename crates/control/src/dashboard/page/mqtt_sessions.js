@@ -65,9 +65,9 @@ export function sessions() {
   } }, 'Show more');
 
   async function end(session) {
-    const what = session.connected ? 'Its connection is closed and not told to come back; its' : 'Its';
+    const what = session.connected ? 'The server disconnects its client. Its' : 'Its';
     const go = await confirm(`End the session of ${named(session)}?`,
-      `${what} subscriptions and what waits for it are gone, and its will is published.`, 'End session');
+      `${what} subscriptions and queued messages are deleted, and its will is published.`, 'End session');
     if (!go) return;
     try {
       const { disconnected } = await api.remove(path(session));
@@ -105,7 +105,7 @@ export function sessions() {
       row.children[6].firstChild.textContent = count(session.subscriptions);
       row.children[6].firstChild.setAttribute('aria-label', `${exact(session.subscriptions)} subscriptions of ${named(session)}`);
       cell(7, count(session.in_flight), 'sent, and not confirmed');
-      cell(8, count(session.waiting), session.connected ? 'put off until others are confirmed' : `beside what came to its topics after ${session.position}`);
+      cell(8, count(session.waiting), session.connected ? 'queued until others are confirmed' : `in addition to messages in its topics after ${session.position}`);
     },
   };
 
@@ -118,7 +118,7 @@ export function sessions() {
       showRows(body, found.sessions, rows);
       note.hidden = found.sessions.length > 0 && found.next === null;
       note.textContent = !found.sessions.length ? 'No MQTT client is here, and none has a session.'
-        : `The first ${exact(found.sessions.length)}${shown < ROWS_MAX ? '.' : ': search for how an identifier begins to see others.'}`;
+        : `The first ${exact(found.sessions.length)}${shown < ROWS_MAX ? '.' : ': search for the beginning of an identifier to see others.'}`;
       if (!found.sessions.length && (find.value || which.value)) note.textContent = 'No such session.';
       more.hidden = found.next === null || shown >= ROWS_MAX;
     } catch (error) {

@@ -15,14 +15,14 @@ function otherLine(node, version) {
   const isOther = node.version !== version;
   const words = [state === 'up' ? connections(node.connections) : state === 'left' ? 'has left' : `silent for ${duration(silent)}`];
   if (state === 'up' && node.draining) words.push('draining');
-  if (state === 'up' && !complete) words.push('users incomplete');
+  if (state === 'up' && !complete) words.push('presence incomplete');
   if (isOther) words.push(`version ${node.version}`);
   return [label(node), words.join(', '), `Throng ${node.version}, id ${node.id}`, state === 'silent' || (state === 'up' && !complete)];
 }
 
 function natsLine({ connected, seconds, error, losses, queue_bytes: queue }) {
-  return ['NATS', connected ? `connected for ${duration(seconds)}` : `away for ${duration(seconds)}`,
-    `${error ?? 'No error'}; lost ${exact(losses, 'times')}; ${bytes(queue)} wait to be sent`, !connected];
+  return ['NATS', connected ? `connected for ${duration(seconds)}` : `disconnected for ${duration(seconds)}`,
+    `${error ?? 'No error'}; lost ${exact(losses, 'times')}; ${bytes(queue)} queued`, !connected];
 }
 
 function lines({ node, nodes, nats, messages }) {
@@ -32,7 +32,7 @@ function lines({ node, nodes, nats, messages }) {
     ...nodes.map(it => otherLine(it, node.version)),
     natsLine(nats),
     ['Lost', messages.gaps ? `${count(messages.gaps)} times` : 'nothing',
-      'How often messages between nodes were lost for good since this node began', messages.gaps > 0],
+      'Times that messages between nodes were lost for good since this node began', messages.gaps > 0],
   ];
 }
 

@@ -17,7 +17,7 @@ export function noisiest() {
   const poll = every(5000, async signal => {
     try {
       const { noisiest: rows } = await api.get(`/api/noisiest?limit=${ROWS}`, signal);
-      note.textContent = 'Nobody has asked for anything lately.';
+      note.textContent = 'No client has sent requests lately.';
       note.hidden = rows.length > 0;
       table.hidden = rows.length === 0;
       body.replaceChildren(...rows.map(row));
@@ -36,5 +36,5 @@ function row({ kind, name, commands_per_second, bytes_per_second, refusals_per_s
   return h('tr', {}, h('th', { scope: 'row' }, who),
     number(count(commands_per_second), exact(commands_per_second, 'requests and commands a second')),
     number(bytes(bytes_per_second), exact(bytes_per_second, 'bytes a second')),
-    number(count(refusals_per_second), exact(refusals_per_second, 'refused for a limit, a second')));
+    number(count(refusals_per_second), exact(refusals_per_second, 'rejections by a limit a second')));
 }

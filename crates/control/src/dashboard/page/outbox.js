@@ -13,9 +13,9 @@ function lines({ schema, connected, seconds, draining, error, losses, published,
   const since = seconds === null ? '' : ` for ${duration(seconds)}`;
   const isWaiting = connected && error !== null;
   return [
-    ['PostgreSQL', `${connected ? 'connected' : 'away'}${since}`, `${error ?? 'No error'}; lost ${exact(losses, 'times')}`, !connected],
+    ['PostgreSQL', `${connected ? 'connected' : 'disconnected'}${since}`, `${error ?? 'No error'}; lost ${exact(losses, 'times')}`, !connected],
     ['Drained by', draining ? 'this node' : connected ? 'another node' : 'not this node', `The table is ${schema}.outbox`],
-    ['Oldest row', lag > 0 ? `${duration(lag)} old` : 'none waits', isWaiting ? error : '', isWaiting || lag > LAG_SECONDS],
+    ['Oldest row', lag > 0 ? `${duration(lag)} old` : 'none', isWaiting ? error : '', isWaiting || lag > LAG_SECONDS],
     ['Published', count(published), `${exact(published)} rows by this node since it began`],
     ['Refused', count(refused), `They are in ${schema}.outbox_refused, each with its reason`, refused > 0],
   ];

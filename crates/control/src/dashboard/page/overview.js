@@ -107,7 +107,7 @@ function nodeLine() {
     if (!node) return;
     fill(element, node.epoch, () => [
       h('span', {}, `Throng ${node.version}`), h('span.up'), h('span', {}, `${node.cores} cores`),
-      h('span.rss'), h('span.topics'), h('span', { title: 'The life of the numbering of messages' }, `epoch ${node.epoch}`)]);
+      h('span.rss'), h('span.topics'), h('span', { title: 'The epoch with which the ids of messages without history begin' }, `epoch ${node.epoch}`)]);
     text(element.querySelector('.up'), `up ${duration(sample.at / 1000 - node.started_at)}`,
       `since ${new Date(node.started_at * 1000).toLocaleString()}`);
     text(element.querySelector('.rss'), `${bytes(sample.rss_bytes)} resident`, exact(sample.rss_bytes, 'bytes'));

@@ -7,14 +7,14 @@ const share = value => percent(value, 1);
 
 // What the table has of each shard beside its connections: the head, what it means, and the figure.
 const FIGURES = [
-  ['Turn p99', '99 % of the turns of its loop took no longer', (all, at) => milliseconds(all.turn_p99_ms[at])],
-  ['Asleep', 'The share of time in which it had nothing to do', (all, at) => share(all.asleep[at])],
-  ['System', 'The share in system calls', (all, at) => share(all.system[at])],
-  ['Bulk', 'The share in fan-outs over long lists', (all, at) => share(all.bulk[at])],
-  ['Wait', 'The share in which it was ready and no processor was free', (all, at) => share(all.cpu_wait[at])],
-  ['Mailbox', 'Commands that wait for it', (all, at) => count(all.mailbox[at])],
-  ['Listen', 'Connections that it has not accepted', (all, at) => count(all.listen_queue[at])],
-  ['Unsent', 'Bytes that wait for slow connections', (all, at) => bytes(all.outbox_bytes[at])],
+  ['Turn p99', '99 % of the turns of the shard’s loop were no longer', (all, at) => milliseconds(all.turn_p99_ms[at])],
+  ['Asleep', 'The share of time in which the shard had nothing to do', (all, at) => share(all.asleep[at])],
+  ['System', 'The share of time in system calls', (all, at) => share(all.system[at])],
+  ['Bulk', 'The share of time in fan-outs over long lists', (all, at) => share(all.bulk[at])],
+  ['Wait', 'The share of time in which the shard was ready to run and no processor was free', (all, at) => share(all.cpu_wait[at])],
+  ['Mailbox', 'Commands that are queued for the shard', (all, at) => count(all.mailbox[at])],
+  ['Listen', 'Connections that the shard has not accepted yet', (all, at) => count(all.listen_queue[at])],
+  ['Unsent', 'Queued bytes of slow connections', (all, at) => bytes(all.outbox_bytes[at])],
 ];
 
 export function shards() {

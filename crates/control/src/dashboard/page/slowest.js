@@ -17,8 +17,8 @@ export function slowest() {
   const poll = every(5000, async signal => {
     try {
       const { count, connections } = await api.get(`/api/slowest?limit=${ROWS}`, signal);
-      note.textContent = count > connections.length ? `${exact(count - connections.length)} more connections have bytes waiting.`
-        : 'Each connection reads what it is sent.';
+      note.textContent = count > connections.length ? `${exact(count - connections.length)} more connections have queued bytes.`
+        : 'No connection has queued bytes.';
       note.hidden = count > 0 && count === connections.length;
       table.hidden = connections.length === 0;
       body.replaceChildren(...connections.map(row));
@@ -36,6 +36,6 @@ function row({ id, transport, address, users, outbox_bytes, outbox_age_ms }) {
   const who = users.length ? h('a', { href: href('user', users[0]), title }, users[0]) : h('span', { title }, `${transport} ${id}`);
   const number = (text, title) => h('td.number', { title }, text);
   return h('tr', {}, h('th', { scope: 'row' }, who),
-    number(bytes(outbox_bytes), exact(outbox_bytes, 'bytes wait')),
-    number(duration(outbox_age_ms / 1000), exact(outbox_age_ms, 'milliseconds without a break')));
+    number(bytes(outbox_bytes), exact(outbox_bytes, 'queued bytes')),
+    number(duration(outbox_age_ms / 1000), exact(outbox_age_ms, 'milliseconds without an empty outbox')));
 }

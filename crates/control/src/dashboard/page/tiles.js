@@ -42,7 +42,7 @@ const TILES = [
     note: sample.p99 === null ? 'nothing delivered' : `p50 ${milliseconds(sample.p50)}` })],
   ['Memory each', sample => (sample.connections >= SHARED_CONNECTIONS_MIN ? sample.user_bytes_per_connection : null), sample => (sample.connections < SHARED_CONNECTIONS_MIN ? {
     main: '–', note: `from ${SHARED_CONNECTIONS_MIN} connections on`,
-    title: `Fewer than ${SHARED_CONNECTIONS_MIN} connections share the program's own memory: a share of each would mislead.` } : {
+    title: `Fewer than ${SHARED_CONNECTIONS_MIN} connections share the program's own memory, so a share per connection would be misleading.` } : {
     main: bytes(sample.user_bytes_per_connection), unit: 'user', title: exact(sample.user_bytes_per_connection, 'bytes of user space per connection'),
     note: `kernel ${bytes(sample.kernel_bytes_per_connection)}` })],
   ['CPU', sample => sample.cpu, (sample, node) => ({

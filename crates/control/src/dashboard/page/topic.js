@@ -27,7 +27,7 @@ function members(name) {
       text(total, found.members === 1 ? '1 connection' : `${count(found.members)} connections`, exact(found.members, 'connections'));
       const shown = found.connections.length;
       note.hidden = shown > 0 && shown >= found.members;
-      note.textContent = shown ? `The first ${exact(shown)} of ${exact(found.members)}.` : 'Nobody is in this topic now.';
+      note.textContent = shown ? `The first ${exact(shown)} of ${exact(found.members)}.` : 'This topic has no members now.';
       list.element.hidden = !shown;
       list.update(found.connections);
     } catch (error) {
@@ -60,8 +60,8 @@ function presence(name) {
       const users = Object.entries(found.presences ?? {});
       text(total, `${count(found.users)} ${found.users === 1 ? 'user' : 'users'}, ${count(found.connections)} ${found.connections === 1 ? 'connection' : 'connections'}`);
       list.hidden = !users.length;
-      say(found.presences === null ? 'Too many are present to list them.'
-        : users.length > PRESENT_MAX ? `The first ${PRESENT_MAX} of ${exact(users.length)}.` : users.length ? '' : 'Nobody is present.');
+      say(found.presences === null ? 'Too many users are present to list them.'
+        : users.length > PRESENT_MAX ? `The first ${PRESENT_MAX} of ${exact(users.length)}.` : users.length ? '' : 'No user is present.');
       fill(list, JSON.stringify(found.presences), () => users.slice(0, PRESENT_MAX).map(([user, { metas = [] }]) =>
         h('li', {}, h('a.name', { href: href('user', user) }, user),
           h('span.metas', {}, ...metas.map(meta => h('span', {}, brief(meta) || 'online'))))));
@@ -140,7 +140,7 @@ export function history(topic) {
       show(list, found.messages, isFirst);
       isFirst = false;
       note.hidden = found.messages.length > 0 && !found.more;
-      note.textContent = found.more ? `The newest ${exact(found.messages.length)}.` : 'No message of this topic is kept now.';
+      note.textContent = found.more ? `The newest ${exact(found.messages.length)}.` : 'The history of this topic has no messages now.';
     } catch (error) {
       if (error.name === 'AbortError') return;
       element.hidden = element.hidden || error.code === 'no_history';

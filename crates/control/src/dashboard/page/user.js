@@ -14,9 +14,9 @@ export function view({ name }) {
   const total = h('span.count', {}, '–');
   const topics = h('ul.chips');
   const noTopics = h('p.empty', {}, 'None.');
-  const why = api.lacks('admin', 'disconnect anybody');
+  const why = api.lacks('admin', 'disconnect clients');
   const all = h('button.danger', { type: 'button', disabled: true, title: why, onclick: async () => {
-    if (!await confirm(`Disconnect ${name}?`, 'All connections of this user are closed; their clients are told not to come back.', 'Disconnect all')) return;
+    if (!await confirm(`Disconnect ${name}?`, 'All connections of this user are closed; the server tells their clients not to reconnect.', 'Disconnect all')) return;
     answer.say(await disconnect({ user: name }));
     poll.now();
   } }, 'Disconnect all');

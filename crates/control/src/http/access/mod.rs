@@ -120,7 +120,7 @@ impl Access {
         let id = key::hash(id);
         let hash = self.sessions().find(&id, ring.session, Instant::now());
         let key = hash.and_then(|hash| ring.find(&hash)).ok_or_else(|| {
-            let message = "this session is over: sign in again (POST /api/session)";
+            let message = "this session has ended: sign in again (POST /api/session)";
             Rejection::new(ErrorCode::NoSession, message)
         })?;
         Caller::with(key, Some(id))
@@ -142,7 +142,7 @@ impl Access {
             return Err(caller.lacks(RequiredScope::Read));
         }
         let id = sessions::new_id().map_err(|error| {
-            let message = format!("the system has no randomness for a session: {error}");
+            let message = format!("the system has no random numbers for a session: {error}");
             Rejection::new(ErrorCode::Overloaded, message)
         })?;
         let hash = caller.key.as_ref().map(|key| key.hash).unwrap_or_default();
@@ -294,8 +294,9 @@ impl Caller {
     pub fn lacks(&self, required_scope: RequiredScope) -> Rejection {
         let scope = required_scope.scope();
         let (name, wants) = (self.name().unwrap_or_default(), required_scope.wants());
-        let message =
-            format!("the API key {name:?} may not do this: it needs the scope {wants}, or admin");
+        let message = format!(
+            "the API key {name:?} may not do this: it requires the scope {wants}, or admin"
+        );
         Rejection::insufficient_scope(scope, message)
     }
 

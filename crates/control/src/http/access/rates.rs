@@ -80,8 +80,8 @@ impl Caller {
             Unit::Joins => "topics",
         };
         let message = format!(
-            "the API key {name:?} has used more than its {} {what} a second ({}, or the key's \
-             own): try again in a moment",
+            "the API key {name:?} has exceeded its limit of {} {what} per second ({}, or the \
+             key's own): try again in a moment",
             limits.of(unit),
             setting(unit).unwrap_or_default()
         );

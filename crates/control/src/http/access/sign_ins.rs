@@ -51,7 +51,7 @@ impl Part for SignIns {
 
     fn import(&self, key: &[u8], value: Option<&[u8]>) -> Result<(), PartError> {
         let damaged = |what: &str| PartError::new(SIGN_INS, what);
-        let id = key.try_into().map_err(|_| damaged("an id has not 32 bytes"))?;
+        let id = key.try_into().map_err(|_| damaged("an id does not have 32 bytes"))?;
         let record: Option<SignInRecord> =
             value.map(decode).transpose().map_err(|error| damaged(&error.to_string()))?;
         let (now_s, now) = now();

@@ -52,10 +52,10 @@ const SPARE: usize = 32;
 pub(crate) enum AdmissionError {
     /// It may be admitted then: the limit is reached, and all that could be evicted have just come. So 1,024
     /// connections are replaced 51,000 times a second at most.
-    #[error("all places are taken by connections that have just come")]
+    #[error("the limit on connections is reached, and all of them have only just been opened")]
     Until(Instant),
     /// The server works for all connections.
-    #[error("all places are busy")]
+    #[error("the limit on connections is reached, and all of them are busy")]
     Never,
 }
 

@@ -56,9 +56,12 @@ pub(crate) async fn forward(
     let mut response = match exchange(request, to).await {
         Ok(response) => until_end(response, forwarding),
         Err(error) => {
-            tracing::warn!(%error, "a request can't be forwarded to the process that serves now");
-            let message = "the server has been upgraded, and the process that serves now did not \
-                           answer: it may or may not have done this; try again";
+            tracing::warn!(
+                %error,
+                "a request could not be forwarded to the process that serves now"
+            );
+            let message = "the server was upgraded, and the process that serves now did not \
+                           reply: it may or may not have carried out the request; try again";
             Rejection::new(ErrorCode::GoingDown, message).into_response()
         }
     };
@@ -79,7 +82,7 @@ enum ForwardError {
     Connect(#[from] io::Error),
     #[error("it does not accept in time")]
     Timeout,
-    #[error("it does not answer: {0}")]
+    #[error("it does not reply: {0}")]
     Http(#[from] hyper::Error),
 }
 

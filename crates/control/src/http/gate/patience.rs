@@ -43,7 +43,8 @@ impl Gate {
             tracing::info!(
                 attempt,
                 attempts_max = patience.attempts,
-                "calls of the admin API are slow: they and others go on before the next attempt to hold them back"
+                "calls of the admin API are slow: all calls proceed before the next attempt to \
+                 pause them"
             );
             let released = Instant::now();
             while attempt < patience.attempts && released.elapsed() < patience.pause {

@@ -67,7 +67,7 @@ impl Listener for Before {
                     return (Counted { stream, _forwarding: Forwarding::new(&self.gate) }, ());
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "a forwarded request can't be accepted");
+                    tracing::debug!(%error, "a forwarded request could not be accepted");
                     tokio::time::sleep(ACCEPT_REST).await;
                 }
             }
@@ -123,7 +123,8 @@ async fn as_sent(
     let sent = request.headers_mut().remove(PEER);
     let sent = sent.as_ref().and_then(|peer| peer.to_str().ok()?.parse::<SocketAddr>().ok());
     let Some(address) = sent else {
-        let message = "this socket is for the process that was upgraded: call the admin port";
+        let message =
+            "this socket is only for the process that was upgraded: call the admin port instead";
         return Rejection::with_status(StatusCode::FORBIDDEN, ErrorCode::BadHost, message)
             .into_response();
     };

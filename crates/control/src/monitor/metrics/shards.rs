@@ -17,24 +17,27 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder, node: &Node) -> fmt::Resul
         node.metrics().enumerate().map(|(at, metrics)| row(at, read(metrics) as f64)).collect()
     };
     let rows = each(&|metrics| metrics.open_connections.get());
-    gauges(encoder, "shard_connections", "Descriptors of connections in a shard", None, rows)?;
+    let help = "Open file descriptors of client connections, by shard";
+    gauges(encoder, "shard_connections", help, None, rows)?;
     let rows = each(&|metrics| metrics.topics.get());
-    let help = "Topics with members in a shard, users' own included";
+    let help = "Topics with members, by shard, including users' own topics";
     gauges(encoder, "shard_topics", help, None, rows)?;
     let rows = each(&|metrics| metrics.delivered.get());
-    let help = "Messages a shard handed to connections";
+    let help = "Messages handed to connections, by shard";
     counters(encoder, "shard_messages_delivered", help, None, rows)?;
     let mailboxes = (0..node.shards.count()).map(|at| row(at, node.shards.mailbox(at) as f64));
-    let help = "Commands that wait for a shard: messages, and calls of the API";
+    let help = "Commands that are queued for a shard: messages, and calls of the API";
     gauges(encoder, "shard_mailbox", help, None, mailboxes.collect())?;
     let rows = each(&|metrics| metrics.listen_queue.get());
-    let help = "Connections that the kernel has let in and a shard has not accepted, counted once a second";
+    let help = "Connections that the kernel has established and the shard has not accepted yet, \
+                measured once a second";
     gauges(encoder, "shard_listen_queue", help, None, rows)?;
     let rows = each(&|metrics| metrics.outboxes.get());
-    let help = "Connections of a shard that are sent to faster than they read";
+    let help = "Connections with queued data, because the client reads slower than the server \
+                sends, by shard";
     gauges(encoder, "shard_outboxes", help, None, rows)?;
     let rows = each(&|metrics| metrics.outbox_bytes.get());
-    let help = "Bytes that wait for such connections of a shard";
+    let help = "Queued bytes of such connections, by shard";
     gauges(encoder, "shard_outbox", help, Some(Unit::Bytes), rows)?;
     turns(encoder, node)?;
     times(encoder, node)
@@ -59,23 +62,23 @@ fn times(encoder: &mut DescriptorEncoder, node: &Node) -> fmt::Result {
     for (name, help, rows) in [
         (
             "shard_asleep",
-            "The time that a shard slept, as it had nothing to do",
+            "Time that a shard slept because it had nothing to do",
             of_metrics(|metrics| metrics.asleep_us.get()),
         ),
         (
             "shard_bulk",
-            "The time that a shard spent on fan-outs over more than 1,024 members",
+            "Time that a shard spent on fan-outs to more than 1,024 members",
             of_metrics(|metrics| metrics.bulk_us.get()),
         ),
-        ("shard_cpu", "The time that a shard was on a processor", of_threads(|time| time.cpu_us)),
+        ("shard_cpu", "Time that a shard ran on a processor", of_threads(|time| time.cpu_us)),
         (
             "shard_system",
-            "The part of it that was spent in system calls",
+            "Time that a shard spent in system calls; it is part of throng_shard_cpu_seconds_total",
             of_threads(|time| time.system_us),
         ),
         (
             "shard_cpu_wait",
-            "The time that a shard was ready to run and no processor was free",
+            "Time that a shard was ready to run while no processor was free",
             of_threads(|time| time.cpu_wait_us),
         ),
     ] {
@@ -87,7 +90,7 @@ fn times(encoder: &mut DescriptorEncoder, node: &Node) -> fmt::Result {
 /// Writes the time of each shard's turns. It has only every second bound of the shards' own histograms, for there may
 /// be a hundred shards.
 fn turns(encoder: &mut DescriptorEncoder, node: &Node) -> fmt::Result {
-    let help = "From a shard's waking up to the end of that turn of its loop";
+    let help = "Time from waking up to the end of one turn of the shard's loop";
     let (name, kind) = ("shard_turn", MetricType::Histogram);
     let mut metric = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), kind)?;
     for (at, metrics) in node.metrics().enumerate() {

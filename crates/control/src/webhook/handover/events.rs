@@ -102,7 +102,7 @@ impl EventRecord {
             (1, Some(reason)) => HookEvent::Disconnected { source, reason, seconds: self.seconds },
             (2, _) => HookEvent::Joined(source, topic),
             (3, _) => HookEvent::Left(source, topic),
-            _ => return Err(PartError::new(EVENTS, "an event has a kind that nobody knows")),
+            _ => return Err(PartError::new(EVENTS, "an event has an unknown kind")),
         };
         Ok((self.at_ms, event))
     }
@@ -198,7 +198,7 @@ impl Part for EventsPart {
             [STATE] => self.staged.put(key, value),
             [TOPIC, name @ ..] => {
                 let name = std::str::from_utf8(name)
-                    .map_err(|_| PartError::new(EVENTS, "a topic's name is no text"))?;
+                    .map_err(|_| PartError::new(EVENTS, "a topic's name is not text"))?;
                 let record = value.map(|value| decode(EVENTS, value)).transpose()?;
                 let state = record.map(|TopicRecord { shards, is_occupied, due_ms }| TopicState {
                     shards,

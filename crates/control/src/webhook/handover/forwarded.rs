@@ -193,7 +193,7 @@ impl Part for Forwarded {
             let messages = homeless.len();
             tracing::warn!(
                 messages,
-                "messages for back ends were dropped: the configuration has their rules no longer"
+                "messages for back ends were dropped: the configuration no longer has their rules"
             );
         }
         for Restored { request, .. } in homeless {

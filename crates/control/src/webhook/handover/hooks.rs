@@ -201,7 +201,7 @@ impl RequestDetailsRecord {
     fn import(self, to_shard: &ToShard) -> Result<Restored, PartError> {
         let kind = KINDS.into_iter().find(|kind| kind.name() == self.kind);
         let kind = kind.ok_or_else(|| {
-            PartError::new(HOOKS, format!("a question has the kind {:?}", self.kind))
+            PartError::new(HOOKS, format!("a request has the unknown kind {:?}", self.kind))
         })?;
         let (connection, hook) = (connection(self.connection), hook(HOOKS, &self.hook)?);
         let details = RequestDetails {

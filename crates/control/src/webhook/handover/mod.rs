@@ -60,7 +60,9 @@ fn numbered(kind: u8, number: u64) -> [u8; 9] {
 /// The number of a key.
 fn number(part: &'static str, key: &[u8]) -> Result<u64, PartError> {
     let number = key.get(1..).and_then(|number| number.try_into().ok());
-    number.map(u64::from_be_bytes).ok_or_else(|| PartError::new(part, "a number has not 8 bytes"))
+    number
+        .map(u64::from_be_bytes)
+        .ok_or_else(|| PartError::new(part, "a number does not have 8 bytes"))
 }
 
 /// Node, shard, slot and serial.

@@ -144,7 +144,8 @@ fn pages_that_wait_for_the_history_come_in_order() {
         let texts = Scene::play(&steps, is_late, |_| When::Never).texts();
         let pages = [0, 1, 2].map(|client| texts[client].matches(r#"\"complete\":true"#).count());
         assert_eq!(pages, [1, 3, 2], "{is_late}: {texts:?}");
-        let errors = [(0, "no_history"), (1, "epoch_changed"), (2, "limit is"), (3, "no_history")];
+        let errors =
+            [(0, "no_history"), (1, "epoch_changed"), (2, "limit must be"), (3, "no_history")];
         for (client, error) in errors {
             assert!(texts[client].contains(error), "{is_late} {error}: {}", texts[client]);
         }

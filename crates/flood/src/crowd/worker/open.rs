@@ -16,7 +16,7 @@ use crate::source::bind_address_without_port;
 use crate::tls::TlsFailure;
 
 const NO_LOCAL_ADDRESS: CloseReason =
-    CloseReason::Rule("a source address is none of this machine's: see --source");
+    CloseReason::Rule("a source address does not belong to this machine: see --source");
 
 impl Worker<'_> {
     /// Begins an attempt that was due at `due_ns` on the monotonic clock.

@@ -96,7 +96,7 @@ impl Worker<'_> {
         });
         if !resume_state.begin_attempt(now_ns()) {
             self.stats[Stat::NotRecovered as usize] += 1;
-            let why = "the server gave no position to come back with";
+            let why = "the server sent no position to resume from";
             self.common.anomalies.cause(format!("recovery: {why}"));
         }
     }

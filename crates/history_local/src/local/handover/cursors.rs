@@ -20,7 +20,8 @@ fn read<T: for<'b> minicbor::Decode<'b, ()>>(
     key: &[u8],
     value: Option<&[u8]>,
 ) -> Result<(Whose, Option<T>), PartError> {
-    let whose = Whose::of_key(key).ok_or_else(|| PartError::new(part, "the key names no user"))?;
+    let whose =
+        Whose::of_key(key).ok_or_else(|| PartError::new(part, "the key does not name a user"))?;
     let record = value.map(decode).transpose();
     Ok((whose, record.map_err(|error| PartError::new(part, error))?))
 }

@@ -241,10 +241,11 @@ impl Part for HistoryPart {
 
     fn complete(&self) -> Result<(), PartError> {
         let Coming { state: record, numbers, mut shown } = std::mem::take(&mut *self.coming());
-        let record = record.ok_or_else(|| damaged("nothing says where it goes on"))?;
+        let missing = || damaged("the record with the position of the log is missing");
+        let record = record.ok_or_else(missing)?;
         let newest = numbers.last().map_or(0, |(offset, _)| *offset);
         if newest > record.delivered || record.delivered > record.last {
-            return Err(damaged("a message is behind the last one"));
+            return Err(damaged("the offsets of the messages contradict the position of the log"));
         }
         self.history.0.epoch.store(record.epoch, Ordering::Relaxed);
         if let Some((now_ms, doubt_ms)) = record.age {

@@ -177,7 +177,11 @@ fn a_new_shard_that_breaks_off_leaves_the_old_one_as_it_was() {
     scene.old.giving.as_ref().unwrap().channel.send(damaged, b"?", &[]).unwrap();
     assert!(scene.new.reports.recv_timeout(PATIENCE).unwrap().1.is_err());
     turns(&mut scene.old, "failure", |old| old.giver.stage() == GiverStage::Failed);
-    assert!(error_of(&scene.old.giver).contains("shorter"), "{}", error_of(&scene.old.giver));
+    assert!(
+        error_of(&scene.old.giver).contains("ends too early"),
+        "{}",
+        error_of(&scene.old.giver)
+    );
     // The old shard serves on before its next order, and whatever that is.
     publish(&broker, scene.next..scene.next + 1, 0);
     scene.next += 1;

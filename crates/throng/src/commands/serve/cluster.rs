@@ -39,8 +39,8 @@ impl Cluster {
         }
         if demo {
             return Err(CommandError::Usage(
-                "--demo has topics with history, which are no part of a cluster in this version: leave out \
-                 --demo, or cluster.urls (--cluster)"
+                "--demo has topics with history, which a cluster doesn't support in this version: \
+                 remove --demo, or cluster.urls (--cluster)"
                     .into(),
             ));
         }

@@ -35,7 +35,7 @@ impl Log {
             Ok(filter) => {
                 let _ = self.0.reload(filter);
             }
-            Err(error) => tracing::error!(error = error.text(), "the log's filter stays as it was"),
+            Err(error) => tracing::error!(error = error.text(), "the log filter is unchanged"),
         }
     }
 }
@@ -54,7 +54,7 @@ fn filter(config: &Config) -> Result<EnvFilter, CommandError> {
     let quiet: String = quiet.map(|client| format!("{client}=off,")).collect();
     EnvFilter::try_new(format!("{quiet}{level}")).map_err(|error| {
         CommandError::Usage(format!(
-            "log.level: {level:?} is no filter ({error}); try info, or info,shard=debug"
+            "log.level: {level:?} is not a valid filter ({error}); try info, or info,shard=debug"
         ))
     })
 }

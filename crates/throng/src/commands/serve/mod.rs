@@ -103,7 +103,7 @@ fn warn(loaded: &Loaded) {
         tracing::info!(
             variable = first,
             others = rest.len(),
-            "variables that describe a service called throng are no settings: they are passed over"
+            "variables that describe a service called throng are ignored: they are not settings"
         );
     }
 }
@@ -158,7 +158,7 @@ impl Server {
         let client = self.client_url();
         let demo = match self.fixed.demo {
             true => format!("The chat: open {client}/ in two windows.\n"),
-            false => "A chat to show around: throng serve --demo\n".into(),
+            false => "A demo chat: throng serve --demo\n".into(),
         };
         let line = |what: &str, scheme: &str, port: Option<SocketAddr>| {
             port.map_or(String::new(), |port| format!("  {what:<13} {scheme}://{port}\n"))
@@ -183,7 +183,7 @@ impl Server {
             )
         });
         println!(
-            "Throng {}: {} shards, room for {} connections, messages leave by {}\n\n\
+            "Throng {}: {} shards, up to {} connections, messages are sent by {}\n\n\
              {clients}{mqtt}{mqtt_tls}  \
              applications  http://{admin}   open this page in a browser\n{admin_tls}\n\
              Try it: listen in one terminal, publish in another.\n  \
@@ -245,7 +245,7 @@ impl Server {
                 Ok(now) => loaded = now,
                 Err(error) => {
                     for line in error.text().lines() {
-                        tracing::error!(error = line, "the configuration stays as it was");
+                        tracing::error!(error = line, "the configuration is unchanged");
                     }
                 }
             }
@@ -257,7 +257,7 @@ impl Server {
         }
         std::thread::spawn(move || {
             if signals.forever().any(|signal| signal != SIGHUP && signal != SIGUSR2) {
-                tracing::warn!("told to end again: ending without waiting for anyone");
+                tracing::warn!("a second signal: ending without waiting for clients");
                 std::process::exit(130);
             }
         });
@@ -341,7 +341,7 @@ impl Server {
         self.shards.join();
         self.control.end_forwarding();
         if stays {
-            tracing::info!("another process serves: this one only waits for its end");
+            tracing::info!("another process serves: this one only waits until it ends");
             let error = parent::become_parent(&crate::binary::path());
             tracing::error!(%error, "this process can't wait for the one that serves");
         }
@@ -360,7 +360,7 @@ impl Server {
         tracing::info!(
             connections,
             drain_seconds = seconds,
-            "ending: connections are told to come back elsewhere or later"
+            "ending: clients are told to come back, to another server or later"
         );
         self.shared.ending.store(true, Ordering::SeqCst);
         self.shared.draining.store(true, Ordering::SeqCst);
@@ -384,7 +384,7 @@ impl Server {
         if let Some(store) = &self.store {
             self.mqtt_state.end(store);
             if let Err(error) = store.close() {
-                tracing::error!(%error, "the store could not be closed in order");
+                tracing::error!(%error, "the store could not be closed cleanly");
             }
         }
         tracing::info!(duration_ms = ms(began.elapsed()), "ended");

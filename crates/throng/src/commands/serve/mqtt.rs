@@ -39,7 +39,7 @@ impl Mqtt {
             let keep = move |topic: &str, value: Option<Vec<u8>>, done: Done| {
                 let puts = vec![(topic.into(), value.map(Into::into))];
                 if let Err(error) = store.put_records(RETAINED, puts, written(Some(done))) {
-                    log.unwritten("a retained message waits to be stored", error);
+                    log.unwritten("a retained message is not stored yet", error);
                 }
             };
             Box::new(keep)
@@ -134,7 +134,7 @@ impl Mqtt {
         let unread = self.sessions.load(sessions, now)
             + self.retained.load(retained, |topic| broker.hash(topic));
         if unread > 0 {
-            tracing::warn!(unread, "some sessions or retained messages of MQTT can't be read");
+            tracing::warn!(unread, "some MQTT sessions or retained messages can't be read");
         }
         let (sessions, retained) = (self.sessions.stats().away, self.retained.stats().messages);
         if sessions + retained > 0 {
@@ -160,9 +160,7 @@ impl Storage for Saved {
     fn put(&self, part: Part, key: &str, value: Option<Vec<u8>>, done: Option<Done>) -> bool {
         let puts = vec![(key.into(), value.map(Into::into))];
         let result = self.store.put_records(part.name(), puts, written(done));
-        result
-            .map_err(|error| self.log.unwritten("a session of MQTT was not stored", error))
-            .is_ok()
+        result.map_err(|error| self.log.unwritten("an MQTT session was not stored", error)).is_ok()
     }
 
     fn has_capacity(&self) -> bool {
@@ -176,7 +174,7 @@ impl Storage for Saved {
         // The store writes in order: when this empty write is done, all before it are.
         let part = Part::Session.name();
         if let Err(error) = self.store.put_records(part, Vec::new(), written(Some(done))) {
-            self.log.unwritten("a retained message of MQTT may not be stored", error);
+            self.log.unwritten("an MQTT retained message may be missing from the store", error);
         }
     }
 }

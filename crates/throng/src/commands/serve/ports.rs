@@ -14,7 +14,7 @@ use super::settings::options;
 pub(super) fn check(config: &Config, protocols: &Protocols) -> Result<(), CommandError> {
     if config.has_mqtt() && protocols.begin(Listener::Mqtt).is_none() {
         return Err(CommandError::Usage(
-            "this server was built without MQTT: leave mqtt.listen (--mqtt) away".into(),
+            "this server was built without MQTT: remove mqtt.listen (--mqtt)".into(),
         ));
     }
     Ok(())
@@ -37,7 +37,7 @@ pub(super) fn prepare(
             cannot_listen(address, setting, &error)
         }
         shard::PrepareError::System(error) => {
-            CommandError::Runtime(format!("the shards can't be made: {error}"))
+            CommandError::Runtime(format!("the shards can't be created: {error}"))
         }
     })
 }
@@ -67,15 +67,15 @@ fn cannot_listen(
 ) -> CommandError {
     let advice = match error.kind() {
         io::ErrorKind::AddrInUse => {
-            format!("something else listens there: stop it, or choose another with {flag}")
+            format!("another program listens there: stop it, or choose another address with {flag}")
         }
         io::ErrorKind::PermissionDenied => {
-            format!("ports below 1024 need a privilege: choose another with {flag}")
+            format!("ports below 1024 need a privilege: choose another port with {flag}")
         }
         io::ErrorKind::AddrNotAvailable => {
-            format!("this machine has no such address: choose another with {flag}")
+            format!("this machine does not have that address: choose another with {flag}")
         }
-        _ => format!("choose another with {flag} if it is the address"),
+        _ => format!("if the address is the reason, choose another with {flag}"),
     };
     CommandError::Runtime(format!("can't listen on {address} ({key}): {error}; {advice}"))
 }

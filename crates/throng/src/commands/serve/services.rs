@@ -242,8 +242,9 @@ fn set_time(shared: &shard::Shared, started: Instant, history: &dyn History) {
 
 fn random<const N: usize>() -> Result<[u8; N], CommandError> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| CommandError::Runtime(format!("the system has no randomness: {error}")))?;
+    getrandom::fill(&mut bytes).map_err(|error| {
+        CommandError::Runtime(format!("the system provides no random bytes: {error}"))
+    })?;
     Ok(bytes)
 }
 

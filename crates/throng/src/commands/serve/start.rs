@@ -138,7 +138,7 @@ impl Start<'_> {
             client = server.client.map(tracing::field::display),
             admin = %server.admin,
             version = env!("CARGO_PKG_VERSION"),
-            "serving in the place of the process before"
+            "serving in place of the previous process"
         );
         Ok((server, signals))
     }
@@ -208,8 +208,8 @@ impl Start<'_> {
             tracing::warn!(
                 capacity,
                 connections_max,
-                "descriptors allow fewer connections than limits.connections_max: use more shards, \
-                 or raise the limit on open files (ulimit -n)"
+                "the limit on open files allows fewer connections than limits.connections_max: use \
+                 more shards, or raise that limit (ulimit -n)"
             );
         }
         let live = Arc::new(RwLock::new(live(self.loaded, &services.fixed, jwks)));

@@ -132,7 +132,7 @@ pub(super) fn load(
         .map_err(|error| to_error(error.to_string()))?;
     subscriptions.loaded();
     if let Some(error) = load_error {
-        let advice = "restore the file from a backup, or move it away to begin anew";
+        let advice = "restore the file from a backup, or move it away to start with an empty store";
         return Err(to_error(format!("{error}; {advice}")));
     }
     tracing::info!(

@@ -79,8 +79,8 @@ pub(crate) fn authority(config: &Config) -> Result<token::Settings, CommandError
         auth.algorithms.iter().filter_map(|name| name.parse().ok()).collect();
     let fits = |key: &Key| key.algorithms().iter().any(|known| algorithms.contains(known));
     if !algorithms.is_empty() && auth.jwks_urls.is_empty() && !keys.iter().any(fits) {
-        let message = "auth.algorithms: no key is for any of these algorithms: name one that auth.hmac_key \
-                       or a file of auth.public_key_files is for";
+        let message = "auth.algorithms: no key fits any of these algorithms: name one that fits \
+                       auth.hmac_key or a file of auth.public_key_files";
         return Err(CommandError::Usage(message.into()));
     }
     Ok(token::Settings {

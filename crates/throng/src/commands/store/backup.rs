@@ -22,8 +22,9 @@ const POLL_EVERY: Duration = Duration::from_millis(250);
 
 #[derive(Args)]
 pub struct Backup {
-    /// The copy's name: the server creates this directory in its directory of backups (store.backups). With --from,
-    /// the directory of the copy, which has no store yet.
+    /// The name of the copy: the server creates a directory of this name in its directory of
+    /// backups (store.backups). With --from, the directory of the copy, which must not have a
+    /// store.
     #[arg(value_name = "NAME")]
     name: PathBuf,
     /// Copy the store in this directory, which no process may have open, instead of a running server's.
@@ -51,19 +52,21 @@ pub fn run(args: &Backup) -> Result<(), CommandError> {
 fn back_up_directory(from: &Path, to: &Path) -> Result<(), CommandError> {
     let report = store::back_up(from, to, super::new_epoch()?).map_err(|error| match error {
         OpenError::InUse { dir } if dir == from => CommandError::Runtime(format!(
-            "{} is in use by another process: a running server copies its store itself, without --from",
+            "{} is in use by another process: to copy the store of a running server, leave out \
+             --from",
             dir.display()
         )),
         other => super::runtime(other),
     })?;
     super::print_report(from, &report)?;
-    super::print(&format!("everything is copied into {}\n", to.display()));
+    super::print(&format!("the store is copied into {}\n", to.display()));
     Ok(())
 }
 
 fn back_up_server(args: &Backup) -> Result<(), CommandError> {
     let Some(name) = args.name.to_str() else {
-        let message = format!("{} is no name of a backup: it is not UTF-8", args.name.display());
+        let name = args.name.display();
+        let message = format!("{name} is not a valid name of a backup: it is not UTF-8");
         return Err(CommandError::Usage(message));
     };
     let target = args.access.target(&args.admin)?;
@@ -81,8 +84,8 @@ fn back_up_server(args: &Backup) -> Result<(), CommandError> {
         sleep(POLL_EVERY);
         state = admin.get(PATH).map_err(|error| {
             let text = format!(
-                "{clear}{error}\nthe result of the backup is unknown: once the server runs, look at the copy with \
-                 throng store check {}",
+                "{clear}{error}\nthe result of the backup is unknown: once the server runs, check \
+                 the copy with throng store check {}",
                 text_of(&dir)
             );
             CommandError::Runtime(text)
@@ -113,8 +116,8 @@ fn text_of(value: &Value) -> String {
 fn report(state: &Value, dir: &str) -> Result<(), CommandError> {
     if text_of(&state["dir"]) != dir {
         let message = format!(
-            "the server has restarted, or began another backup, before this one was done: look at the copy with \
-             throng store check {dir}"
+            "the server restarted, or began another backup, before this one was done: check the \
+             copy with throng store check {dir}"
         );
         return Err(CommandError::Runtime(message));
     }

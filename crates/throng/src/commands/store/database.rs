@@ -14,8 +14,9 @@ use crate::sources;
 /// Which database.
 #[derive(Args)]
 pub struct HistoryUrl {
-    /// URL of the database, without a password, as history.url has it. The configuration may have store.data then;
-    /// it still says the schema, the password's file and the authorities [default: the configuration's history.url].
+    /// URL of the database, without a password, as in history.url. The configuration may then have
+    /// store.data; the schema, the file of the password and the authorities are still taken from
+    /// it [default: the configuration's history.url].
     #[arg(long, value_name = "URL")]
     history_url: Option<String>,
 }
@@ -48,7 +49,8 @@ impl HistoryUrl {
             config.history.url.clone_from(url);
         }
         if config.history.url.is_empty() {
-            let message = "which database? Name it: --history-url postgres://user@host:5432/database, or history.url";
+            let message = "no database: name it with --history-url \
+                           postgres://user@host:5432/database, or set history.url";
             return Err(CommandError::Usage(message.into()));
         }
         let address = address(&config)?;

@@ -21,8 +21,8 @@ pub struct Export {
     dir: Option<PathBuf>,
     #[command(flatten)]
     database: database::HistoryUrl,
-    /// Leave compact topics behind. Without this flag, a store that has any is not exported, because a history in
-    /// PostgreSQL is not compacted.
+    /// Leave out compact topics. Without this flag, a store with compact topics is not exported,
+    /// because a history in PostgreSQL can't be compacted.
     #[arg(long)]
     skip_compact: bool,
     #[command(flatten)]
@@ -39,8 +39,9 @@ pub fn run(args: &Export) -> Result<(), CommandError> {
     let Some(export) = export else { return Err(CommandError::Findings) };
     if !args.skip_compact && !export.compact_topics().is_empty() {
         return Err(CommandError::Runtime(format!(
-            "a history in PostgreSQL is not compacted, and these topics are: {}. Nothing was exported: with \
-             --skip-compact they stay behind, with all their messages",
+            "a history in PostgreSQL can't be compacted, but these topics are compact: {}. Nothing \
+             was exported: with --skip-compact, the export leaves out these topics and all their \
+             messages",
             names(export.compact_topics())
         )));
     }
@@ -107,9 +108,10 @@ fn text(dir: &Path, schema: &str, written: Written, has_new_epoch: bool) -> Stri
     };
     let dir = dir.display();
     format!(
-        "{topics} topics with {messages} messages, and {keys} idempotency keys are in the schema {schema:?}, {ids}\n\
-         serve them with history.url in place of store.data. Start no server with {dir} again: it would assign ids of \
-         this history a second time\n"
+        "{topics} topics with {messages} messages, and {keys} idempotency keys are in the schema \
+         {schema:?}, {ids}\n\
+         serve them with history.url instead of store.data. Do not start a server with {dir} \
+         again: it would assign ids of this history a second time\n"
     )
 }
 
@@ -135,19 +137,23 @@ fn left_out_text(compact: &[LogTopic], others: &OtherRows) -> String {
         ),
         (
             of_part(&[sessions::Part::Session.name()]),
-            "sessions of MQTT, with the messages that wait for them: they end with their connections then",
+            "sessions of MQTT, with their pending messages: with a history in PostgreSQL they end \
+             with their connections",
         ),
         (
             of_part(&[sessions::RETAINED]),
-            "retained messages of MQTT: they are in memory then; publish them again",
+            "retained messages of MQTT: with a history in PostgreSQL they are only in memory; \
+             publish them again",
         ),
         (
             of_part(&[control::REVOCATIONS]),
-            "revoked tokens: revocations are in memory then; revoke them again",
+            "revoked tokens: with a history in PostgreSQL revocations are only in memory; revoke \
+             them again",
         ),
         (
             *events,
-            "events for the application: they are in memory then; let a server deliver them first",
+            "events for the application: with a history in PostgreSQL they are only in memory; let \
+             a server deliver them first",
         ),
         (unknown, "records of a newer version"),
     ];

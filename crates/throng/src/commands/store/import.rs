@@ -13,7 +13,7 @@ use crate::flags::Flags;
 
 #[derive(Args)]
 pub struct Import {
-    /// The new store's directory: one that has none yet.
+    /// The directory of the new store, which must not have a store.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     #[command(flatten)]
@@ -60,10 +60,10 @@ pub fn run(args: &Import) -> Result<(), CommandError> {
     let Imported { topics, messages, keys, lost_range: (after, _) } = imported;
     let (topics, messages, keys) = (grouped(topics), grouped(messages), grouped(keys));
     super::print(&format!(
-        "{topics} topics with {messages} messages, and {keys} idempotency keys are imported into {dir}: serve it with \
-         --data {dir}\n\
-         messages after offset {after} may be missing: servers may have appended them since; clients that come back \
-         learn of that\n",
+        "{topics} topics with {messages} messages, and {keys} idempotency keys are imported into \
+         {dir}: serve it with --data {dir}\n\
+         messages after offset {after} may be missing: servers may have appended them since; \
+         clients that come back are notified\n",
         dir = dir.display()
     ));
     Ok(())

@@ -23,28 +23,32 @@ use crate::sources;
 /// What to do with a store.
 #[derive(Subcommand)]
 pub enum What {
-    /// Copy the store of a running server, as of its last commit, while it serves. Ctrl-C ends the command, and the
-    /// server completes the copy. With --from, copy one that no process has open.
+    /// Copy the store of a running server, as of its last commit, while it serves. Ctrl-C ends the
+    /// command, and the server completes the copy. With --from, copy a store that no process has
+    /// open.
     Backup(backup::Backup),
-    /// List what is damaged: topic, offsets, what is gone. Nothing is changed. The exit status is 0
-    /// when all is whole, 3 when not, and 1 when the store can't be looked at.
+    /// List all damage, with its topic, its offsets and what is lost. The command changes nothing.
+    /// The exit status is 0 if nothing is damaged, 3 if something is, and 1 if the store can't be
+    /// read.
     Check(check::Check),
-    /// Rewrite the file of a store without its free space. No server may have it open, and the disk needs room for
-    /// both files. The old one stays until the new one is complete, and if it is damaged.
+    /// Rewrite the file of a store without its free space. No server may have it open, and the
+    /// disk needs room for both files. The old file stays until the new one is complete, and also
+    /// stays if it is damaged.
     Compact(compact::Compact),
-    /// Write the history of a store that no server has open into an empty PostgreSQL database, with its ids, once all
-    /// of it is verified. It is one transaction: after an error or a kill nothing is there. Users' cursors,
-    /// subscriptions, sessions of MQTT and the like stay behind, and are counted.
+    /// Write the history of a store that no server has open into an empty PostgreSQL database,
+    /// with its ids, once all of it is verified. It is one transaction: after an error or a kill
+    /// the database is still empty. Users' cursors, subscriptions, sessions of MQTT and the like
+    /// are not written; the command counts them.
     Export(export::Export),
-    /// Write a new store of the history in a PostgreSQL database as of one moment, while servers use it. Clients that
-    /// come back learn that messages may be missing.
+    /// Write the history in a PostgreSQL database, as of one moment, into a new store, while
+    /// servers use the database. Clients that come back learn that messages may be missing.
     Import(import::Import),
-    /// Put a backup into the place of a store that no server has open, once all of it is verified and on the disk.
-    /// Clients that come back learn that messages may be missing.
+    /// Restore a store that no server has open from a backup, once all of the backup is verified
+    /// and on the disk. Clients that come back learn that messages may be missing.
     Restore(restore::Restore),
-    /// Write a new store of all that is whole in a damaged one, which stays as it is; it may be
-    /// one of an earlier version. Clients that
-    /// come back to what is gone are told so.
+    /// Write all that is undamaged in a damaged store into a new one. The damaged store stays as
+    /// it is, and may be one of an earlier version. Clients that come back to lost messages are
+    /// notified.
     Salvage(salvage::Salvage),
 }
 
@@ -76,7 +80,7 @@ fn directory(
 /// Requires that a path names a directory.
 fn require_named(dir: &Path, command: &str) -> Result<PathBuf, CommandError> {
     if dir.as_os_str().is_empty() {
-        let message = format!("which store? Name its directory: throng store {command} DIR");
+        let message = format!("name the directory of the store: throng store {command} DIR");
         return Err(CommandError::Usage(message));
     }
     Ok(dir.into())
@@ -119,7 +123,7 @@ fn text(dir: &Path, report: &Report) -> String {
     let Report { format, clean, topics, messages, others, lost_range, damages } = report;
     let mut text = format!(
         "{}: format version {format}, {}; {topics} topics with {messages} messages, and {others} \
-         cursors, subscriptions, names and idempotency keys are whole\n",
+         cursors, subscriptions, names and idempotency keys are undamaged\n",
         dir.display(),
         if *clean { "closed" } else { "not closed" },
     );
@@ -128,17 +132,18 @@ fn text(dir: &Path, report: &Report) -> String {
     }
     if let Some((after, through)) = lost_range {
         text += &format!(
-            "messages after offset {after} up to {through} may be missing: they came after a backup, or \
-             were in a commit that the file did not keep; clients are told\n"
+            "messages after offset {after} up to {through} may be missing: they came after a \
+             backup, or were in a commit that is not in the file; clients are notified\n"
         );
     }
     text += &match damages.is_empty() {
         true if *format < store::FORMAT => {
-            "nothing is damaged; the next start brings it to the format of this version\n".into()
+            "nothing is damaged; the next start converts the store to the format of this version\n"
+                .into()
         }
         true => "nothing is damaged\n".into(),
         false => format!(
-            "restore the store from a backup, or have a new one written of all that is whole: \
+            "restore the store from a backup, or write all that is undamaged into a new store: \
              throng store salvage {} NEW\n",
             dir.display()
         ),

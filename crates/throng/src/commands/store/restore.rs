@@ -16,7 +16,7 @@ pub struct Restore {
     /// The store's directory [default: the configuration's store.data].
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Replace the store that is in the directory: what it has is gone then.
+    /// Replace the store that is in the directory, and delete its content.
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
@@ -26,14 +26,17 @@ pub struct Restore {
 pub fn run(args: &Restore) -> Result<(), CommandError> {
     let dir = super::directory(args.dir.as_deref(), &args.settings, "restore BACKUP")?;
     if is_same(&args.backup, &dir) {
-        let message = format!("{} is the store itself: name its backup first", dir.display());
+        let message = format!(
+            "{} is the store itself: the first argument must be a backup of it",
+            dir.display()
+        );
         return Err(CommandError::Usage(message));
     }
     let report = store::restore(&args.backup, &dir, args.replace, super::new_epoch()?);
     let report = report.map_err(|error| match error {
         OpenError::Exists { dir } => CommandError::Runtime(format!(
-            "{} has a store already: with --replace the backup takes its place, and what it has is gone; throng store \
-             backup NAME --from {} copies it before",
+            "{} has a store already: --replace deletes it and puts the backup in its place; throng \
+             store backup NAME --from {} copies it first",
             dir.display(),
             dir.display()
         )),

@@ -11,7 +11,7 @@ pub struct Salvage {
     /// The damaged store's directory.
     #[arg(value_name = "FROM")]
     from: PathBuf,
-    /// The new store's directory: one that has none yet.
+    /// The directory of the new store, which must not have a store.
     #[arg(value_name = "TO")]
     to: PathBuf,
 }
@@ -21,6 +21,6 @@ pub fn run(args: &Salvage) -> Result<(), CommandError> {
     let report = report.map_err(super::runtime)?;
     let to = args.to.display();
     super::print(&super::text(&args.from, &report));
-    super::print(&format!("all that is whole is in {to}: serve it with --data {to}\n"));
+    super::print(&format!("all that is undamaged is in {to}: serve it with --data {to}\n"));
     Ok(())
 }

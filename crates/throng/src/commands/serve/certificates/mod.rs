@@ -138,7 +138,7 @@ impl Certificates {
     fn check(&self, now: u64) {
         let mut state = self.state();
         if let Err(error) = state.ticket_keys.rotate(now) {
-            tracing::warn!(%error, "the key of TLS tickets stays as it is");
+            tracing::warn!(%error, "the key of TLS tickets was not rotated");
         }
         if state.stamps != state.tls_config.stamps() || state.error.is_some() {
             let tls_config = state.tls_config.clone();
@@ -146,7 +146,7 @@ impl Certificates {
                 Ok(()) => tracing::info!("the certificates were read again"),
                 Err(error) => {
                     if state.error.as_ref() != Some(&error) {
-                        tracing::error!(error, "the certificates stay as they were");
+                        tracing::error!(error, "the previous certificates stay in use");
                     }
                     state.error = Some(error);
                 }
@@ -159,7 +159,7 @@ impl Certificates {
                     state.warned_s = now;
                     let days = certificate.not_after.saturating_sub(now) / DAY;
                     let name = certificate.name;
-                    tracing::warn!(name, days, "a certificate ends soon: renew it");
+                    tracing::warn!(name, days, "a certificate expires soon: renew it");
                 }
             }
         }

@@ -71,7 +71,7 @@ impl AcmeConfig {
             let found = std::fs::metadata(&path);
             if found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
                 return match context.has_ordered {
-                    true => Err(format!("{}: the certificate is gone", path.display())),
+                    true => Err(format!("{}: the certificate is missing", path.display())),
                     false => Ok(None),
                 };
             }
@@ -82,7 +82,7 @@ impl AcmeConfig {
         };
         match read() {
             Err(error) if context.in_use.is_empty() => {
-                tracing::warn!(error, "a new certificate is ordered");
+                tracing::warn!(error, "the stored certificate can't be read: ordering a new one");
                 Ok(None)
             }
             result => result,
@@ -169,7 +169,7 @@ fn renew(certificates: &Certificates, orders: &mut Option<(Folder, OrderState)>)
     }
     let retry_seconds = orders.schedule.on_begun(unix_s());
     let hosts = acme.order.hosts.join(", ");
-    tracing::info!(hosts, directory = acme.order.directory, "a certificate is ordered");
+    tracing::info!(hosts, directory = acme.order.directory, "ordering a certificate");
     match obtain(&acme, certificates, orders) {
         Ok(()) => {
             certificates.control.count_order(OrderResult::Signed);
@@ -177,7 +177,7 @@ fn renew(certificates: &Certificates, orders: &mut Option<(Folder, OrderState)>)
         }
         Err(error) => {
             certificates.control.count_order(OrderResult::Failed);
-            tracing::error!(hosts, error, retry_seconds, "there is no new certificate");
+            tracing::error!(hosts, error, retry_seconds, "the certificate could not be obtained");
         }
     }
 }

@@ -63,7 +63,7 @@ impl Waiting {
     pub fn at(path: &Path) -> Result<Self, CommandError> {
         let error = |error: io::Error| {
             CommandError::Runtime(format!(
-                "can't wait at {} (--take-over): {error}",
+                "can't listen at {} (--take-over): {error}",
                 path.display()
             ))
         };
@@ -95,7 +95,10 @@ impl Waiting {
             let main = match self.accept() {
                 Ok(main) => main,
                 Err(refused) if refused.kind() == io::ErrorKind::PermissionDenied => {
-                    tracing::warn!(error = %refused, "somebody else wanted to be taken over");
+                    tracing::warn!(
+                        error = %refused,
+                        "rejected a process of another user that connected to be taken over"
+                    );
                     continue;
                 }
                 Err(failed) => return Err(error(failed)),
@@ -105,8 +108,8 @@ impl Waiting {
             let facts: Facts = wire::decode(&frame.body).map_err(error)?;
             if facts.format != wire::FORMAT {
                 let text = format!(
-                    "version {} passes connections in format {}, and {} knows format {}: one of the two \
-                     is too old for the other",
+                    "version {} hands over connections in format {}, and version {} supports \
+                     format {}: one of the two is too old for the other",
                     facts.version,
                     facts.format,
                     env!("CARGO_PKG_VERSION"),
@@ -251,7 +254,7 @@ impl TakeOver {
         let no = |text: String| Err(CommandError::Usage(text));
         if facts.record_version != shard::RECORD_VERSION {
             return no(format!(
-                "version {} writes connections in version {} of their records, and {} reads version {}",
+                "version {} writes connection records in format {}, and version {} reads format {}",
                 facts.version,
                 facts.record_version,
                 env!("CARGO_PKG_VERSION"),
@@ -268,8 +271,8 @@ impl TakeOver {
         match (&facts.store, has_store) {
             (Some(theirs), false) => {
                 return no(format!(
-                    "store.data: the running server has a store ({theirs}), and the new configuration has \
-                     none: an upgrade can't take one away; restart to do that"
+                    "store.data: the running server has a store ({theirs}), and the new \
+                     configuration has none: an upgrade can't remove it; restart to do that"
                 ));
             }
             (None, true) => {
@@ -289,15 +292,16 @@ impl TakeOver {
             .map_err(|error| CommandError::Runtime(error.to_string()))?;
         if capacity < facts.most_connections {
             return no(format!(
-                "a shard of the running server holds {} connections, and one of the new process has room \
-                 for {capacity}: raise the limit on open files (ulimit -n)",
+                "a shard of the running server has {} connections, but a shard of the new process \
+                 may have only {capacity}: raise the limit on open files (ulimit -n)",
                 facts.most_connections
             ));
         }
         let mut notes = Vec::new();
         if options.shards != 0 && options.shards < shards {
             notes.push(format!(
-                "shards: stays at {shards} until the next restart, for connections are named by theirs"
+                "shards: stays at {shards} until the next restart, because the id of a connection \
+                 names its shard"
             ));
         }
         let ours = super::super::settings::limits(loaded);
@@ -305,7 +309,7 @@ impl TakeOver {
             if let Some((_, now)) = ours.iter().find(|(known, _)| known == name)
                 && now != before
             {
-                notes.push(format!("{name}: {before} before, {now} now"));
+                notes.push(format!("{name}: was {before}, is now {now}"));
             }
         }
         Ok(notes)
@@ -335,7 +339,7 @@ impl TakeOver {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if began.elapsed() > SHARDS_WAIT || self.has_gone() {
                         return Err(io::Error::other(
-                            "not all shards of the old process have come",
+                            "not all shards of the old process have connected",
                         ));
                     }
                     std::thread::sleep(Duration::from_millis(2));
@@ -367,7 +371,9 @@ impl TakeOver {
         let mut admin_tls = None;
         loop {
             let Some(frame) = self.main.receive()? else {
-                return Err(io::Error::other("the old process goes on, or has ended"));
+                return Err(io::Error::other(
+                    "the old process closed the hand-over: it continues to serve, or has ended",
+                ));
             };
             match frame.kind {
                 wire::PARTS => {
@@ -388,8 +394,9 @@ impl TakeOver {
                 }
                 wire::OPEN_STORE => {
                     let passed = store::Passed::from_bytes(&frame.body);
-                    let passed =
-                        passed.ok_or_else(|| fail("the store was not passed on".into()))?;
+                    let passed = passed.ok_or_else(|| {
+                        fail("the old process did not hand over the store".into())
+                    })?;
                     open_store(&passed).map_err(fail)?;
                     self.main.send(wire::STORE_OPEN, &[], &[])?;
                 }
@@ -431,8 +438,9 @@ impl TakeOver {
 /// Which process has a database, and what to do.
 fn verify_history(theirs: bool, ours: bool) -> Result<(), String> {
     match (theirs, ours) {
-        (true, false) => Err("history.url: the running server has its history in PostgreSQL, and the new configuration \
-             names no database: an upgrade can't take it away; restart to do that"
+        (true, false) => Err("history.url: the running server has its history in PostgreSQL, and \
+             the new configuration names no database: an upgrade can't remove it; restart to do \
+             that"
             .into()),
         (false, true) => Err("history.url: the running server has no database for its history, and the new configuration \
              names one: an upgrade can't add it; restart to do that"

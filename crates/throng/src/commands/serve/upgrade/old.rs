@@ -35,8 +35,8 @@ const COPYING_MAX: usize = 8;
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Why a node of a cluster whose thread `cluster` has ended does not upgrade.
-const NO_CLUSTER: &str = "the thread that connects this node to the others has ended, as the log says: what it had of the cluster can't \
-     be passed on; restart this node";
+const NO_CLUSTER: &str = "the thread that connects this node to the cluster has ended (see the \
+     log), so the state of the cluster can't be handed over: restart this node";
 
 /// The part without which the new process is no node of a cluster.
 const CLUSTER: &str = "cluster";
@@ -122,8 +122,8 @@ impl Upgrade {
         self.is_parent.load(Ordering::SeqCst)
     }
 
-    /// Gives up what is under way, unless another process has everything already, and lets nothing begin
-    /// any more. True when another process has everything.
+    /// Gives up what is under way, unless another process has already taken over, and lets nothing
+    /// begin any more. True when another process has everything.
     pub fn cancel(&self) -> bool {
         self.cancelled.store(true, Ordering::SeqCst);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -144,7 +144,7 @@ impl Upgrade {
             return Err(UpgradeRejection::Ending("this process is ending".into()));
         }
         if self.has_given() {
-            return Err(UpgradeRejection::Ending("another process has everything already".into()));
+            return Err(UpgradeRejection::Ending("another process has already taken over".into()));
         }
         if self.old.cluster.as_ref().is_some_and(|link| link.is_closed()) {
             return Err(UpgradeRejection::Bad(NO_CLUSTER.into()));
@@ -174,7 +174,7 @@ impl Upgrade {
         let thread = std::thread::Builder::new().name("upgrade".into());
         let thread = thread.spawn(move || upgrade.run(&request)).map_err(|error| {
             self.under_way.store(false, Ordering::SeqCst);
-            UpgradeRejection::Bad(format!("no thread can be started: {error}"))
+            UpgradeRejection::Bad(format!("can't start a thread: {error}"))
         })?;
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(())
@@ -205,7 +205,7 @@ impl Upgrade {
                 tracing::info!("{}", self.progress.borrow().text());
             }
             Err(error) => {
-                tracing::error!(error, "the upgrade came to nothing: this process serves on");
+                tracing::error!(error, "the upgrade failed: this process continues to serve");
                 if !request.check {
                     notify::notify(State::Ready);
                 }
@@ -223,14 +223,15 @@ impl Upgrade {
     }
 
     fn attempt(&self, request: &UpgradeRequest, began: Instant) -> Result<UpgradeStage, Reason> {
-        let folder = Folder::new().map_err(|error| format!("no folder for the socket: {error}"))?;
+        let folder = Folder::new()
+            .map_err(|error| format!("can't create a directory for the socket: {error}"))?;
         let mut process = None;
         let path = match &request.to {
             Some(path) => path.clone(),
             None => {
                 let binary = request.binary.as_ref().unwrap_or(&self.old.binary);
                 let path = folder.socket();
-                tracing::info!(binary = %binary.display(), "the new process starts");
+                tracing::info!(binary = %binary.display(), "starting the new process");
                 let mut started = NewProcess::start(binary, &self.old.arguments, &path)
                     .map_err(|error| error.to_string())?;
                 let is_cancelled = || self.cancelled.load(Ordering::SeqCst);
@@ -273,7 +274,7 @@ impl Upgrade {
         began: Instant,
     ) -> Result<UpgradeStage, Reason> {
         let main = Channel::connect(path)
-            .map_err(|error| format!("nobody waits at {}: {error}", path.display()))?;
+            .map_err(|error| format!("no process waits at {}: {error}", path.display()))?;
         main.set_timeout(Some(STEP_WAIT)).map_err(|error| error.to_string())?;
         main.send(wire::FACTS, &handover::encode(self.facts(request.check)), &[])
             .map_err(|error| self.why(&error))?;
@@ -286,20 +287,23 @@ impl Upgrade {
             progress.pid = Some(accepted.pid);
             progress.notes = accepted.notes.clone();
             progress.notes.extend(unknown.iter().map(|name| {
-                format!("version {} does not know \"{name}\": that would be lost", accepted.version)
+                format!(
+                    "version {} does not support \"{name}\": its state would be lost",
+                    accepted.version
+                )
             }));
         });
         if self.old.cluster.is_some() && unknown.contains(&CLUSTER) {
             return Err(format!(
-                "version {} can't take the place of a node of a cluster: end this one, so that its clients go to other \
-                 nodes, and start that version",
+                "version {} can't take over from a node of a cluster: end this process, so that \
+                 its clients go to other nodes, and start that version",
                 accepted.version
             ));
         }
         if self.old.postgres.is_some() && unknown.contains(&history_postgres::PART) {
             return Err(format!(
-                "version {} can't take the place of a server with its history in PostgreSQL: end this one, and start that \
-                 version",
+                "version {} can't take over from a server with its history in PostgreSQL: end this \
+                 process, and start that version",
                 accepted.version
             ));
         }
@@ -369,7 +373,7 @@ impl Upgrade {
         kind: u16,
         wait: Duration,
     ) -> Result<Frame, Reason> {
-        self.until(wait, "an answer of the new process", || main.has_input())?;
+        self.until(wait, "the reply of the new process", || main.has_input())?;
         expect(main, kind).map_err(|error| self.why(&error))
     }
 
@@ -381,7 +385,7 @@ impl Upgrade {
         let of_shard = self.old.givers.iter().find_map(|giver| giver.error());
         of_shard.unwrap_or_else(|| match error.kind() {
             // What a socket's time-out is to the kernel.
-            io::ErrorKind::WouldBlock => "the new process said nothing for too long".into(),
+            io::ErrorKind::WouldBlock => "the new process did not reply in time".into(),
             _ => error.to_string(),
         })
     }
@@ -391,7 +395,7 @@ impl Upgrade {
             let began = Instant::now();
             wire::send_part(main, &**part, sent).map_err(|error| self.why(&error))?;
             let us = began.elapsed().as_micros() as u64;
-            tracing::debug!(part = part.name(), records = sent.len(), us, "part passed on");
+            tracing::debug!(part = part.name(), records = sent.len(), us, "part handed over");
         }
         Ok(())
     }
@@ -428,7 +432,7 @@ impl Upgrade {
             match copied == last {
                 false => (last, moved) = (copied, Instant::now()),
                 true if moved.elapsed() > COPY_STALL => {
-                    return Err("the new process takes no more connections".into());
+                    return Err("the new process has stopped accepting connections".into());
                 }
                 true => {}
             }
@@ -450,7 +454,7 @@ impl Upgrade {
         match failed.into_iter().next() {
             Some((shard, giver)) => {
                 let error = giver.error().unwrap_or_default();
-                Err(format!("shard {shard} could not pass its connections: {error}"))
+                Err(format!("shard {shard} could not hand over its connections: {error}"))
             }
             None => Ok(()),
         }

@@ -140,8 +140,8 @@ impl NewProcess {
             }
             if began.elapsed() > wait {
                 return Err(io::Error::other(format!(
-                    "{} did not wait at the socket of the upgrade within {} s: is it a Throng that \
-                     knows --take-over?",
+                    "{} did not wait at the socket of the upgrade within {} s: is it a version of \
+                     Throng that supports --take-over?",
                     self.binary.display(),
                     wait.as_secs()
                 )));
@@ -157,9 +157,9 @@ impl NewProcess {
         let how = match (status.code(), status.signal()) {
             (Some(code), _) => format!("with status {code}"),
             (None, Some(signal)) => format!("by signal {signal}"),
-            (None, None) => "for no known reason".into(),
+            (None, None) => "for an unknown reason".into(),
         };
-        Some(format!("{} has ended {how}; what it said is in its log", self.binary.display()))
+        Some(format!("{} has ended {how}; see its log", self.binary.display()))
     }
 
     /// Lets the new process outlive this one, since it serves now. Returns its process id.

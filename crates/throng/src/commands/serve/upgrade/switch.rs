@@ -44,8 +44,8 @@ impl Upgrade {
         let began = quiet.ok_or_else(|| {
             let wait = CALLS.attempts * (CALLS.wait + CALLS.pause);
             format!(
-                "calls of the admin API took longer than {} s, each of {} times within {} s: try again when the node \
-                 has less to do",
+                "calls of the admin API took longer than {} s in each of {} attempts within {} s: \
+                 try again when the node is less busy",
                 CALLS.wait.as_secs(),
                 CALLS.attempts,
                 wait.as_secs()
@@ -58,28 +58,30 @@ impl Upgrade {
         // Before the shards stand still: they take what others have published until then.
         if let Some(link) = &old.cluster {
             let paused = link.pause();
-            self.until(STILL_WAIT, "what other nodes have published", || paused.is_done())?;
+            self.until(STILL_WAIT, "reading the messages of other nodes", || paused.is_done())?;
         }
         old.givers.iter().for_each(|giver| giver.order(Give::StandStill));
         old.postgres.iter().for_each(history_postgres::Postgres::pause);
         self.come_to_rest()?;
         if let Some(link) = &old.cluster {
             let rests = link.rest();
-            self.until(STILL_WAIT, "what other nodes are to have", || rests.is_done())?;
+            self.until(STILL_WAIT, "sending pending messages to other nodes", || rests.is_done())?;
         }
         let rested = began.elapsed();
         old.givers.iter().for_each(|giver| giver.order(Give::Rest));
         self.send_parts(main, sent)?;
         let parts = began.elapsed();
         let all = old.givers.len();
-        self.until(STEP_WAIT, "the rest", || self.count(GiverStage::Given) == all)?;
+        self.until(STEP_WAIT, "handing over the last connections", || {
+            self.count(GiverStage::Given) == all
+        })?;
         main.send(wire::END, &[], &[]).map_err(|error| self.why(&error))?;
         self.expect(main, wire::HAVE, STEP_WAIT)?;
         let given = began.elapsed();
         if let Some(store) = &old.store {
             let passed = store.pass_on();
             let passed =
-                passed.map_err(|error| format!("the store can't be passed on: {error}"))?;
+                passed.map_err(|error| format!("the store can't be handed over: {error}"))?;
             main.send(wire::OPEN_STORE, &passed.to_bytes(), &[])
                 .map_err(|error| self.why(&error))?;
             self.expect(main, wire::STORE_OPEN, STEP_WAIT)?;
@@ -107,7 +109,7 @@ impl Upgrade {
             }
             Err(error) => {
                 // Calls that wait here end with the process.
-                tracing::error!(%error, "the new process did not say that it serves");
+                tracing::error!(%error, "the new process did not confirm that it serves");
             }
         }
         let pause = began.elapsed();
@@ -123,7 +125,7 @@ impl Upgrade {
             given_ms = ms(given),
             pause_ms = ms(pause),
             path = %path.display(),
-            "everything stood still"
+            "the node paused for the switch to the new process"
         );
         old.givers.iter().for_each(|giver| giver.order(Give::Release));
         self.change(|progress| progress.pause_us = Some(pause_us));
@@ -150,7 +152,7 @@ impl Upgrade {
     fn come_to_rest(&self) -> Result<(), Reason> {
         let old = &self.old;
         let mut before: Option<Vec<u64>> = None;
-        self.until(STILL_WAIT, "what was under way", || {
+        self.until(STILL_WAIT, "pending work of the shards, the store or the database", || {
             let idle = || {
                 old.store.as_ref().is_none_or(store::Store::is_idle)
                     && old.history.is_quiet()

@@ -151,7 +151,10 @@ pub(super) fn last_word(channel: &Channel) -> Option<String> {
 pub(super) fn expect(channel: &Channel, kind: u16) -> io::Result<Frame> {
     loop {
         let frame = channel.receive()?.ok_or_else(|| {
-            io::Error::new(io::ErrorKind::UnexpectedEof, "the other process has gone")
+            io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the other process has closed the connection",
+            )
         })?;
         match frame.kind {
             ERROR => return Err(io::Error::other(Said::from(&frame))),
@@ -224,7 +227,8 @@ pub(in super::super) fn take_parts(
 
 /// Takes a piece, which follows its length.
 fn piece<'a>(rest: &mut &'a [u8]) -> io::Result<&'a [u8]> {
-    let cut = || io::Error::new(io::ErrorKind::InvalidData, "a record of the hand-over is cut off");
+    let cut =
+        || io::Error::new(io::ErrorKind::InvalidData, "a record of the hand-over is incomplete");
     let (length, body) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
     let (piece, left) =
         body.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(cut)?;
