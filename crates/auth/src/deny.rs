@@ -18,9 +18,7 @@ pub enum Deny {
     )]
     JoinUndecided,
     /// The topic is another user's own.
-    #[error(
-        "this is another user's own topic, which '@' marks: only that user's connections are in it"
-    )]
+    #[error("this is another user's own topic: only connections of the user u are in the topic @u")]
     AnotherUser,
     /// The topic's rule lets no client publish.
     #[error(

@@ -43,8 +43,8 @@ const OVERLOADED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: ap
 /// The response to a connection whose head is too large.
 const HEAD_TOO_LARGE: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\n\
     Content-Type: application/json\r\nCache-Control: no-store\r\n\
-    X-Content-Type-Options: nosniff\r\nContent-Length: 86\r\nConnection: close\r\n\r\n\
-    {\"error\":{\"code\":\"head_too_large\",\"message\":\"the request's head is over 32768 bytes\"}}";
+    X-Content-Type-Options: nosniff\r\nContent-Length: 90\r\nConnection: close\r\n\r\n\
+    {\"error\":{\"code\":\"head_too_large\",\"message\":\"the request head has more than 32768 bytes\"}}";
 
 /// A listener with bounds.
 pub(crate) struct Bounded {
@@ -322,7 +322,7 @@ mod tests {
             let body: serde_json::Value = serde_json::from_str(body).unwrap();
             assert!(body["error"]["code"].is_string());
         }
-        assert!(std::str::from_utf8(HEAD_TOO_LARGE).unwrap().contains("over 32768 bytes"));
+        assert!(std::str::from_utf8(HEAD_TOO_LARGE).unwrap().contains("more than 32768 bytes"));
         assert_eq!(HEAD_BYTES_MAX, 32_768);
     }
 

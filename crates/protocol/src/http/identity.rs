@@ -4,7 +4,6 @@
 //! subprotocol or header of phoenix.js for WebSockets and long polls, `token=` in the query, and a cookie. Browsers
 //! send a cookie by themselves, also when a foreign page makes the request: it counts only for pages of this server's
 //! own origin, or of one that the configuration names.
-//! configuration names.
 
 use std::borrow::Cow;
 

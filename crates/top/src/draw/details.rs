@@ -20,7 +20,7 @@ pub fn details(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
     let Some((subject, found)) = &data.details else { return };
     let area = Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area };
     match found {
-        None => frame.render_widget(Line::styled("Asking…", FAINT), area),
+        None => frame.render_widget(Line::styled("Loading…", FAINT), area),
         Some(Err(error)) => {
             let text = format!("! {error}");
             frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), area);

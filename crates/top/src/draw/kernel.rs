@@ -33,7 +33,7 @@ pub fn kernel(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
     let inner = Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area };
     let inner = inner.intersection(area);
     let report = match &data.tops {
-        None => return frame.render_widget(Line::raw("Asking…"), inner),
+        None => return frame.render_widget(Line::raw("Loading…"), inner),
         Some(Err(error)) => {
             let error = Paragraph::new(format!("! {error}")).wrap(Wrap { trim: true });
             return frame.render_widget(error, inner);

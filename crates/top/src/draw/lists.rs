@@ -175,7 +175,7 @@ fn noisiest(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
         Row { name, numbers }
     }
     let titles = ["Noisiest", "Cmds/s", "Refused", "No user has sent commands."];
-    list(frame, area, titles, rows.unwrap_or_else(|| Err("Asking…".into())), scroll);
+    list(frame, area, titles, rows.unwrap_or_else(|| Err("Loading…".into())), scroll);
 }
 
 fn biggest(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
@@ -228,7 +228,7 @@ fn found_with(
 ) -> Result<Vec<Row>, String> {
     let row = |topic: &TopTopic| Row { name: topic.topic.clone(), numbers: numbers(topic) };
     match &data.tops {
-        None => Err("Asking…".into()),
+        None => Err("Loading…".into()),
         Some(Err(error)) => Err(format!("! {error}")),
         Some(Ok(tops)) => Ok(list(tops).iter().map(row).collect()),
     }

@@ -285,7 +285,7 @@ fn shards_are_a_table_that_is_sorted_by_any_column() {
 fn the_details_of_a_topic_hide_control_characters() {
     let mut state = recorded();
     inspect(&mut state, "room-0");
-    assert_shows(&picture(&state, SMALL), &["[room-0]", "Asking…"]);
+    assert_shows(&picture(&state, SMALL), &["[room-0]", "Loading…"]);
     let details = Details {
         members: serde_json::from_str(MEMBERS).expect("members"),
         messages: serde_json::from_str(MESSAGES).expect("messages"),
