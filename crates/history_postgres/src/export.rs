@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 
-use database::{Address, DatabaseError, Session, connect, of_schema, prepare_session, signed};
+use database::{
+    Address, DatabaseError, Schema, Session, connect, of_schema, prepare_session, signed,
+};
 use model::Name;
 use store::{LogHead, LogKey, LogMessage, LogTopic};
-use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Statement};
 
 use crate::SCHEMA;
 use crate::session::{age, unsigned_at};
@@ -102,8 +104,8 @@ struct Batch {
 }
 
 impl LogWriter {
-    /// Connects, makes missing tables and functions, and begins the transaction. Servers that append to this history
-    /// meanwhile wait, or get an error.
+    /// Connects, makes missing tables and functions of the history and of `others`, and begins the transaction. Servers
+    /// that append to this history meanwhile wait, or get an error.
     ///
     /// # Errors
     /// If the database can't be used, or its history is not empty.
@@ -111,12 +113,15 @@ impl LogWriter {
         address: &Address,
         password: &str,
         schema: &str,
+        others: &[Schema],
     ) -> Result<Self, LogTransferError> {
         let runtime = runtime()?;
         let (session, insert_messages, now_ms) = runtime.block_on(async {
             let session = connect(address, password, |_| ()).await?;
             let client = &session.client;
-            SCHEMA.apply(client, schema, address.user()).await?;
+            for part in [SCHEMA].iter().chain(others) {
+                part.apply(client, schema, address.user()).await?;
+            }
             prepare_session(client).await?;
             client.batch_execute(BULK).await?;
             client.batch_execute("BEGIN").await?;
@@ -141,6 +146,11 @@ impl LogWriter {
             written: Written::default(),
             runtime,
         })
+    }
+
+    /// Runs statements of another part of Throng in the transaction.
+    pub fn run<T>(&self, statements: impl AsyncFnOnce(&Client) -> T) -> T {
+        self.runtime.block_on(statements(&self.session.client))
     }
 
     /// Runs a statement.

@@ -6,8 +6,8 @@ use database::{Address, Session, connect, of_schema, prepare_session};
 use futures_util::StreamExt;
 use model::Name;
 use store::{LogHead, LogKey, LogRow, LogTopic};
-use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row};
 
 use crate::SCHEMA;
 use crate::session::{epoch_of, unsigned_at};
@@ -73,6 +73,11 @@ impl LogReader {
     /// Returns the state of the log.
     pub fn head(&self) -> LogHead {
         self.head
+    }
+
+    /// Runs statements of another part of Throng in the transaction.
+    pub fn run<T>(&self, statements: impl AsyncFnOnce(&Client) -> T) -> T {
+        self.runtime.block_on(statements(&self.session.client))
     }
 
     fn topics(&self) -> Result<Vec<NumberedTopic>, LogTransferError> {

@@ -31,6 +31,15 @@ pub enum LogTransferError {
         /// The number of its topics.
         topics: u64,
     },
+    /// The database has subscriptions.
+    #[error(
+        "the schema {schema:?} has stored subscriptions, and nothing is written over them: name an empty database, or \
+         another schema with history.schema"
+    )]
+    HasSubscriptions {
+        /// The schema.
+        schema: String,
+    },
     /// The database has no history.
     #[error(
         "the schema {schema:?} has no history that this version can read (version {found} of \

@@ -48,8 +48,6 @@ pub struct ExportTopic {
 pub struct OtherRows {
     /// Users' cursors.
     pub cursors: u64,
-    /// Users with subscriptions.
-    pub subscribers: u64,
     /// Events that the application has yet to receive.
     pub events: u64,
     /// Records of other parts of the server, by the part's name.
@@ -201,6 +199,25 @@ impl StoreExport {
         Ok(keys)
     }
 
+    /// Passes the topic names that packed subscriptions refer to, with their numbers, to `name`, and then each user's
+    /// packed subscriptions to `user`.
+    ///
+    /// # Errors
+    /// If one is not what was written.
+    pub fn subscriptions(
+        &self,
+        name: impl FnMut(u32, &str),
+        user: impl FnMut(&str, &[u8]),
+    ) -> Result<(), OpenError> {
+        let source = self.source();
+        let read = catch_redb_panics(|| {
+            let txn = self.opened.db.begin_read()?;
+            source.each_name(&txn, name)?;
+            source.each_subscriber(&txn, user)
+        });
+        read.map_err(|error| not_copied(&self.file, &error))
+    }
+
     /// Counts what is no part of the history.
     ///
     /// # Errors
@@ -211,7 +228,6 @@ impl StoreExport {
         let read = catch_redb_panics(|| {
             let txn = self.opened.db.begin_read()?;
             source.each_cursor(&txn, |_, _, _| rows.cursors += 1)?;
-            source.each_subscriber(&txn, |_, _| rows.subscribers += 1)?;
             source.each_event(&txn, |_, _| rows.events += 1)?;
             source.each_record(&txn, |part, _, _| match rows.records.get_mut(part) {
                 Some(count) => *count += 1,

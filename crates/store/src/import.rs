@@ -147,6 +147,23 @@ impl<'a> StoreImport<'a> {
         self.note(put)
     }
 
+    /// Puts users' packed subscriptions, and before them the topic names that they refer to by number.
+    ///
+    /// # Errors
+    /// If the disk rejects them.
+    pub fn put_subscriptions(
+        &mut self,
+        puts: &[(Name, Box<[u8]>)],
+        names: &[(u32, Name)],
+    ) -> Result<(), PutFailed> {
+        let put = catch_redb_panics(|| {
+            let txn = self.db.begin_write()?;
+            small_tables::put_subscriptions(&txn, &mut self.metadata, puts, names)?;
+            Ok(txn.commit()?)
+        });
+        self.note(put)
+    }
+
     fn note(&mut self, put: Result<(), InternalError>) -> Result<(), PutFailed> {
         put.map_err(|error| {
             self.failed = Some(error);

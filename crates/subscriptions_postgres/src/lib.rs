@@ -15,6 +15,8 @@
 //!
 //! **PostgreSQL is away.** Edits fail at once, and logins go on with the topics in memory.
 //!
+//! **Moves.** [`write_all`] and [`read_all`] carry a whole table into the database and out of it.
+//!
 //! **Upgrade.** The table in memory passes to the new process, together with its position ([`PostgresPart`]).
 
 #![forbid(unsafe_code)]
@@ -27,12 +29,15 @@ mod postgres;
 mod session;
 mod settings;
 mod thread;
+mod transfer;
 
 pub use edit::{DatabaseEditError, EditOutcome, EditReply, Edits, UserEdit};
 pub use handover::{PART, PostgresPart};
 pub use postgres::{Applying, Connections, OpenError, Postgres, Status};
+pub use session::UserTopics;
 pub use settings::Settings;
 pub use thread::spawn;
+pub use transfer::{read_all, write_all};
 
 /// The tables and functions in the database.
 pub const SCHEMA: database::Schema =

@@ -23,7 +23,7 @@ const CHANNEL: &str = "throng_subscriptions";
 pub(crate) const PAGE_USERS: usize = 256;
 
 /// Separates names of topics in a parameter: no name has a control character.
-const SEPARATOR: &str = "\n";
+pub(crate) const SEPARATOR: &str = "\n";
 
 /// The last change that a process has applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,9 +36,10 @@ pub(crate) struct Position {
 
 /// A user's topics in the database.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct UserTopics {
+pub struct UserTopics {
+    /// The user.
     pub user: Name,
-    /// Empty if the user has none any more.
+    /// The user's topics. Empty if the user has none any more.
     pub topics: Vec<Name>,
 }
 
@@ -192,7 +193,7 @@ impl Database {
     }
 }
 
-fn user_topics(row: &Row) -> Result<UserTopics, DatabaseError> {
+pub(crate) fn user_topics(row: &Row) -> Result<UserTopics, DatabaseError> {
     let topics: Vec<&str> = row.try_get("topics")?;
     let topics = topics.into_iter().map(Name::from).collect();
     Ok(UserTopics { user: row.try_get::<_, &str>("user_name")?.into(), topics })

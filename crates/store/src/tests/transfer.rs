@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use model::Name;
+
 use super::known_damage::{change, number, stored};
 use super::*;
 use crate::metadata::OFFSETS_SKIPPED;
@@ -80,6 +82,26 @@ fn delete(store: &Store, topic: &str) {
     assert_eq!(receive.recv_timeout(WAIT).unwrap(), Ok(()));
 }
 
+/// Users' packed subscriptions, and the names of their topics.
+type Subscriptions = (Vec<(Name, Box<[u8]>)>, Vec<(u32, Name)>);
+
+/// The subscriptions of the filled store.
+fn stored_subscriptions() -> Subscriptions {
+    let users = vec![("bob".into(), Box::from([3])), ("cy".into(), Box::from([2, 1]))];
+    (users, vec![(1, "feed:a".into()), (2, "feed:b".into())])
+}
+
+/// The subscriptions of an export.
+fn subscriptions(export: &StoreExport) -> Subscriptions {
+    let (mut users, mut names) = Subscriptions::default();
+    let read = export.subscriptions(
+        |number, name| names.push((number, name.into())),
+        |user, packed| users.push((user.into(), packed.into())),
+    );
+    read.unwrap();
+    (users, names)
+}
+
 /// Copies an export into a new store, as its database would return it.
 fn copy(export: &StoreExport, to: &Path) -> Result<crate::Imported, TransferError<PutFailed>> {
     import(to, EPOCH, |store| {
@@ -92,6 +114,8 @@ fn copy(export: &StoreExport, to: &Path) -> Result<crate::Imported, TransferErro
             read.map_err(|_| PutFailed)?;
         }
         store.put_keys(&export.keys().unwrap())?;
+        let (puts, names) = subscriptions(export);
+        store.put_subscriptions(&puts, &names)?;
         Ok(export.head())
     })
 }
@@ -119,6 +143,8 @@ fn filled(dir: &Path) {
         put(&store, &publication("few", "1234567890"), offset, &few, None);
     }
     store.put_cursor(&"alice".into(), &"all".into(), 1).unwrap();
+    let (users, names) = stored_subscriptions();
+    store.put_subscriptions(users, names, Box::new(|_| ())).unwrap();
     let puts = vec![("key".into(), Some(Box::from(&b"value"[..])))];
     store.put_records("part", puts, Box::new(|_| ())).unwrap();
     store.close().unwrap();
@@ -159,8 +185,9 @@ fn an_export_has_what_reads_return_and_links_that_say_what_is_gone() {
     assert_eq!(export.head(), LogHead { epoch: 0x5f3a_91c2, last_offset: 32, forgotten: 4 });
     let key = LogKey { topic: "all".into(), key: "k".into(), offset: 1, at_ms: 1 };
     assert_eq!(export.keys().unwrap(), [key]);
+    assert_eq!(subscriptions(&export), stored_subscriptions());
     let others = export.other_rows().unwrap();
-    assert_eq!((others.cursors, others.events, others.subscribers), (1, 0, 0));
+    assert_eq!((others.cursors, others.events), (1, 0));
     assert_eq!(others.records.into_iter().collect::<Vec<_>>(), [("part".into(), 1)]);
 }
 
@@ -249,6 +276,7 @@ fn a_new_store_has_the_rows_under_a_new_epoch() {
     let report = check(&to).unwrap();
     assert_eq!((report.damages, report.topics, report.messages), (vec![], 3, 22));
     assert!(report.clean);
+    assert_eq!(subscriptions(&opened(&to)), stored_subscriptions());
     let (store, reader, found) = Store::open(options(&to)).unwrap();
     assert_eq!((found.epoch, found.last_offset), (EPOCH, 32 + OFFSETS_SKIPPED));
     assert_eq!(read(&reader, "few", 0), (13..=32).collect::<Vec<u64>>());

@@ -12,7 +12,7 @@ fn change(server: &Server, user: &str, add: &[&str], remove: &[&str]) -> Value {
     server.post("/api/subscriptions", json!({"user": user, "add": add, "remove": remove}))
 }
 
-fn topics(server: &Server, user: &str) -> Vec<String> {
+pub(super) fn topics(server: &Server, user: &str) -> Vec<String> {
     let (status, reply) = server.api("GET", &format!("/api/subscriptions/{user}"), None);
     assert_eq!(status, 200, "{reply}");
     reply["topics"].as_array().unwrap().iter().map(|it| it.as_str().unwrap().to_owned()).collect()

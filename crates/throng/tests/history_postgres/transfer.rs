@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 
 use crate::store::folder::{Folder, end};
 
+use super::subscriptions::topics;
 use super::*;
 
 /// Runs `throng store …` in a folder. Returns the exit status and the output.
@@ -66,6 +67,11 @@ fn fill(folder: &Folder) -> Stored {
     let gone: Vec<String> = (1..=3).map(|n| publish(&server, "chat:gone", n)).collect();
     let (status, reply) = server.api("DELETE", "/api/history/chat:gone", None);
     assert!(status < 300, "{reply}");
+    for user in ["bob", "cy"] {
+        let body = json!({"user": user, "add": ["feed:b", "feed:a"]});
+        let (status, reply) = server.api("POST", "/api/subscriptions", Some(body));
+        assert_eq!(status, 200, "{reply}");
+    }
     let messages = TOPICS.map(|topic| messages(&server, topic)).to_vec();
     assert_eq!(messages.iter().map(Vec::len).collect::<Vec<_>>(), [5, 2, 3, 0]);
     assert_eq!(end(server), Some(0));
@@ -85,6 +91,7 @@ fn a_history_moves_into_postgres_with_its_ids_and_back_under_a_new_epoch() {
     drop(early);
     assert!(text.contains("4 topics with 10 messages, and 1 idempotency keys are in"), "{text}");
     assert!(text.contains("with the ids that clients know"), "{text}");
+    assert!(text.contains("2 users with 4 stored subscriptions are there, too"), "{text}");
     let server = database.server();
     check_moved(&server, &stored);
     let (status, text) = throng_store(&folder, &["export", "data", "--history-url", &url]);
@@ -92,6 +99,8 @@ fn a_history_moves_into_postgres_with_its_ids_and_back_under_a_new_epoch() {
     assert!(text.contains("is not empty (4 topics") && text.contains("history.schema"), "{text}");
     // What its rule no longer retains may still be in the database, and a deletion is a row there.
     (10..=12).for_each(|n| _ = publish(&server, "few:1", n));
+    server.post("/api/subscriptions", json!({"user": "cy", "remove": ["feed:a", "feed:b"]}));
+    server.post("/api/subscriptions", json!({"user": "bob", "add": ["feed:c"]}));
     publish(&server, "chat:deleted", 1);
     let (status, reply) = server.api("DELETE", "/api/history/chat:deleted", None);
     assert!(status < 300, "{reply}");
@@ -114,6 +123,9 @@ fn check_moved(server: &Server, stored: &Stored) {
         let mut back = member(server, &format!("topic={topic}&since={id}"));
         back.next_object()["recovered"].clone()
     };
+    for user in ["bob", "cy"] {
+        assert_eq!(topics(server, user), ["feed:a", "feed:b"], "{user}");
+    }
     // The first of what the rule retains is the seventh.
     assert_eq!(
         (recovered("few:1", &few[5]), recovered("few:1", &few[4])),
@@ -143,6 +155,7 @@ fn check_back(folder: &Folder, url: &str, there: &[Vec<Value>; 4], stored: &Stor
     let (status, text) = throng_store(folder, &["import", "back", "--history-url", url]);
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("5 topics with 12 messages, and 1 idempotency keys"), "{text}");
+    assert!(text.contains("1 users with 3 stored subscriptions are there, too"), "{text}");
     assert!(
         text.contains(&format!("messages after offset {} may be missing", offset(last))),
         "{text}"
@@ -154,6 +167,12 @@ fn check_back(folder: &Folder, url: &str, there: &[Vec<Value>; 4], stored: &Stor
     assert_eq!(status, Some(0), "{text}");
     let server = folder.serve_in(&folder.root.join("back"));
     let back = TOPICS.map(|topic| in_any_epoch(messages(&server, topic)));
+    let mut of_bob = topics(&server, "bob");
+    of_bob.sort_unstable();
+    assert_eq!(
+        (&*of_bob, topics(&server, "cy").len()),
+        (&["feed:a", "feed:b", "feed:c"].map(String::from)[..], 0)
+    );
     assert_eq!(
         data_of(&back[0]),
         [json!(1), 2.into(), 3.into(), 4.into(), 5.into(), "next".into(), "last".into()]
@@ -222,6 +241,20 @@ fn a_killed_export_leaves_nothing_and_the_next_one_works() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("under a new epoch"), "{output:?}");
     let same = "SELECT a.epoch = b.epoch FROM throng.history_log AS a, moved.history_log AS b";
     assert_eq!(database.postgres.psql(same), "f");
+}
+
+#[test]
+fn an_export_writes_over_no_subscriptions() {
+    let (database, folder) = (Database::start(), Folder::new("over", RULES));
+    let url = database.postgres.url("postgres");
+    fill(&folder);
+    let server = database.server();
+    server.post("/api/subscriptions", json!({"user": "al", "add": ["feed:z"]}));
+    let (status, text) = throng_store(&folder, &["export", "data", "--history-url", &url]);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("has stored subscriptions"), "{text}");
+    assert!(is_empty(&database));
+    assert_eq!(topics(&server, "al"), ["feed:z"]);
 }
 
 #[test]

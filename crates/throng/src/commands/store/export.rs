@@ -6,8 +6,10 @@ use admin::text::grouped;
 use clap::Args;
 use history_postgres::{LogTransferError, LogWriter, Written};
 use store::{LogHead, LogTopic, OtherRows, StoreExport, TransferError};
+use subscriptions::Subscriptions;
 
 use super::database::{self, Target};
+use super::subscriptions as stored_subscriptions;
 use crate::error::CommandError;
 use crate::flags::Flags;
 
@@ -47,30 +49,44 @@ pub fn run(args: &Export) -> Result<(), CommandError> {
     }
     let others = export.other_rows().map_err(super::runtime)?;
     let key_seconds = config.history.idempotency_seconds_max;
-    let (written, head) = write(&export, &target, key_seconds).map_err(|error| match error {
+    let subscriptions = stored_subscriptions::read(&export)?;
+    let written = write(&export, &subscriptions, &target, key_seconds);
+    let (written, head) = written.map_err(|error| match error {
         TransferError::Store(error) => super::runtime(error),
         TransferError::Other(error) => super::database_error(&error),
     })?;
     super::print(&text(&dir, &target.schema, written, head.epoch != export.head().epoch));
+    super::print(&stored_subscriptions::text((subscriptions.users(), subscriptions.edges())));
     super::print(&left_out_text(export.compact_topics(), &others));
     Ok(())
 }
 
-/// Writes the whole history in one transaction.
+/// Writes the whole history and all subscriptions in one transaction.
 fn write(
     export: &StoreExport,
+    subscriptions: &Subscriptions,
     target: &Target,
     key_seconds: u64,
 ) -> Result<(Written, LogHead), TransferError<LogTransferError>> {
     let Target { address, password, schema } = target;
     let other = TransferError::Other;
-    let mut writer = LogWriter::begin(address, password, schema).map_err(other)?;
+    let has_subscriptions = subscriptions.users() > 0;
+    let others = if has_subscriptions { &[subscriptions_postgres::SCHEMA][..] } else { &[] };
+    let mut writer = LogWriter::begin(address, password, schema, others).map_err(other)?;
     writer.add_topics(export.topics().iter().map(|topic| &topic.topic.name)).map_err(other)?;
     for topic in export.topics() {
         writer.begin_topic(&topic.topic).map_err(other)?;
         export.messages(topic, |message| writer.message(&message))?;
     }
     writer.add_keys(&export.keys()?, key_seconds).map_err(other)?;
+    if has_subscriptions {
+        let pages = stored_subscriptions::pages(subscriptions);
+        let written = writer
+            .run(async |client| subscriptions_postgres::write_all(client, schema, pages).await);
+        if !written.map_err(|error| other(error.into()))? {
+            return Err(other(LogTransferError::HasSubscriptions { schema: schema.clone() }));
+        }
+    }
     let mut head = export.head();
     if export.has_gaps() {
         let random = getrandom::u32().map_err(|error| other(std::io::Error::from(error).into()))?;
@@ -117,7 +133,7 @@ fn text(dir: &Path, schema: &str, written: Written, has_new_epoch: bool) -> Stri
 
 /// Formats the counts of rows that stayed behind, with the reasons.
 fn left_out_text(compact: &[LogTopic], others: &OtherRows) -> String {
-    let OtherRows { cursors, subscribers, events, records } = others;
+    let OtherRows { cursors, events, records } = others;
     let of_part = |parts: &[&str]| -> u64 {
         records
             .iter()
@@ -129,12 +145,8 @@ fn left_out_text(compact: &[LogTopic], others: &OtherRows) -> String {
     let known = [&sessions[..], &[sessions::RETAINED, control::REVOCATIONS]].concat();
     let unknown: u64 = records.values().sum::<u64>() - of_part(&known);
     let mut text = String::new();
-    let rows: [(u64, &str); 7] = [
+    let rows: [(u64, &str); 6] = [
         (*cursors, "cursors: with a history in PostgreSQL users do not acknowledge messages"),
-        (
-            *subscribers,
-            "users with subscriptions: subscribe them again at a server with the database",
-        ),
         (
             of_part(&[sessions::Part::Session.name()]),
             "sessions of MQTT, with their pending messages: with a history in PostgreSQL they end \
@@ -190,7 +202,7 @@ mod tests {
             [("mqtt_session", 2), ("mqtt_progress", 2), ("mqtt_retained", 3), ("later", 4)];
         let records: BTreeMap<String, u64> =
             records.into_iter().map(|(part, rows)| (part.into(), rows)).collect();
-        let others = OtherRows { cursors: 1_000, events: 0, subscribers: 0, records };
+        let others = OtherRows { cursors: 1_000, events: 0, records };
         let topics: Vec<LogTopic> = (1..=7)
             .map(|number| LogTopic {
                 name: format!("t{number}").as_str().into(),

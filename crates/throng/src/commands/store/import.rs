@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use admin::text::grouped;
 use clap::Args;
 use history_postgres::{LogReader, LogTransferError};
-use store::{Imported, PutFailed, TransferError};
+use store::{Imported, PutFailed, StoreImport, TransferError};
+use subscriptions::{Change, EditError};
 
 use super::database::{self, Target};
+use super::subscriptions::{self as stored_subscriptions, Collected};
 use crate::error::CommandError;
 use crate::flags::Flags;
 
@@ -25,6 +27,8 @@ pub struct Import {
 /// Why an import ended early.
 enum Failure {
     Database(LogTransferError),
+    /// A user or a topic in the table of subscriptions has a name that no server gives.
+    Subscription(EditError),
     /// The store has the reason.
     PutFailed,
 }
@@ -32,6 +36,18 @@ enum Failure {
 impl From<LogTransferError> for Failure {
     fn from(error: LogTransferError) -> Self {
         Failure::Database(error)
+    }
+}
+
+impl From<::database::DatabaseError> for Failure {
+    fn from(error: ::database::DatabaseError) -> Self {
+        Failure::Database(error.into())
+    }
+}
+
+impl From<EditError> for Failure {
+    fn from(error: EditError) -> Self {
+        Failure::Subscription(error)
     }
 }
 
@@ -46,15 +62,24 @@ pub fn run(args: &Import) -> Result<(), CommandError> {
     let dir = &args.dir;
     let Target { address, password, schema } = args.database.target(&config)?;
     let key_seconds = config.history.idempotency_seconds_max;
+    let mut collected = Collected::new();
     let imported = store::import(dir, super::new_epoch()?, |store| -> Result<_, Failure> {
         let reader = LogReader::begin(&address, &password, &schema)?;
         reader.rows(|row| Ok::<_, Failure>(store.put(row)?))?;
         store.put_keys(&reader.keys(key_seconds)?)?;
+        reader.run(async |client| {
+            subscriptions_postgres::read_all(client, &schema, |user| {
+                put(store, &collected.add(user)?)
+            })
+            .await
+        })?;
+        put(store, &collected.rest()?)?;
         Ok(reader.head())
     });
     let imported = imported.map_err(|error| match error {
         TransferError::Store(error) => super::runtime(error),
         TransferError::Other(Failure::Database(error)) => super::database_error(&error),
+        TransferError::Other(Failure::Subscription(error)) => super::database_error(&error),
         TransferError::Other(Failure::PutFailed) => super::database_error(&PutFailed),
     })?;
     let Imported { topics, messages, keys, lost_range: (after, _) } = imported;
@@ -66,5 +91,14 @@ pub fn run(args: &Import) -> Result<(), CommandError> {
          clients that come back are notified\n",
         dir = dir.display()
     ));
+    super::print(&stored_subscriptions::text(collected.counts()));
+    Ok(())
+}
+
+/// Puts users' subscriptions.
+fn put(store: &mut StoreImport<'_>, change: &Change) -> Result<(), Failure> {
+    if !change.is_empty() {
+        store.put_subscriptions(&change.puts, &change.names)?;
+    }
     Ok(())
 }

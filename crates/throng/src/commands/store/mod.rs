@@ -9,6 +9,7 @@ mod export;
 mod import;
 mod restore;
 mod salvage;
+mod subscriptions;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -36,12 +37,12 @@ pub enum What {
     /// stays if it is damaged.
     Compact(compact::Compact),
     /// Write the history of a store that no server has open into an empty PostgreSQL database,
-    /// with its ids, once all of it is verified. It is one transaction: after an error or a kill
-    /// the database is still empty. Users' cursors, subscriptions, sessions of MQTT and the like
-    /// are not written; the command counts them.
+    /// with its ids, once all of it is verified, and with it users' stored subscriptions. It is
+    /// one transaction: after an error or a kill the database is still empty. Users' cursors,
+    /// sessions of MQTT and the like are not written; the command counts them.
     Export(export::Export),
-    /// Write the history in a PostgreSQL database, as of one moment, into a new store, while
-    /// servers use the database. Clients that come back learn that messages may be missing.
+    /// Write the history in a PostgreSQL database and users' stored subscriptions, as of one
+    /// moment, into a new store, while servers use the database. Clients that come back learn that messages may be missing.
     Import(import::Import),
     /// Restore a store that no server has open from a backup, once all of the backup is verified
     /// and on the disk. Clients that come back learn that messages may be missing.
