@@ -27,6 +27,7 @@ mod followers;
 pub mod generate;
 mod handover;
 mod list;
+mod load;
 mod locked;
 mod names;
 mod plan;
@@ -38,6 +39,7 @@ mod tests;
 mod users;
 
 pub use self::handover::SubscriptionsPart;
+pub use load::{LoadError, Loader};
 pub use plan::{Plan, check_names};
 pub use subscribers::{Page, Search};
 pub use table::{ROWS_A_LOCK, Subscriptions};

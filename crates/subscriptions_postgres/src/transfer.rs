@@ -1,4 +1,4 @@
-//! The whole table, in a transaction of the caller: for a move of another table into the database, and back.
+//! Writes and reads the whole table in a transaction of the caller, to move subscriptions into the database and out of it.
 
 use std::pin::pin;
 
@@ -10,7 +10,7 @@ use tokio_postgres::types::ToSql;
 use crate::SCHEMA;
 use crate::session::{SEPARATOR, UserTopics, user_topics};
 
-/// The lock of the one row keeps servers from edits until the end of the transaction.
+/// While the transaction has the lock of the one row, servers can't edit the table.
 const LOCK: &str = "SELECT last_change FROM {schema}.subscriptions_log FOR UPDATE";
 
 const INSERT: &str = "INSERT INTO {schema}.subscriptions (user_name, topics, change, changed_at) \
@@ -38,7 +38,7 @@ pub async fn write_all(
     let insert = client.prepare(&of_schema(INSERT, schema)).await?;
     let (mut last, mut total) = (0, 0);
     for mut page in pages {
-        // As the function for edits has them.
+        // The function for edits stores topics in this order.
         page.iter_mut().for_each(|user| user.topics.sort_unstable());
         let users: Vec<&str> = page.iter().map(|it| &*it.user).collect();
         let topics: Vec<String> = page.iter().map(|it| it.topics.join(SEPARATOR)).collect();
@@ -55,7 +55,7 @@ pub async fn write_all(
 /// Passes all users who have topics to `each`, in any order. A database without the table has none.
 ///
 /// # Errors
-/// If the database fails, or has a table of another version.
+/// If the database fails, or has a table of a newer version.
 pub async fn read_all<E: From<DatabaseError>>(
     client: &Client,
     schema: &str,

@@ -91,7 +91,7 @@ fn a_history_moves_into_postgres_with_its_ids_and_back_under_a_new_epoch() {
     drop(early);
     assert!(text.contains("4 topics with 10 messages, and 1 idempotency keys are in"), "{text}");
     assert!(text.contains("with the ids that clients know"), "{text}");
-    assert!(text.contains("2 users with 4 stored subscriptions are there, too"), "{text}");
+    assert!(text.contains("with them, 4 stored subscriptions of 2 users were written"), "{text}");
     let server = database.server();
     check_moved(&server, &stored);
     let (status, text) = throng_store(&folder, &["export", "data", "--history-url", &url]);
@@ -155,7 +155,7 @@ fn check_back(folder: &Folder, url: &str, there: &[Vec<Value>; 4], stored: &Stor
     let (status, text) = throng_store(folder, &["import", "back", "--history-url", url]);
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("5 topics with 12 messages, and 1 idempotency keys"), "{text}");
-    assert!(text.contains("1 users with 3 stored subscriptions are there, too"), "{text}");
+    assert!(text.contains("with them, 3 stored subscriptions of 1 users were written"), "{text}");
     assert!(
         text.contains(&format!("messages after offset {} may be missing", offset(last))),
         "{text}"

@@ -7,7 +7,7 @@ use config::Config;
 use history_local::{Begin, HistoryLimits};
 use model::Epoch;
 use store::{Reader, Store};
-use subscriptions::{Change, OnSaved, SubscriptionStore, Subscriptions};
+use subscriptions::{Change, Loader, OnSaved, SubscriptionStore, Subscriptions};
 use token::{Revocation, Revoked};
 
 use crate::error::CommandError;
@@ -107,7 +107,6 @@ pub(super) fn load(
 ) -> Result<(), CommandError> {
     let started = std::time::Instant::now();
     let (mut cursors, mut keys) = (Vec::new(), Vec::new());
-    let mut load_error: Option<String> = None;
     store
         .each_cursor(|user, topic, offset| cursors.push((user.into(), topic.into(), offset)))
         .map_err(|error| to_error(error.to_string()))?;
@@ -116,22 +115,14 @@ pub(super) fn load(
             keys.push((topic.into(), key.into(), offset, at_ms));
         })
         .map_err(|error| to_error(error.to_string()))?;
+    let loader = Loader::new(subscriptions);
     store
-        .each_name(|number, name| {
-            if let Err(error) = subscriptions.load_name(number, name) {
-                load_error.get_or_insert(error.to_string());
-            }
-        })
+        .each_name(|number, name| loader.name(number, name))
         .map_err(|error| to_error(error.to_string()))?;
     store
-        .each_subscriber(|user, packed| {
-            if let Err(error) = subscriptions.load_row(user, packed) {
-                load_error.get_or_insert(format!("the subscriptions of {user}: {error}"));
-            }
-        })
+        .each_subscriber(|user, packed| loader.row(user, packed))
         .map_err(|error| to_error(error.to_string()))?;
-    subscriptions.loaded();
-    if let Some(error) = load_error {
+    if let Err(error) = loader.finish() {
         let advice = "restore the file from a backup, or move it away to start with an empty store";
         return Err(to_error(format!("{error}; {advice}")));
     }

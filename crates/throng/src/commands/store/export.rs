@@ -56,7 +56,10 @@ pub fn run(args: &Export) -> Result<(), CommandError> {
         TransferError::Other(error) => super::database_error(&error),
     })?;
     super::print(&text(&dir, &target.schema, written, head.epoch != export.head().epoch));
-    super::print(&stored_subscriptions::text((subscriptions.users(), subscriptions.edges())));
+    super::print(&stored_subscriptions::counts_text((
+        subscriptions.users(),
+        subscriptions.edges(),
+    )));
     super::print(&left_out_text(export.compact_topics(), &others));
     Ok(())
 }

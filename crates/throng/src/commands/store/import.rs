@@ -9,7 +9,7 @@ use store::{Imported, PutFailed, StoreImport, TransferError};
 use subscriptions::{Change, EditError};
 
 use super::database::{self, Target};
-use super::subscriptions::{self as stored_subscriptions, Collected};
+use super::subscriptions::{Packer, counts_text};
 use crate::error::CommandError;
 use crate::flags::Flags;
 
@@ -62,18 +62,16 @@ pub fn run(args: &Import) -> Result<(), CommandError> {
     let dir = &args.dir;
     let Target { address, password, schema } = args.database.target(&config)?;
     let key_seconds = config.history.idempotency_seconds_max;
-    let mut collected = Collected::new();
+    let mut packer = Packer::new();
     let imported = store::import(dir, super::new_epoch()?, |store| -> Result<_, Failure> {
         let reader = LogReader::begin(&address, &password, &schema)?;
         reader.rows(|row| Ok::<_, Failure>(store.put(row)?))?;
         store.put_keys(&reader.keys(key_seconds)?)?;
         reader.run(async |client| {
-            subscriptions_postgres::read_all(client, &schema, |user| {
-                put(store, &collected.add(user)?)
-            })
-            .await
+            subscriptions_postgres::read_all(client, &schema, |user| put(store, &packer.add(user)?))
+                .await
         })?;
-        put(store, &collected.rest()?)?;
+        put(store, &packer.pack()?)?;
         Ok(reader.head())
     });
     let imported = imported.map_err(|error| match error {
@@ -91,7 +89,7 @@ pub fn run(args: &Import) -> Result<(), CommandError> {
          clients that come back are notified\n",
         dir = dir.display()
     ));
-    super::print(&stored_subscriptions::text(collected.counts()));
+    super::print(&counts_text(packer.counts()));
     Ok(())
 }
 

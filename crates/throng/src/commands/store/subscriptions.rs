@@ -1,38 +1,29 @@
 //! The stored subscriptions of a store, which move with its history.
 
-use store::{OpenError, StoreExport};
-use subscriptions::{Change, EditError, Subscriptions};
+use admin::text::grouped;
+use store::StoreExport;
+use subscriptions::{Change, EditError, Loader, Subscriptions};
 use subscriptions_postgres::UserTopics;
 
 use crate::error::CommandError;
 
-/// Users that one statement writes, or one transaction of a store.
+/// Users that one statement, or one transaction of a store, writes.
 const PAGE_USERS: usize = 1_000;
 
 /// Reads all subscriptions of a store.
 pub fn read(export: &StoreExport) -> Result<Subscriptions, CommandError> {
     let subscriptions = Subscriptions::new(false);
-    let (mut name_error, mut row_error) = (None, None);
-    let read: Result<(), OpenError> = export.subscriptions(
-        |number, name| {
-            if let Err(error) = subscriptions.load_name(number, name) {
-                name_error.get_or_insert(error.to_string());
-            }
-        },
-        |user, packed| {
-            if let Err(error) = subscriptions.load_row(user, packed) {
-                row_error.get_or_insert(format!("the subscriptions of {user}: {error}"));
-            }
-        },
+    let loader = Loader::new(&subscriptions);
+    let read = export.subscriptions(
+        |number, name| loader.name(number, name),
+        |user, packed| loader.row(user, packed),
     );
     read.map_err(super::runtime)?;
-    match name_error.or(row_error) {
-        Some(error) => Err(CommandError::Runtime(error)),
-        None => Ok(subscriptions),
-    }
+    loader.finish().map_err(|error| CommandError::Runtime(error.to_string()))?;
+    Ok(subscriptions)
 }
 
-/// Returns all users with their topics, some at a time.
+/// Returns all users with their topics, a page at a time.
 pub fn pages(subscriptions: &Subscriptions) -> impl Iterator<Item = Vec<UserTopics>> {
     let mut users = subscriptions.user_names();
     std::iter::from_fn(move || {
@@ -45,35 +36,36 @@ pub fn pages(subscriptions: &Subscriptions) -> impl Iterator<Item = Vec<UserTopi
     })
 }
 
-/// Subscriptions that are collected for a new store.
-pub struct Collected {
+/// Packs users' topics as a new store saves them, a page of users at a time.
+pub struct Packer {
+    /// All users that are packed so far.
     subscriptions: Subscriptions,
-    /// The users who are not written yet.
+    /// The users who are not packed yet.
     page: Vec<UserTopics>,
 }
 
-impl Collected {
+impl Packer {
     pub fn new() -> Self {
-        Collected { subscriptions: Subscriptions::new(false), page: Vec::new() }
+        Packer { subscriptions: Subscriptions::new(false), page: Vec::new() }
     }
 
-    /// Adds a user. Returns what the store must write now, if it is enough for a transaction.
+    /// Adds a user. Returns the change that the store must save: an empty one until a page is full.
     ///
     /// # Errors
     /// If a name is not valid.
     pub fn add(&mut self, user: UserTopics) -> Result<Change, EditError> {
         self.page.push(user);
         match self.page.len() == PAGE_USERS {
-            true => self.rest(),
+            true => self.pack(),
             false => Ok(Change::default()),
         }
     }
 
-    /// Returns what the store has yet to write.
+    /// Packs the users who are not packed yet. Returns the change that the store must save.
     ///
     /// # Errors
     /// If a name is not valid.
-    pub fn rest(&mut self) -> Result<Change, EditError> {
+    pub fn pack(&mut self) -> Result<Change, EditError> {
         let mut plan = self.subscriptions.plan(usize::MAX);
         for UserTopics { user, topics } in &self.page {
             let topics: Vec<&str> = topics.iter().map(|topic| topic.as_str()).collect();
@@ -91,14 +83,14 @@ impl Collected {
     }
 }
 
-/// Formats the counts, or nothing where there are none.
-pub fn text((users, subscriptions): (usize, u64)) -> String {
+/// Says how many subscriptions were written. Empty if there are none.
+pub fn counts_text((users, subscriptions): (usize, u64)) -> String {
     match users {
         0 => String::new(),
         _ => format!(
-            "{} users with {} stored subscriptions are there, too\n",
-            admin::text::grouped(users as u64),
-            admin::text::grouped(subscriptions)
+            "with them, {} stored subscriptions of {} users were written\n",
+            grouped(subscriptions),
+            grouped(users as u64)
         ),
     }
 }
@@ -110,7 +102,7 @@ mod tests {
     #[test]
     fn all_users_come_back_with_their_topics_however_many_pages_there_are() {
         let users = 2 * PAGE_USERS + 3;
-        let mut collected = Collected::new();
+        let mut packer = Packer::new();
         let (again, mut written) = (Subscriptions::new(false), 0);
         let mut write = |change: Change| {
             written += usize::from(!change.is_empty());
@@ -124,11 +116,11 @@ mod tests {
         for n in 0..users {
             let topics = vec!["all".into(), format!("feed:{}", n % 7).as_str().into()];
             let user = format!("u{n}").as_str().into();
-            write(collected.add(UserTopics { user, topics }).unwrap());
+            write(packer.add(UserTopics { user, topics }).unwrap());
         }
-        write(collected.rest().unwrap());
-        assert!(collected.rest().unwrap().is_empty());
-        assert_eq!((written, collected.counts()), (3, (users, 2 * users as u64)));
+        write(packer.pack().unwrap());
+        assert!(packer.pack().unwrap().is_empty());
+        assert_eq!((written, packer.counts()), (3, (users, 2 * users as u64)));
         let pages: Vec<Vec<UserTopics>> = pages(&again).collect();
         assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [PAGE_USERS, PAGE_USERS, 3]);
         let mut found: Vec<UserTopics> = pages.into_iter().flatten().collect();
@@ -142,6 +134,6 @@ mod tests {
                 ["all".into(), format!("feed:{}", n % 7).as_str().into()];
             assert_eq!(topics, expected);
         }
-        assert_eq!(text((0, 0)), "");
+        assert_eq!(counts_text((0, 0)), "");
     }
 }
