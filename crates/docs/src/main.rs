@@ -35,7 +35,7 @@ fn pages() -> Result<[(&'static str, String); 9], String> {
     Ok([
         ("configuration.md", whole(&configuration::page())),
         ("api.md", whole(&api::page(&control::openapi(), include_str!("api.md"))?)),
-        ("openapi.json", openapi::file(control::openapi())?),
+        ("openapi.json", openapi::text(control::openapi())?),
         ("security.md", checklist::within("security.md")?),
         ("access.md", whole(&access::page())),
         ("errors.md", whole(&errors::page())),

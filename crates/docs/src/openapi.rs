@@ -1,4 +1,4 @@
-//! The OpenAPI document as a file: a line for each path and each schema, so that a change shows what it changes.
+//! Formats the OpenAPI document with a line for each path and each schema, so that a diff shows what has changed.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 ///
 /// # Errors
 /// If the document has no paths or no schemas.
-pub fn file(mut document: Value) -> Result<String, String> {
+pub fn text(mut document: Value) -> Result<String, String> {
     let mut take = |pointer: &str, key: &str| {
         let object = document.pointer_mut(pointer).and_then(Value::as_object_mut);
         object.and_then(|it| it.remove(key)).ok_or(format!("the document has no {key}"))
@@ -51,10 +51,10 @@ mod tests {
     #[test]
     fn a_line_for_each_path_and_schema_is_the_same_document() {
         let document = control::openapi();
-        let file = file(document.clone()).unwrap();
-        assert_eq!(serde_json::from_str::<Value>(&file).unwrap(), document);
+        let text = text(document.clone()).unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), document);
         let count = |key: &str| document.pointer(key).unwrap().as_object().unwrap().len();
-        assert!(file.lines().count() >= count("/paths") + count("/components/schemas"));
-        assert!(super::file(json!({"openapi": "3.1.0"})).is_err());
+        assert!(text.lines().count() >= count("/paths") + count("/components/schemas"));
+        assert!(super::text(json!({"openapi": "3.1.0"})).is_err());
     }
 }

@@ -23,8 +23,9 @@ pub use list::List;
 /// Slots in a page.
 const PAGE: usize = if cfg!(test) { 16 } else { 1_024 };
 
-/// Has the capacity of a page, or none while the page is empty. It grows to the highest number in use: the system gives
-/// memory when it is first written, so the rest of a page costs nothing.
+/// The slots of a page up to the highest one that was in use. A page with values has the capacity for all its slots,
+/// so that it never moves; an empty one has no memory. The kernel assigns memory at the first write, so slots that were
+/// never in use take none.
 type Page<T> = Vec<Option<T>>;
 
 /// Values under numbers of the caller's choice, below `u32::MAX`. It suits numbers that are dense
@@ -560,7 +561,7 @@ mod tests {
         }
     }
 
-    /// A page is as long as the numbers in use demand, and what it retains as a spare one has no length.
+    /// A page has slots up to its highest number, and a spare page has none.
     #[test]
     fn a_page_is_written_up_to_its_highest_number() {
         let mut table = PageTable::default();

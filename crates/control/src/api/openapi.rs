@@ -1,7 +1,7 @@
 //! The OpenAPI 3 document, made from the types and functions that serve it.
 //!
-//! The server serves `docs/openapi.json`, which `cargo run -p docs` writes: the code that makes the document is six times as
-//! long as the document, and the server goes without it.
+//! The server serves `docs/openapi.json`, which `cargo run -p docs` writes. So the program does not contain the code that
+//! makes the document, which is six times as long as the document.
 
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
@@ -238,7 +238,7 @@ impl Modify for Errors {
 /// The document as `cargo run -p docs` wrote it.
 const DOCUMENT: &str = include_str!("../../../../docs/openapi.json");
 
-/// Makes the document from the code, for the documentation and its check: the server has no part of it.
+/// Makes the document from the code. Only the documentation and tests call it.
 pub fn openapi() -> serde_json::Value {
     serde_json::to_value(Document::openapi()).unwrap_or_default()
 }
