@@ -43,8 +43,8 @@ pub enum Deny {
     NoPresence,
     /// The client acknowledges for other users, or has none.
     #[error(
-        "the user whose messages are acknowledged is missing: connect with user=…, and name one \
-         of the connection's users"
+        "messages are acknowledged only for a user of the connection: connect with user=…, and \
+         name one of the connection's users"
     )]
     NotItsUser,
     /// Clients may not become other users while they are connected.

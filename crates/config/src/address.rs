@@ -96,7 +96,11 @@ mod tests {
     #[test]
     fn a_near_address_gets_an_error_that_says_how_to_write_it() {
         for (text, want) in [
-            ("18000", "write 127.0.0.1:18000 to accept connections from this machine only, or"),
+            (
+                "18000",
+                "write 127.0.0.1:18000 to accept connections from this machine only, or \
+                 0.0.0.0:18000 from other machines, too",
+            ),
             (":18000", "write 127.0.0.1:18000 to"),
             ("*:18000", "write 127.0.0.1:18000 to"),
             ("localhost", "a port is missing, as in localhost:8000"),

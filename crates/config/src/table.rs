@@ -299,7 +299,7 @@ settings! {
             beyond "the next one waits until one is confirmed", shows "–";
         /// Messages that may wait for a client, besides those that it has not confirmed. Beyond that the server closes the client, unless its session can read them from the history instead.
         queue_messages_max: u64 = Live, Number(0, 1_000_000), "1000",
-            beyond "closed with reason code 0x97, `slow_consumer`; a session that can read the history instead does so", shows "`throng_slow_consumers_closed_total`";
+            beyond "closed with reason code 0x97, `slow_consumer`, unless its session can read the messages from the history", shows "`throng_slow_consumers_closed_total`";
         /// Topics to which an MQTT 5 client may give a number at a time (topic aliases), of up to 254 bytes each; 0: none.
         topic_alias_max: u64 = Live, Number(0, 65_535), "10",
             beyond "closed with reason code 0x94", shows "`throng_connections_closed_total`";

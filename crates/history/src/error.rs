@@ -70,7 +70,7 @@ pub enum AcknowledgeError {
     NotAcknowledged,
     /// The id is of another log: the topic has no history, or the id is from before a restart.
     #[error(
-        "the id has another epoch: it is from before a restart of the server, or of a topic \
+        "the id has another epoch: it is from before a restart of the server, or from a topic \
          without history; acknowledge the id of a message exactly as it was received"
     )]
     Epoch,
@@ -79,8 +79,8 @@ pub enum AcknowledgeError {
     Ahead,
     /// The user is not one of the connection's, or the connection has no user.
     #[error(
-        "the user whose messages are acknowledged is missing: connect with user=…, and name one \
-         of the connection's users"
+        "messages are acknowledged only for a user of the connection: connect with user=…, and \
+         name one of the connection's users"
     )]
     NoUser,
     /// The user is not in the topic, and may not enter it.

@@ -94,8 +94,8 @@ error_codes! {
              is neither a number nor a short string":
             BadSince = "bad_since", BadId = "bad_id";
         [400] Caller
-            "an unknown parameter, often a typo, or one that this call does not accept; the message has the right \
-             name, or says who may use it":
+            "a parameter whose name is probably a typo, or one that this call does not accept; the message has the \
+             right name, or says who may use it":
             BadParameter = "bad_parameter";
         [400] Caller "a parameter":
             BadQuery = "bad_query", BadPath = "bad_path", BadLimit = "bad_limit", BadReverse = "bad_reverse",
@@ -122,7 +122,7 @@ error_codes! {
             ReservedEvent = "reserved_event";
         [400] Caller "a topic is missing":
             NoTopic = "no_topic";
-        [400, 403] Caller "the user whose messages are acknowledged is missing: connect with `user=`":
+        [400, 403] Caller "the connection has no user, or not the one that is named: connect with `user=`":
             NoUser = "no_user";
         [400, 404] Caller "the topic has no history":
             NoHistory = "no_history";
@@ -273,7 +273,7 @@ error_codes! {
             NoShardReply = "no_answer";
         [503] Server "the server is shutting down":
             GoingDown = "going_down";
-        [503] Server "the reason why [a pending poll ended](#why-a-connection-ends)":
+        [503] Server "the server ended [a pending poll](#why-a-connection-ends) for this reason":
             Drain = "drain", ByApplication = "application";
         [503] Server
             "the node [is drained](operations.md#drain), and other nodes are up: connect again through the balancer; \

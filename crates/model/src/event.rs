@@ -27,9 +27,9 @@ const OWN: [(Own, &str); 7] = [
     (Own::Name(STATE_COMPLETE), "the server sends it when the state of a topic has arrived"),
     (Own::Name("error"), "an EventSource passes it to onerror, as if the connection had failed"),
     (Own::Name("open"), "an EventSource passes it to onopen, as if it had just connected"),
-    (Own::Prefix("phx_"), "Phoenix clients treat it as a protocol message about joins and replies"),
-    (Own::Prefix("chan_reply_"), "Phoenix clients treat it as the reply to a push"),
-    (Own::Prefix("presence_"), "the server sends it for presence"),
+    (Own::Prefix("phx_"), "Phoenix clients treat them as protocol messages on joins and replies"),
+    (Own::Prefix("chan_reply_"), "Phoenix clients treat them as replies to a push"),
+    (Own::Prefix("presence_"), "the server sends them for presence"),
 ];
 
 /// Checks the name of an event to be published: [`check_name`] accepts it, and it is not reserved. The server's own

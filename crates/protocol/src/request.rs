@@ -402,7 +402,7 @@ impl Acknowledgement {
             (Some(own), _) if user.is_some_and(|user| user != own) => {
                 return Err(CodedError::new(
                     ErrorCode::BadTopic,
-                    "this is the own topic of another user: only that user can acknowledge it",
+                    "this is another user's own topic: only that user can acknowledge it",
                 ));
             }
             (Some(own), _) => check_name(own),

@@ -451,9 +451,9 @@ fn mark_open(db: &Database, may_lack_commit: bool) -> Result<OpenState, Internal
     if may_lack_commit {
         tracing::warn!(
             offset = last,
-            "the store's file lacks its last commit: messages after this offset may be lost. A \
-             power failure leaves such a file, and then no publisher was told that they were \
-             stored; damage does so as well"
+            "the store's file lacks its last commit: messages after this offset may be lost. \
+             Either a power failure has left such a file, and then no publisher was told that they \
+             were stored; or the file is damaged"
         );
         metadata.lost_after =
             if metadata.lost_through == 0 { last } else { metadata.lost_after.min(last) };

@@ -31,7 +31,7 @@ pub const ALL: &str = all!();
 
 pub const SERVE: &str = "\
 The configuration is read from --config (or ./throng.toml), then from environment variables, then from \
-flags; later ones win. SIGHUP reads it again. SIGUSR2 upgrades to the binary that is at its path now, and keeps every connection (throng help upgrade). SIGTERM and Ctrl-C end \
+flags; later ones win. SIGHUP reads it again. SIGUSR2 upgrades the server to the binary that is at its path now, and keeps every connection (throng help upgrade). SIGTERM and Ctrl-C end \
 the server gracefully: it tells clients to come back, and a second signal ends it at once.
 
 Examples:

@@ -127,7 +127,8 @@ fn a_name_is_an_address_to_listen_on() {
     for (address, want) in [
         (
             ":18000",
-            "write 127.0.0.1:18000 to accept connections from this machine only, or 0.0.0.0",
+            "write 127.0.0.1:18000 to accept connections from this machine only, or 0.0.0.0:18000 \
+             from other machines, too",
         ),
         ("localhost", "a port is missing, as in localhost:8000"),
         ("no-such-host.invalid:1", "this name can't be resolved: "),

@@ -48,7 +48,8 @@ fn a_secret_that_everybody_on_the_host_can_read_is_an_error() {
         judge(folder, &["--check", "--public"])
     };
     let (code, text) = with_mode(0o600);
-    assert!(code == Some(0) && text.contains("if you intend what the warnings are"), "{text}");
+    let want = "if you intend what the warnings are about";
+    assert!(code == Some(0) && text.contains(want), "{text}");
     let (code, text) = with_mode(0o644);
     assert!(
         code == Some(3) && text.contains("\nerror    files          auth.hmac_key: "),

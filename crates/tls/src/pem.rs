@@ -27,8 +27,8 @@ pub enum PemError {
     Encrypted,
     /// The bytes are DER.
     #[error(
-        "this is DER, and PEM is needed: convert it with `openssl x509` or `openssl pkey`, and \
-         -inform DER"
+        "this is DER, and PEM is needed: convert it with `openssl x509 -inform DER` or `openssl \
+         pkey -inform DER`"
     )]
     Der,
     /// The PEM can't be decoded.

@@ -47,7 +47,7 @@ pub enum KeyError {
     Short,
     /// It is a public key where a secret belongs.
     #[error(
-        "this is a key in PEM, which is not secret: name its file in auth.public_key_files instead"
+        "this is a key in PEM, which may be public: name its file in auth.public_key_files instead"
     )]
     PublicAsSecret,
     /// It is a private key where a public one belongs.

@@ -142,7 +142,7 @@ fn unit(binary: &Path, variant: &UnitVariant) -> String {
          # Upgrades to the binary and the configuration that are installed now, and keeps every connection.\n\
          # To reload only the settings: systemctl kill --signal=HUP throng\n\
          ExecReload=/bin/kill -USR2 $MAINPID\n\
-         # In an upgrade, the old process names the new one to systemd (MAINPID=), which then notifies it.\n\
+         # Only the main process notifies systemd: an upgrade names the new one to systemd (MAINPID=).\n\
          NotifyAccess=main\n\
          Restart=on-failure\n\
          RestartSec=1\n\
@@ -150,7 +150,7 @@ fn unit(binary: &Path, variant: &UnitVariant) -> String {
          RestartPreventExitStatus=2\n\
          KillSignal=SIGTERM\n\
          KillMode=mixed\n\
-         # The server verifies a large store when it starts, and the kernel takes a while to close connections.\n\
+         # The server verifies its store when it starts, and the kernel takes a while to close connections.\n\
          TimeoutStartSec=300\n\
          TimeoutStopSec={stop_seconds}\n\
          \n\

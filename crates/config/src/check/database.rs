@@ -83,7 +83,8 @@ mod tests {
         {
             assert_eq!(of(good), "", "{good}");
         }
-        assert!(of("http://h/d").contains("write postgres://user@host:5432/database"));
+        let want = "this is not the URL of a database: write postgres://user@host:5432/database";
+        assert!(of("http://h/d").contains(want));
         for bad in
             ["postgres://a:hush@h/d", "postgres://a:hu@sh@h/d", "postgres://h/d?password=hush"]
         {

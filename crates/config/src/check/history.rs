@@ -246,7 +246,8 @@ mod tests {
         let compact = format!("{database}{rule}durable = true\ncompact = true\n");
         only(&compact, "7:11: topics[0].compact: with history.url, topics can't be compacted yet");
         let acknowledge = format!("{database}{rule}durable = true\nacknowledge = true\n");
-        only(&acknowledge, "7:15: topics[0].acknowledge: with history.url, users can't");
+        let want = "7:15: topics[0].acknowledge: with history.url, users can't acknowledge";
+        only(&acknowledge, want);
         let inbox = format!("{database}[inbox]\nenabled = true\n");
         only(&inbox, "4:11: inbox.enabled: with history.url, users can't acknowledge");
         let store = format!("{database}[store]\ndata = \"d\"\n");
@@ -345,7 +346,9 @@ mod tests {
     #[test]
     fn durable_needs_a_store() {
         let durable = format!("{WITH_HISTORY}durable = true\n");
-        only(&durable, "4:11: topics[0].durable: a durable message needs a disk or a database");
+        let want = "4:11: topics[0].durable: a durable message needs a disk or a database: set \
+                    store.data";
+        only(&durable, want);
         assert!(load(&format!("{durable}[store]\ndata = \"/x\"\n")).is_ok());
         let unknown = format!("{durable}[store]\ndata = 1\n");
         only(&unknown, "6:8: store.data: expected a text, found 1");

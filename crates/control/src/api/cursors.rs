@@ -118,7 +118,7 @@ fn topic(user: &str, topic: Option<String>) -> Result<String, Rejection> {
         Some(topic) if topic == own => Ok(topic),
         Some(topic) if topic.starts_with(PERSONAL) => Err(Rejection::new(
             ErrorCode::BadTopic,
-            "this is the own topic of another user: only that user can acknowledge it",
+            "this is another user's own topic: only that user can acknowledge it",
         )),
         Some(topic) => check_topic(&topic)
             .map_err(|error| Rejection::new(ErrorCode::BadTopic, error))

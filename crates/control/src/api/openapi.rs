@@ -97,10 +97,10 @@ impl Modify for Nodes {
             let Some((_, _, merge)) = call else { continue };
             let Some(operation) = operation(document, &row) else { continue };
             let description = if merge.is_by_one() {
-                "In a cluster: the node that does the call, by name or id; by default the node \
+                "In a cluster: the node that handles the call, by name or id; by default the node \
                  that is called"
             } else {
-                "In a cluster: the one node that does the call, by name or id, or `self`; by \
+                "In a cluster: the one node that handles the call, by name or id, or `self`; by \
                  default all nodes"
             };
             let node = ParameterBuilder::new()
@@ -127,7 +127,7 @@ impl Modify for Nodes {
             };
             let missing = ArrayBuilder::new().items(text()).description(Some(
                 "In a cluster: nodes that did not reply, by name or id. Absent if a single node \
-                 does the call.",
+                 handles the call.",
             ));
             object.properties.insert("missing".into(), missing.build().into());
         }

@@ -133,7 +133,7 @@ impl Rejection {
     /// An id has another epoch than this one.
     pub fn epoch_changed(now: Epoch) -> Self {
         let message = "this id has another epoch: it is from before a restart of the server, or \
-                       of a topic without history; start again from the messages that are \
+                       from a topic without history; start again from the messages that are \
                        retained now";
         let rejection = Rejection::new(ErrorCode::EpochChanged, message);
         Rejection { detail: Some(Detail::Epoch(now)), ..rejection }

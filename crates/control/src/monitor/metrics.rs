@@ -361,8 +361,8 @@ impl Reading {
             ("why", "expired".into(), sessions.expired as f64),
             ("why", "full".into(), sessions.refused as f64),
         ];
-        let help = "MQTT sessions that ended while the client was disconnected: expired, or \
-                    because of the limit on sessions";
+        let help = "MQTT sessions that ended because they expired after the client had \
+                    disconnected, or because of a limit on their number or memory";
         counters(encoder, "mqtt_sessions_ended", help, None, rows)?;
         let help = "MQTT connections that a newer connection of the same client replaced";
         counter(encoder, "mqtt_taken_over", help, None, sessions.taken_over as f64)?;

@@ -50,7 +50,7 @@ pub(crate) enum ShardRequestError {
     #[error("a shard has ended")]
     Ended,
     /// The shard took longer than [`SHARD_TIMEOUT`]; it may still do the command.
-    #[error("a shard did not answer in 5 seconds")]
+    #[error("a shard did not reply in 5 seconds")]
     Timeout,
 }
 

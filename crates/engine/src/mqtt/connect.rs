@@ -114,7 +114,7 @@ impl Engine {
         let Publication { topic, data, retain, .. } = &will.publication;
         if data.bytes() > settings.session.message_bytes_max {
             self.core.metrics.limited[Limited::MessageBytes as usize].add(1);
-            return Err((ReasonCode::PacketTooLarge, "the will exceeds the limit on messages"));
+            return Err((ReasonCode::PacketTooLarge, "the will exceeds the limit on message size"));
         }
         // MQTT 3 has no code for this: the server does not retain the message.
         let retains = settings.mqtt().is_none_or(|own| own.retained_messages_max > 0);

@@ -67,7 +67,7 @@ pub(crate) type PageResult = Result<String, CodedError>;
 
 /// The error of a client that comes with an id of another log.
 const OTHER_EPOCH: &str = "since has another epoch: it is from before a restart of the server, or \
-                           of a topic without history; leave it out, or use start";
+                           from a topic without history; leave it out, or use start";
 
 impl Pages {
     /// Gives memory back after many connections have ended.

@@ -91,8 +91,8 @@ impl Route<'_> {
             (None | Some([]), None) => None,
             (Some(user), None) => {
                 let user = std::str::from_utf8(user).ok().filter(|user| check_name(user).is_ok());
-                let message = "the user name from the proxy is invalid: it must have 1 to 254 \
-                               bytes and no control characters";
+                let message = "the user name from the proxy is invalid: it must be UTF-8 of 1 to \
+                               254 bytes, without control characters";
                 Some(user.ok_or_else(|| Rejection::new(ErrorCode::BadUser, message))?)
             }
             // The client itself may have sent one of them.

@@ -55,8 +55,8 @@ pub enum What {
 /// again.
 #[derive(Args)]
 pub struct Import {
-    /// The file, with user,topic on each line, and with that as a header or without; - is standard
-    /// input.
+    /// The CSV file, or - for standard input: a user and a topic on each line; the first line may
+    /// be the header user,topic.
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]

@@ -37,5 +37,5 @@ function row({ id, transport, address, users, outbox_bytes, outbox_age_ms }) {
   const number = (text, title) => h('td.number', { title }, text);
   return h('tr', {}, h('th', { scope: 'row' }, who),
     number(bytes(outbox_bytes), exact(outbox_bytes, 'queued bytes')),
-    number(duration(outbox_age_ms / 1000), exact(outbox_age_ms, 'milliseconds without an empty outbox')));
+    number(duration(outbox_age_ms / 1000), exact(outbox_age_ms, 'milliseconds since the queue was last empty')));
 }

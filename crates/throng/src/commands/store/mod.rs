@@ -36,18 +36,19 @@ pub enum What {
     /// disk needs room for both files. The old file stays until the new one is complete, and also
     /// stays if it is damaged.
     Compact(compact::Compact),
-    /// Write the history of a store that no server has open into an empty PostgreSQL database,
-    /// with its ids, once all of it is verified, and with it users' stored subscriptions. It is
-    /// one transaction: after an error or a kill the database is still empty. Users' cursors,
-    /// sessions of MQTT and the like are not written; the command counts them.
+    /// Write the history of a store, with its ids, and users' stored subscriptions into an empty
+    /// PostgreSQL database, once all of the store is verified. No server may have the store open.
+    /// It is one transaction: after an error or a kill the database is still empty. Users'
+    /// cursors, sessions of MQTT and the like are not written; the command counts them.
     Export(export::Export),
-    /// Write the history in a PostgreSQL database and users' stored subscriptions, as of one
-    /// moment, into a new store, while servers use the database. Clients that come back learn that messages may be missing.
+    /// Write a new store with the history and users' stored subscriptions of a PostgreSQL
+    /// database, as of one moment, while servers use the database. Clients that come back learn
+    /// that messages may be missing.
     Import(import::Import),
-    /// Restore a store that no server has open from a backup, once all of the backup is verified
-    /// and on the disk. Clients that come back learn that messages may be missing.
+    /// Restore a store from a backup, once all of the backup is verified and on the disk. No
+    /// server may have the store open. Clients that come back learn that messages may be missing.
     Restore(restore::Restore),
-    /// Write all that is undamaged in a damaged store into a new one. The damaged store stays as
+    /// Write the undamaged content of a damaged store into a new store. The damaged store stays as
     /// it is, and may be one of an earlier version. Clients that come back to lost messages are
     /// notified.
     Salvage(salvage::Salvage),
