@@ -27,11 +27,16 @@ impl Engine {
         // Hashes are keyed, so a record has names instead. A Phoenix client may join everyone's topic, which is not
         // among the topics it has entered.
         let broadcast = Name::const_new(model::name::BROADCAST);
-        let names = LazyCell::new(|| -> HashMap<u64, &Name> {
+        let names = LazyCell::new(|| -> Vec<(u64, &Name)> {
             let names = core.hub.topics_of(slot).chain(std::iter::once(&broadcast));
-            names.map(|name| (core.broker.hash(name), name)).collect()
+            let mut names: Vec<_> = names.map(|name| (core.broker.hash(name), name)).collect();
+            names.sort_unstable_by_key(|(hash, _)| *hash);
+            names
         });
-        self.record(slot, &|hash| names.get(&hash).copied().cloned())
+        self.record(slot, &|hash| {
+            let at = names.binary_search_by_key(&hash, |(hash, _)| *hash).ok()?;
+            Some(names[at].1.clone())
+        })
     }
 
     /// Returns a connection's record; `name` returns the name of a topic with this hash.
@@ -58,7 +63,7 @@ impl Engine {
         // They change all the time. The engine's record has them.
         let (last_received_s, flags) = (wrapping_s(opened_s), flags & !(Flag::WroteRecently as u8));
         Some(Record {
-            protocol: protocol.name().into(),
+            protocol: Text(protocol.name().into()),
             encoding: encoding.0,
             slot,
             serial,
@@ -90,8 +95,8 @@ impl Engine {
         let Engine { core, recovery, reserved, restarts, .. } = self;
         let (slot, encoding) = (record.slot, Encoding(record.encoding));
         let protocol = core.shared.protocols.of(encoding);
-        if protocol.name() != record.protocol || protocol.encoding() != encoding {
-            let Record { protocol, encoding, .. } = record;
+        if protocol.name() != record.protocol.0 || protocol.encoding() != encoding {
+            let (protocol, encoding) = (record.protocol.0.into(), record.encoding);
             return Err(ImportError::UnknownProtocol { protocol, encoding });
         }
         if slot >= restarts.slots_max() {

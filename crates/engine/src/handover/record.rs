@@ -23,7 +23,7 @@ use crate::recovery::pages::PageRecord;
 pub(crate) struct Record {
     /// The protocol's name.
     #[n(0)]
-    pub protocol: String,
+    pub protocol: Text<Name>,
     #[n(1)]
     pub encoding: u8,
     #[n(2)]

@@ -1,6 +1,6 @@
 //! How a record encodes values of other crates.
 
-use std::fmt::Display;
+use std::fmt::{Display, Write as _};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -30,7 +30,10 @@ impl<C, T: Display> Encode<C> for Text<T> {
         e: &mut Encoder<W>,
         _: &mut C,
     ) -> Result<(), encode::Error<W::Error>> {
-        e.str(&self.0.to_string())?.ok()
+        // A short text needs no memory of its own.
+        let mut text = Name::default();
+        let _ = write!(text, "{}", self.0);
+        e.str(&text)?.ok()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The records themselves: damaged ones, those of others, and those of a version.
 
 use super::*;
+use crate::handover::value::Text;
 
 /// Returns records of connections of many kinds, and a scene to import them into.
 fn records() -> (Scene, Vec<u8>, Vec<Vec<u8>>) {
@@ -123,7 +124,7 @@ fn records_are_refused_where_they_can_not_go_on() {
     let slot = engine.import(record).unwrap();
     assert_eq!(engine.import(record), Err(ImportError::SlotTaken(slot)));
     let mut unknown: Record = unframe(&records[1]).unwrap();
-    unknown.protocol = "gopher".into();
+    unknown.protocol = Text("gopher".into());
     let (protocol, encoding) = ("gopher".into(), unknown.encoding);
     let error = ImportError::UnknownProtocol { protocol, encoding };
     let mut bytes = b"of before".to_vec();
