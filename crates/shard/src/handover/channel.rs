@@ -198,9 +198,15 @@ impl Channel {
 
     /// True if input has arrived. Does not wait.
     pub fn has_input(&self) -> bool {
+        self.wait_for_input(Duration::ZERO)
+    }
+
+    /// Waits for input, but not longer than this. True if some has arrived.
+    pub fn wait_for_input(&self, wait: Duration) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
-        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+        let wait = Timespec::try_from(wait).unwrap_or_default();
+        poll(&mut fds, Some(&wait)).is_ok_and(|ready| ready > 0)
     }
 
     /// Reads the frames that have arrived, up to one of this kind, and does not wait for more. The reason why the

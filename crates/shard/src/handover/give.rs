@@ -28,6 +28,10 @@ const FRAME_BYTES: usize = 32 << 10;
 /// one process may open.
 const FRAMES_UNDER_WAY: u32 = 4;
 
+/// After so many slots a piece ends: where few connections have changed, its frame stays small, and the shard has to
+/// serve in between.
+const SLOTS_PER_PIECE: u32 = 512;
+
 /// How long the other process may be silent while the shard waits for it.
 const SILENCE: Duration = Duration::from_secs(10);
 
@@ -111,20 +115,29 @@ impl Giving {
         self.channel.find(wire::ERROR).map(|frame| peer_error(&frame))
     }
 
+    /// Waits for a frame, and returns its kind.
+    fn receive(&mut self) -> io::Result<u16> {
+        let frame = self.channel.receive()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        match frame.kind {
+            wire::ERROR => return Err(peer_error(&frame)),
+            wire::RECEIPT => self.under_way = self.under_way.saturating_sub(1),
+            _ => {}
+        }
+        Ok(frame.kind)
+    }
+
     /// Waits for a reply of this kind.
     fn wait_for_reply(&mut self, want: u16) -> io::Result<()> {
-        loop {
-            let frame = self.channel.receive()?.ok_or(io::ErrorKind::UnexpectedEof)?;
-            match frame.kind {
-                wire::ERROR => return Err(peer_error(&frame)),
-                kind => {
-                    self.under_way -= u32::from(kind == wire::RECEIPT && self.under_way > 0);
-                    if kind == want {
-                        return Ok(());
-                    }
-                }
-            }
+        while self.receive()? != want {}
+        Ok(())
+    }
+
+    /// Reads the receipts that have arrived.
+    fn read_receipts(&mut self) -> io::Result<()> {
+        while self.channel.has_input() {
+            self.receive()?;
         }
+        Ok(())
     }
 }
 
@@ -133,7 +146,8 @@ fn peer_error(frame: &Frame) -> io::Error {
     io::Error::other(String::from_utf8_lossy(&frame.body).into_owned())
 }
 
-/// A frame of connections that is being made.
+/// A frame of connections that is being made. It has no memory before the first one.
+#[derive(Default)]
 struct Connections {
     /// The body may contain TLS keys, so its memory is wiped: it grows by [`Connections::reserve`] alone.
     body: Zeroizing<Vec<u8>>,
@@ -142,18 +156,12 @@ struct Connections {
     sockets: Vec<u32>,
 }
 
-impl Default for Connections {
-    fn default() -> Self {
-        let body = Zeroizing::new(Vec::with_capacity(2 * FRAME_BYTES));
-        Connections { body, count: 0, sockets: Vec::new() }
-    }
-}
-
 impl Connections {
     /// Reserves capacity for so many more bytes. When the memory has to move, the old memory is wiped.
     fn reserve(&mut self, bytes: usize) {
         if self.body.capacity() - self.body.len() < bytes {
-            let mut larger = Zeroizing::new(Vec::with_capacity(2 * self.body.len() + bytes));
+            let capacity = (2 * self.body.len() + bytes).max(2 * FRAME_BYTES);
+            let mut larger = Zeroizing::new(Vec::with_capacity(capacity));
             larger.extend_from_slice(&self.body);
             self.body = larger;
         }
@@ -173,6 +181,7 @@ impl Shard {
                 Give::Copy => {
                     if let Some(giving) = &mut self.giving {
                         giving.copies = true;
+                        giving.next = 0;
                         self.giver.set(GiverStage::Copying);
                     }
                     Ok(())
@@ -250,7 +259,7 @@ impl Shard {
         let Some(giving) = &mut self.giving else {
             return;
         };
-        if let Err(error) = giving.wait_for_reply(wire::RECEIPT) {
+        if let Err(error) = giving.read_receipts() {
             self.break_off(&error);
         }
     }
@@ -267,18 +276,19 @@ impl Shard {
 
     /// True while a turn should not wait: more can be copied at once.
     pub(crate) fn has_to_copy(&self) -> bool {
-        self.giving.as_ref().is_some_and(|giving| {
-            giving.copies
-                && giving.may_send()
-                // A shard without connections still has to report that all is copied.
-                && (self.giver.stage() == GiverStage::Copying
-                    || giving.next < self.engine.slots_end()
-                    || !giving.fresh.is_empty()
-                    || !giving.gone.is_empty())
-        })
+        self.giving.as_ref().is_some_and(|giving| giving.may_send() && self.has_more(giving))
     }
 
-    /// Copies a piece, at the end of a turn.
+    fn has_more(&self, giving: &Giving) -> bool {
+        giving.copies
+            // A shard without connections still has to report that all is copied.
+            && (self.giver.stage() == GiverStage::Copying
+                || giving.next < self.engine.slots_end()
+                || !giving.fresh.is_empty()
+                || !giving.gone.is_empty())
+    }
+
+    /// Copies some pieces, at the end of a turn.
     pub(crate) fn copy_some(&mut self) {
         let Some(mut giving) = self.giving.take() else {
             return;
@@ -286,16 +296,31 @@ impl Shard {
         if giving.finishes_handshakes {
             self.giver.set_handshakes(self.tls.handshake_count());
         }
-        let mut result = Ok(());
-        for _ in giving.under_way..FRAMES_UNDER_WAY {
-            if giving.copies && result.is_ok() {
-                result = self.copy_piece(&mut giving);
-            }
-        }
+        let result = self.copy_pieces(&mut giving);
         self.giving = Some(giving);
         if let Err(error) = result {
             self.break_off(&error);
         }
+    }
+
+    /// Copies as many pieces as may be under way, and more, up to half of the time of the turn: in a node with too much
+    /// to do a turn takes seconds, and the copy has to come to an end there too.
+    fn copy_pieces(&mut self, giving: &mut Giving) -> io::Result<()> {
+        let began_us = self.now_us();
+        let end_us = began_us + began_us.saturating_sub(self.engine.now_us());
+        let mut pieces = 0;
+        while self.has_more(giving) {
+            giving.read_receipts()?;
+            let left_us = end_us.saturating_sub(self.now_us());
+            if giving.may_send() && (left_us > 0 || pieces < FRAMES_UNDER_WAY) {
+                self.copy_piece(giving)?;
+                pieces += 1;
+            } else if left_us == 0 || !giving.channel.wait_for_input(Duration::from_micros(left_us))
+            {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn copy_piece(&mut self, giving: &mut Giving) -> io::Result<()> {
@@ -304,7 +329,10 @@ impl Shard {
         }
         self.send_slots_end(giving)?;
         let mut frame = Connections::default();
-        while !frame.is_full() {
+        for _ in 0..SLOTS_PER_PIECE {
+            if frame.is_full() {
+                break;
+            }
             let slot = match giving.fresh.pop() {
                 Some(slot) => slot,
                 None if giving.next < giving.slots_end => {
@@ -315,7 +343,6 @@ impl Shard {
             };
             self.add(giving, &mut frame, slot);
         }
-        self.giver.add_copied(frame.count as u64);
         self.send_connections(giving, &frame)?;
         if giving.next >= giving.slots_end && self.giver.stage() == GiverStage::Copying {
             self.giver.set(GiverStage::Copied);
@@ -373,6 +400,7 @@ impl Shard {
             .collect();
         giving.channel.send(wire::CONNECTIONS, &frame.body, &sockets)?;
         giving.under_way += 1;
+        self.giver.add_copied(frame.count as u64);
         for slot in &frame.sockets {
             if let Some(socket) = self.sockets.get_mut(*slot) {
                 socket.set(State::Passed, true);
@@ -440,6 +468,7 @@ impl Shard {
     fn give_rest(&mut self) -> io::Result<()> {
         let mut giving =
             self.giving.take().ok_or_else(|| io::Error::other("nothing was copied"))?;
+        self.giver.begin_pass();
         self.owed = self.engine.take_owed();
         let result = self.give_rest_to(&mut giving);
         let result = result.map_err(|error| giving.reason().unwrap_or(error));

@@ -14,7 +14,7 @@ use crate::wake::Commands;
 pub enum Give {
     /// Connect to the new process, which listens at this path.
     Begin(PathBuf),
-    /// Copy the connections to it while this process serves.
+    /// Copy the connections to it while this process serves, or copy again those that have changed since.
     Copy,
     /// Begin no TLS handshake, and finish those that are under way: they can't be passed on.
     FinishHandshakes,
@@ -38,7 +38,7 @@ pub enum GiverStage {
     Joined,
     /// The shard serves, and copies.
     Copying,
-    /// The shard serves, and has copied everything once.
+    /// The shard serves, and has copied all that had changed.
     Copied,
     /// The shard reads nothing more.
     Still,
@@ -95,7 +95,15 @@ impl Giver {
         all[usize::from(self.stage.load(Ordering::Acquire)).min(all.len() - 1)]
     }
 
-    /// Returns how many connections the shard has copied.
+    /// Begins another pass over the connections: [`Giver::copied`] counts from zero, and a shard that has copied
+    /// everything does so again when it gets [`Give::Copy`].
+    pub fn begin_pass(&self) {
+        let (copied, joined) = (GiverStage::Copied as u8, GiverStage::Joined as u8);
+        let _ = self.stage.compare_exchange(copied, joined, Ordering::AcqRel, Ordering::Relaxed);
+        self.copied.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns how many connections the shard has copied in this pass, or sent in the pause.
     pub fn copied(&self) -> u64 {
         self.copied.load(Ordering::Relaxed)
     }
@@ -140,7 +148,7 @@ impl Giver {
 
     /// Called when the shard has connected to the new process.
     pub(crate) fn begin(&self) {
-        self.copied.store(0, Ordering::Relaxed);
+        self.begin_pass();
         self.handshakes.store(UNKNOWN, Ordering::Release);
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.set(GiverStage::Joined);

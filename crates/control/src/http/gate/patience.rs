@@ -20,14 +20,16 @@ pub struct Patience {
 
 impl Gate {
     /// Makes new requests wait, once no request is under way. Returns since when they wait, or `None` if a request
-    /// outlasted every attempt; then all go on. Calls `check` at each poll.
+    /// outlasted every attempt; then all go on. Calls `check` at each poll, and `retry` before each further attempt, while
+    /// all go on.
     ///
     /// # Errors
-    /// Those of `check`. New requests may still wait then.
+    /// Those of `check` and `retry`. New requests may still wait then.
     pub fn pause_when_quiet<E>(
         &self,
         patience: Patience,
         mut check: impl FnMut() -> Result<(), E>,
+        mut retry: impl FnMut() -> Result<(), E>,
     ) -> Result<Option<Instant>, E> {
         for attempt in 1..=patience.attempts {
             let since = Instant::now();
@@ -46,11 +48,15 @@ impl Gate {
                 "calls of the admin API are slow: all calls proceed before the next attempt to \
                  pause them"
             );
+            if attempt == patience.attempts {
+                break;
+            }
             let released = Instant::now();
-            while attempt < patience.attempts && released.elapsed() < patience.pause {
+            while released.elapsed() < patience.pause {
                 check()?;
                 std::thread::sleep(patience.interval);
             }
+            retry()?;
         }
         Ok(None)
     }
@@ -75,7 +81,14 @@ mod tests {
         let slow = gate.work();
         let other = gate.clone();
         let pause = std::thread::spawn(move || {
-            other.pause_when_quiet(PATIENCE, || Ok::<_, ()>(())).unwrap().is_some()
+            let mut retries = 0;
+            let retry = || {
+                assert!(other.work().is_some(), "all go on");
+                retries += 1;
+                Ok::<_, ()>(())
+            };
+            let paused = other.pause_when_quiet(PATIENCE, || Ok(()), retry).unwrap();
+            paused.is_some() && retries >= 3
         });
         // Requests wait and go on again, more than once.
         for _ in 0..3 {
@@ -97,9 +110,17 @@ mod tests {
         let gate = Arc::new(Gate::default());
         let never = gate.work();
         let patience = Patience { attempts: 3, ..PATIENCE };
-        assert_eq!(gate.pause_when_quiet(patience, || Ok::<_, ()>(())), Ok(None));
+        let go_on = || Ok(());
+        let mut retries = 0;
+        let retry = || {
+            retries += 1;
+            Ok::<_, ()>(())
+        };
+        assert_eq!(gate.pause_when_quiet(patience, go_on, retry), Ok(None));
+        assert_eq!(retries, 2, "none behind the last attempt");
         assert!(gate.work().is_some());
-        assert_eq!(gate.pause_when_quiet(PATIENCE, || Err("an end")), Err("an end"));
+        assert_eq!(gate.pause_when_quiet(PATIENCE, || Err("an end"), || Ok(())), Err("an end"));
+        assert_eq!(gate.pause_when_quiet(PATIENCE, || Ok(()), || Err("an end")), Err("an end"));
         drop(never);
     }
 }

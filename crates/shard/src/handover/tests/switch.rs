@@ -77,6 +77,23 @@ fn fill(shard: &mut Shard, slot: u32) {
 }
 
 impl Scene {
+    /// Lets the new shard go on instead of the old one, which has given it everything.
+    fn goes_on_in_the_new_shard(mut self) {
+        let report = self.new.reports.recv_timeout(PATIENCE).unwrap();
+        assert!(matches!(report, (0, Ok(()))), "{report:?}");
+        let (ended, before) = (self.ended.read(), self.reader.got.len());
+        assert!(ended && !self.reader.read() && self.reader.got.len() == before, "it stands still");
+        self.new.going.decide(true);
+        let connections = self.old.engine.slots().count();
+        self.old.giver.order(Give::Release);
+        turns(&mut self.old, "release", |old| old.released);
+        let gone = std::mem::replace(&mut self.old, shard());
+        drop(gone);
+        let broker = self.new.broker.clone();
+        self.goes_on(&broker, |_| ());
+        assert_eq!(self.new.end(), connections);
+    }
+
     /// Checks what all peers send and get from now on, by this broker. Calls `work` in each round.
     fn goes_on(&mut self, broker: &Arc<dyn broker::Broker>, mut work: impl FnMut(&mut Shard)) {
         let Scene { old, reader, slow, half, late, closed, ended, next, .. } = self;
@@ -130,19 +147,22 @@ impl Scene {
 fn no_client_notices_that_another_shard_serves() {
     let mut scene = Scene::new();
     switch(&mut scene.old);
-    let report = scene.new.reports.recv_timeout(PATIENCE).unwrap();
-    assert!(matches!(report, (0, Ok(()))), "{report:?}");
-    let (ended, before) = (scene.ended.read(), scene.reader.got.len());
-    assert!(ended && !scene.reader.read() && scene.reader.got.len() == before, "it stands still");
-    scene.new.going.decide(true);
-    let connections = scene.old.engine.slots().count();
-    scene.old.giver.order(Give::Release);
-    turns(&mut scene.old, "release", |old| old.released);
-    let gone = std::mem::replace(&mut scene.old, shard());
-    drop(gone);
-    let broker = scene.new.broker.clone();
-    scene.goes_on(&broker, |_| ());
-    assert_eq!(scene.new.end(), connections);
+    scene.goes_on_in_the_new_shard();
+}
+
+#[test]
+fn what_changes_during_the_copy_is_copied_again_before_the_pause() {
+    let mut scene = Scene::new();
+    let old = &mut scene.old;
+    for is_first in [true, false] {
+        old.giver.begin_pass();
+        old.giver.order(Give::Copy);
+        turns(old, "another copy", |old| old.giver.stage() == GiverStage::Copied);
+        assert_eq!(old.giver.copied() > 0, is_first);
+    }
+    switch(old);
+    assert_eq!(old.giver.copied(), 0, "nothing is left for the pause");
+    scene.goes_on_in_the_new_shard();
 }
 
 #[test]
@@ -275,4 +295,34 @@ fn a_shard_without_connections_copies_at_once() {
     assert!(old.has_to_copy());
     turns(&mut old, "copy", |old| old.giver.stage() == GiverStage::Copied);
     assert!(!old.has_to_copy());
+}
+
+/// A node with too much to do has few turns: each uses all that the new shard has taken since the last.
+#[test]
+fn a_turn_sends_as_many_frames_as_were_taken() {
+    let mut old = shard();
+    let mut peers: Vec<Peer> = (0..72).map(|_| connect(&mut old)).collect();
+    // The half requests of eight connections fill a frame.
+    let half = format!("GET /sse?topic=news HTTP/1.1\r\nHost: x\r\nx: {}", "x".repeat(4 << 10));
+    peers.iter_mut().for_each(|peer| peer.send(&half));
+    some_turns(&mut old);
+    let path = path();
+    let listener = UnixListener::bind(&path).unwrap();
+    old.giver.order(Give::Begin(path.clone()));
+    old.giver.order(Give::Copy);
+    old.obey();
+    std::fs::remove_file(&path).unwrap();
+    let new = Channel::new(listener.accept().unwrap().0).unwrap();
+    new.send(16, b"", &[]).unwrap();
+    for (frames, copied) in [(4, 32), (4, 64), (1, 72)] {
+        let now_us = old.now_us();
+        old.engine.set_now(now_us);
+        old.copy_some();
+        assert_eq!(old.giver.copied(), copied);
+        let mut taken = 0;
+        while taken < frames {
+            taken += u32::from(new.receive().unwrap().unwrap().kind == 3);
+        }
+        (0..frames).for_each(|_| new.send(16, b"", &[]).unwrap());
+    }
 }

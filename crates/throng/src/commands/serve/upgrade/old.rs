@@ -27,9 +27,15 @@ const COPY_STALL: Duration = Duration::from_secs(30);
 /// How long a step of the switch may take.
 pub(super) const STEP_WAIT: Duration = Duration::from_secs(20);
 
-/// Shards that copy at a time: more would have more descriptors under way than the kernel lets one user
-/// have without a privilege, and would wait for each other.
-const COPYING_MAX: usize = 8;
+/// How often connections are copied before the pause, at most: once all, and then those that have changed.
+const COPY_PASSES_MAX: u32 = 4;
+
+/// One pass more is not worthwhile once one has copied fewer connections than this part of all.
+const COPY_ENOUGH: u64 = 100;
+
+/// Shards that copy all of their connections at a time: more would have more descriptors under way than the kernel lets
+/// one user have without a privilege, and would wait for each other.
+const COPYING_MAX: usize = 16;
 
 /// Between two checks of how far the shards are.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -357,7 +363,7 @@ impl Upgrade {
         tracing::info!("the new process is ready: connections are copied to it");
         let mut sent: Vec<Sent> = self.old.parts.iter().map(|_| Sent::new()).collect();
         self.send_parts(main, &mut sent)?;
-        self.wait_for_copies(began)?;
+        self.copy_connections(began)?;
         main.set_timeout(Some(STEP_WAIT)).map_err(|error| error.to_string())?;
         // Once more while it serves, so that less is left for when it does not.
         self.send_parts(main, &mut sent)?;
@@ -405,25 +411,54 @@ impl Upgrade {
         self.expect(main, wire::SYNCED, STEP_WAIT).map(drop)
     }
 
-    fn wait_for_copies(&self, began: Instant) -> Result<(), Reason> {
+    /// Copies all connections while this process serves, and then again those that have changed meanwhile, until few
+    /// are left for the pause.
+    fn copy_connections(&self, began: Instant) -> Result<(), Reason> {
+        let mut before = self.copy_pass(COPYING_MAX, |done, copied| {
+            self.change(|progress| {
+                (progress.shards_done, progress.connections_copied) = (done, copied);
+                progress.seconds = began.elapsed().as_secs_f64();
+            });
+        })?;
+        for _ in 1..COPY_PASSES_MAX {
+            let copied = self.copy_changed()?;
+            if copied < self.connections() / COPY_ENOUGH || copied > before / 2 {
+                break;
+            }
+            before = copied;
+        }
+        Ok(())
+    }
+
+    /// Copies again the connections that have changed, and returns how many these were. All shards do so at a time:
+    /// they send few descriptors, those of new connections.
+    pub(super) fn copy_changed(&self) -> Result<u64, Reason> {
+        let began = Instant::now();
+        let copied = self.copy_pass(self.old.givers.len(), |_, _| ())?;
+        let ms = began.elapsed().as_millis() as u64;
+        tracing::debug!(connections = copied, ms, "changed connections were copied again");
+        Ok(copied)
+    }
+
+    /// Copies the connections that the other process does not have as they are, and returns how many these were.
+    /// So many shards copy at a time. Calls `report` now and then with the number of shards that are done, and of
+    /// connections.
+    fn copy_pass(&self, copying_max: usize, report: impl Fn(usize, u64)) -> Result<u64, Reason> {
         let (mut last, mut moved, mut logged) = (0, Instant::now(), Instant::now());
         let mut started = 0;
+        self.old.givers.iter().for_each(|giver| giver.begin_pass());
         loop {
             self.check_progress()?;
             let copying = started - self.count(GiverStage::Copied).min(started);
-            for giver in self.old.givers.iter().skip(started).take(COPYING_MAX - copying) {
+            for giver in self.old.givers.iter().skip(started).take(copying_max - copying) {
                 giver.order(Give::Copy);
                 started += 1;
             }
-            let copied: u64 = self.old.givers.iter().map(|giver| giver.copied()).sum();
-            let done = self.count(GiverStage::Copied);
-            self.change(|progress| {
-                (progress.shards_done, progress.connections_copied) = (done, copied);
-                progress.connections = self.connections();
-                progress.seconds = began.elapsed().as_secs_f64();
-            });
+            let (done, copied) = (self.count(GiverStage::Copied), self.copied());
+            report(done, copied);
+            self.change(|progress| progress.connections = self.connections());
             if done == self.old.givers.len() {
-                return Ok(());
+                return Ok(copied);
             }
             if logged.elapsed() > Duration::from_secs(1) {
                 logged = Instant::now();
@@ -438,6 +473,11 @@ impl Upgrade {
             }
             std::thread::sleep(5 * POLL_INTERVAL);
         }
+    }
+
+    /// Returns how many connections the shards have copied in this pass.
+    pub(super) fn copied(&self) -> u64 {
+        self.old.givers.iter().map(|giver| giver.copied()).sum()
     }
 
     pub(super) fn count(&self, stage: GiverStage) -> usize {

@@ -40,7 +40,9 @@ impl Upgrade {
         path: &Path,
     ) -> Result<(), Reason> {
         let old = &self.old;
-        let quiet = old.gate.pause_when_quiet(CALLS, || self.check_progress())?;
+        // Each attempt takes a while, and what changes meanwhile is not left for the pause.
+        let retry = || self.copy_changed().map(drop);
+        let quiet = old.gate.pause_when_quiet(CALLS, || self.check_progress(), retry)?;
         let began = quiet.ok_or_else(|| {
             let wait = CALLS.attempts * (CALLS.wait + CALLS.pause);
             format!(
@@ -124,6 +126,7 @@ impl Upgrade {
             parts_ms = ms(parts),
             given_ms = ms(given),
             pause_ms = ms(pause),
+            changed = self.copied(),
             path = %path.display(),
             "the node paused for the switch to the new process"
         );
