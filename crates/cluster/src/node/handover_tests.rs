@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use presence::{Change, Changes, SharedEntry};
 use proptest::prelude::*;
 use random::Random;
 
@@ -28,6 +29,12 @@ fn records(node: &Node) -> BTreeMap<Vec<u8>, Vec<u8>> {
         from = next;
     }
     records
+}
+
+/// Returns the retained messages, in the order in which they are evicted.
+fn retained(node: &Node) -> Vec<Vec<u8>> {
+    let all = node.export_messages(MessagesFrom::default(), usize::MAX).0;
+    all.iter().map(RetainedMessage::key).collect()
 }
 
 fn restored(records: &BTreeMap<Vec<u8>, Vec<u8>>, now_us: u64) -> Result<Node, HandoverError> {
@@ -81,13 +88,22 @@ fn node(seed: u64) -> (Node, u64) {
     for _ in 0..200 {
         now_us += 1 + random.below(SECOND_US / 5);
         let stream = streams()[random.below(3_usize)];
-        match random.below(10_u32) {
+        match random.below(16_u32) {
             0 => node.on_interest_begun(stream, now_us, now_us),
             1 if random.one_in(3_u32) => node.on_interest_ended(stream),
             1 if random.one_in(5_u32) => node.on_disconnected(now_us),
             1 => node.on_connected(now_us),
             2..5 => node.publish(stream, now_us, |out| out.resize(out.len() + 200, 0)),
             5 => node.on_time(now_us),
+            6 => {
+                let meta = "m".repeat(random.below(2_000_usize)).into();
+                let entry = SharedEntry { number: now_us, meta, ..SharedEntry::default() };
+                let list = vec![Change { entry: Some(entry), gone: None }];
+                let changes = Changes { list, is_whole: random.one_in(4_u32), has_more: false };
+                node.publish_presence(changes, now_us);
+            }
+            7 => node.set_packet_bytes_max(1_000 + random.below(2_000_usize), now_us),
+            8 => node.clock.observe(now_us),
             _ => {
                 let (target, packet) = packet(&mut random, now_us);
                 node.on_packet(target, &packet.encode(), now_us).unwrap();
@@ -118,6 +134,12 @@ fn another_process_has_the_same() {
             records
         };
         assert_eq!(lasting(records(&new)), lasting(before), "seed {seed}");
+        assert_eq!(retained(&new), retained(&node), "seed {seed}: the oldest is evicted first");
+        let more_us = now_us + 1;
+        for node in [&mut node, &mut new] {
+            node.publish(streams()[0], more_us, |out| out.resize(out.len() + 9_000, 0));
+        }
+        assert_eq!(retained(&new), retained(&node), "seed {seed}");
         for (old, new) in node.peers.values().zip(new.peers.values()) {
             let (before, again) = (old.streams.export(), new.streams.export());
             assert_eq!((before.last, before.missing), (again.last, again.missing), "seed {seed}");
