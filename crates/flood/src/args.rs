@@ -205,9 +205,9 @@ pub struct Common {
     /// How long a response may take.
     #[arg(long, value_parser = seconds, default_value = "60", value_name = "TIME")]
     pub answer_timeout: f64,
-    /// How long to wait at the end for messages that are still on their way.
-    #[arg(long, value_parser = seconds, default_value = "30", value_name = "TIME")]
-    pub settle: f64,
+    /// How long to wait at the end for messages that are still on their way [default: 30s, after Ctrl-C 5s]
+    #[arg(long, value_parser = seconds, value_name = "TIME")]
+    pub settle: Option<f64>,
     /// Connections that may be opening at the same time.
     #[arg(long, default_value_t = 2_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub in_flight: u32,

@@ -37,7 +37,9 @@ pub use series::Series;
 pub const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 /// After this time without a message the run assumes that all have arrived.
 const QUIET: Duration = Duration::from_millis(1_500);
-/// How long the run waits for messages on their way after it was stopped.
+/// How long the run waits for messages on their way, unless the user says otherwise.
+const SETTLE: Duration = Duration::from_secs(30);
+/// The same after the run was stopped.
 const SETTLE_STOPPED: Duration = Duration::from_secs(5);
 /// Time between two checks for what is due.
 const POLL_EVERY: Duration = Duration::from_millis(20);
@@ -165,6 +167,7 @@ struct Run<'a> {
     shape: Shape,
     hold: Duration,
     settle: Duration,
+    settle_stopped: Duration,
     answer_timeout: Duration,
     keep_memory_bytes: u64,
     /// Set when the run opened no more connections because memory was short.
@@ -226,7 +229,8 @@ impl<'a> Run<'a> {
             published,
             shape,
             hold: Duration::from_secs_f64(common.hold),
-            settle: Duration::from_secs_f64(common.settle),
+            settle: common.settle.map_or(SETTLE, Duration::from_secs_f64),
+            settle_stopped: common.settle.map_or(SETTLE_STOPPED, Duration::from_secs_f64),
             answer_timeout: Duration::from_secs_f64(common.answer_timeout),
             keep_memory_bytes: common.keep_memory.unwrap_or(0),
             full: false,
@@ -369,7 +373,7 @@ impl<'a> Run<'a> {
     }
 
     /// Ends the publishers, waits for the messages on their way, and counts those that never arrive. If the run was
-    /// stopped, it waits less. A stop during the wait ends it at once.
+    /// stopped, it waits less, unless the user has said how long. A stop during the wait ends it at once.
     fn finish(&mut self, stop: &AtomicBool, show: &mut dyn Show) -> Result<()> {
         let stopped = stop.load(Ordering::Relaxed);
         if let Some(context) = &self.context {
@@ -387,7 +391,7 @@ impl<'a> Run<'a> {
             self.meet(Point::Published, Phase::Settling, stop, show)?;
         }
         let publishes = !self.streams.is_empty() || self.shape.missed > 0;
-        let settle = if stopped { self.settle.min(SETTLE_STOPPED) } else { self.settle };
+        let settle = if stopped { self.settle_stopped } else { self.settle };
         let begin = Instant::now();
         let (mut messages, mut since) = (self.crowd()?.counts().messages, Instant::now());
         while publishes && begin.elapsed() < settle && (stopped || !stop.load(Ordering::Relaxed)) {
