@@ -33,6 +33,10 @@ const COPY_PASSES_MAX: u32 = 4;
 /// One pass more is not worthwhile once one has copied fewer connections than this part of all.
 const COPY_ENOUGH: u64 = 100;
 
+/// After a pass over the changed connections that took longer, no more are made: each costs what a node with too much
+/// to do lacks.
+const COPY_PASS_WAIT: Duration = Duration::from_secs(1);
+
 /// Shards that copy all of their connections at a time: more would have more descriptors under way than the kernel lets
 /// one user have without a privilege, and would wait for each other.
 const COPYING_MAX: usize = 16;
@@ -363,13 +367,13 @@ impl Upgrade {
         tracing::info!("the new process is ready: connections are copied to it");
         let mut sent: Vec<Sent> = self.old.parts.iter().map(|_| Sent::new()).collect();
         self.send_parts(main, &mut sent)?;
-        self.copy_connections(began)?;
+        let pass = self.copy_connections(began)?;
         main.set_timeout(Some(STEP_WAIT)).map_err(|error| error.to_string())?;
         // Once more while it serves, so that less is left for when it does not.
         self.send_parts(main, &mut sent)?;
         self.sync(main)?;
         self.change(|progress| progress.stage = UpgradeStage::Switching);
-        self.switch(main, &mut sent, path)
+        self.switch(main, &mut sent, path, pass)
     }
 
     /// Waits for what the new process says next, as long as no shard fails.
@@ -412,8 +416,9 @@ impl Upgrade {
     }
 
     /// Copies all connections while this process serves, and then again those that have changed meanwhile, until few
-    /// are left for the pause.
-    fn copy_connections(&self, began: Instant) -> Result<(), Reason> {
+    /// are left for the pause. Returns how long the last of the later passes took.
+    fn copy_connections(&self, began: Instant) -> Result<Duration, Reason> {
+        let mut pass = Duration::ZERO;
         let mut before = self.copy_pass(COPYING_MAX, |done, copied| {
             self.change(|progress| {
                 (progress.shards_done, progress.connections_copied) = (done, copied);
@@ -421,23 +426,28 @@ impl Upgrade {
             });
         })?;
         for _ in 1..COPY_PASSES_MAX {
-            let copied = self.copy_changed()?;
+            let Some(copied) = self.copy_changed(&mut pass)? else { break };
             if copied < self.connections() / COPY_ENOUGH || copied > before / 2 {
                 break;
             }
             before = copied;
         }
-        Ok(())
+        Ok(pass)
     }
 
-    /// Copies again the connections that have changed, and returns how many these were. All shards do so at a time:
-    /// they send few descriptors, those of new connections.
-    pub(super) fn copy_changed(&self) -> Result<u64, Reason> {
+    /// Copies again the connections that have changed, and returns how many these were; `None`, with nothing done, in
+    /// a node with too much to do, whose last pass took long. All shards do so at a time: they send few descriptors,
+    /// those of new connections.
+    pub(super) fn copy_changed(&self, pass: &mut Duration) -> Result<Option<u64>, Reason> {
+        if *pass > COPY_PASS_WAIT {
+            return Ok(None);
+        }
         let began = Instant::now();
         let copied = self.copy_pass(self.old.givers.len(), |_, _| ())?;
-        let ms = began.elapsed().as_millis() as u64;
+        *pass = began.elapsed();
+        let ms = pass.as_millis() as u64;
         tracing::debug!(connections = copied, ms, "changed connections were copied again");
-        Ok(copied)
+        Ok(Some(copied))
     }
 
     /// Copies the connections that the other process does not have as they are, and returns how many these were.
