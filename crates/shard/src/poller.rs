@@ -56,6 +56,11 @@ impl Poller {
         epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout))
     }
 
+    /// Returns true if a wait that gave so many events may have left some.
+    pub fn is_full(events: usize) -> bool {
+        events >= EVENTS
+    }
+
     /// Returns an event's token, and what is ready.
     pub fn event(&self, at: usize) -> (u64, EventFlags) {
         let event = self.events[at];

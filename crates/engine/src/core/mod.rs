@@ -108,6 +108,8 @@ pub(crate) struct Core {
     pub replies: u64,
     /// The time of this turn, in microseconds of the node's clock.
     pub now_us: u64,
+    /// Since when input waits to be read. `None` if this turn reads all that has come.
+    pub behind_since_us: Option<u64>,
     /// Events for the application.
     pub hook_events: Vec<HookEvent>,
     /// The outputs for the driver.
@@ -140,6 +142,12 @@ impl Core {
     #[expect(clippy::cast_possible_truncation, reason = "a node doesn't run for 136 years")]
     pub(crate) fn now_s(&self) -> u32 {
         (self.now_us / 1_000_000) as u32
+    }
+
+    /// The seconds for which input has waited to be read. It may be any peer's, so they count for no peer's silence.
+    pub(crate) fn behind_s(&self) -> u32 {
+        let behind_us = self.behind_since_us.map_or(0, |since| self.now_us.saturating_sub(since));
+        u32::try_from(behind_us.div_ceil(1_000_000)).unwrap_or(u32::MAX)
     }
 
     /// The time of day, in milliseconds since 1970.

@@ -151,6 +151,7 @@ impl Engine {
             woken: Vec::new(),
             replies: 0,
             now_us: config.now_us,
+            behind_since_us: None,
             hook_events: Vec::new(),
             outputs: Default::default(),
             effects: Vec::new(),
@@ -211,6 +212,13 @@ impl Engine {
     /// Sets the time, in microseconds of the node's clock, until the next call.
     pub fn set_now(&mut self, now_us: u64) {
         self.core.now_us = now_us;
+    }
+
+    /// Says whether input that has come is not read in this turn. Clients are not closed as silent for input that
+    /// waits. Called after [`Engine::set_now`].
+    pub fn set_behind(&mut self, is_behind: bool) {
+        let since_us = self.core.behind_since_us.unwrap_or(self.core.now_us);
+        self.core.behind_since_us = is_behind.then_some(since_us);
     }
 
     /// Exchanges the pending outputs for `empty` ones, whose memory is reused.

@@ -197,3 +197,20 @@ fn session(vsn: &str) -> Vec<Step> {
         Read(2),
     ]
 }
+
+/// Input that waits to be read may be from any client, so none counts as silent before the engine has read it.
+#[test]
+fn no_client_is_silent_while_input_waits_to_be_read() {
+    let mut scene = Scene::new(false);
+    scene.step(&Open(0, 0, socket("/ws?user=u0&topic=plain", "")));
+    let is_closed = |scene: &mut Scene| {
+        scene.read(0);
+        let code = 4009_u16.to_be_bytes();
+        scene.received[0].windows(2).any(|bytes| bytes == code)
+    };
+    for is_behind in [true, false] {
+        scene.drivers[0].engine.set_behind(is_behind);
+        scene.step(&Wait(320));
+        assert_eq!(is_closed(&mut scene), !is_behind);
+    }
+}
