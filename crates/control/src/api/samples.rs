@@ -20,6 +20,9 @@ use crate::http::listener::On;
 use crate::http::{ErrorBody, Rejection};
 use crate::monitor::{INTERVAL_SECONDS, Monitor, Sample, SampleRing, connections_max, process};
 
+/// The media type of the stream.
+const MEDIA_TYPE: &str = "text/event-stream";
+
 /// Tells an nginx in front whether to buffer the response.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
@@ -34,6 +37,9 @@ pub(crate) async fn live(
     caller: Caller,
     on: Option<Extension<ConnectInfo<On>>>,
 ) -> Result<Response, Rejection> {
+    if let Some(ended) = monitor.node.upgrades.gate.ended_stream(MEDIA_TYPE) {
+        return Ok(ended);
+    }
     let permit = monitor.readers.clone().try_acquire_owned().map_err(|_| {
         let message = "the limit of 64 readers of live figures is reached: close a dashboard, or \
                        poll /api/samples or /metrics instead";
@@ -48,7 +54,7 @@ pub(crate) async fn live(
     let events = stream::unfold(reader, Reader::next);
     // As for clients' streams: no proxy may delay or compress samples.
     let headers = [
-        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CONTENT_TYPE, MEDIA_TYPE),
         (header::CACHE_CONTROL, "no-store, no-transform"),
         (X_ACCEL_BUFFERING, "no"),
     ];

@@ -35,6 +35,9 @@ const LINES: usize = 64;
 /// After this time without an event, an empty line says that the trace goes on.
 const SILENCE: Duration = Duration::from_secs(5);
 
+/// The media type of the stream.
+const MEDIA_TYPE: &str = "application/x-ndjson";
+
 /// Tells an nginx in front whether to buffer the response.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
@@ -241,6 +244,9 @@ pub(crate) async fn trace(
     QueryParams(query): QueryParams<TraceQuery>,
 ) -> Result<Response, Rejection> {
     let target = query.target()?;
+    if let Some(ended) = monitor.node.upgrades.gate.ended_stream(MEDIA_TYPE) {
+        return Ok(ended);
+    }
     let permit = monitor.traces.clone().try_acquire_owned().map_err(|_| {
         let message = "the limit of 8 traces is reached: end one first";
         Rejection::new(ErrorCode::TooManyReaders, message)
@@ -272,7 +278,7 @@ pub(crate) async fn trace(
     let reader =
         Reader { events, left_out, first: Some(first), caller, access, gate, _running: running };
     let headers = [
-        (header::CONTENT_TYPE, "application/x-ndjson"),
+        (header::CONTENT_TYPE, MEDIA_TYPE),
         (header::CACHE_CONTROL, "no-store, no-transform"),
         (X_ACCEL_BUFFERING, "no"),
     ];

@@ -16,7 +16,7 @@ use model::ErrorCode;
 use super::Rejection;
 use super::access::Access;
 use super::admission::Peer;
-use super::gate::{Arrival, Gate, Moved, Pass, Working, empty, forward, until_end};
+use super::gate::{Arrival, Gate, Moved, Pass, Working, forward, until_end};
 use super::listener::On;
 use super::origin::Origin;
 use super::trace::{REQUEST_ID, RequestIds};
@@ -130,9 +130,10 @@ async fn here(mut request: Request, next: Next, working: Working) -> Result<Resp
 async fn pass(gate: &Arc<Gate>, on: Option<&On>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let (request, to) = if (path == LIVE || path == TRACE) && gate.is_forwarding() {
-        let media = if path == LIVE { "text/event-stream" } else { "application/x-ndjson" };
-        let headers = [(header::CONTENT_TYPE, media), (header::CONNECTION, "close")];
-        return (headers, empty()).into_response();
+        // It ends at once, behind the check of its key.
+        let mut response = limit_time(request, next).await;
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        return response;
     } else if VITAL.contains(&path) || NEVER_PAUSED.contains(&path) {
         match gate.pass_vital() {
             None => return limit_time(request, next).await,

@@ -28,8 +28,18 @@ struct Served {
 
 impl Served {
     fn start(listener: &TcpListener, forwarded: Option<UnixListener>) -> Self {
+        Served::start_with(&[], listener, forwarded)
+    }
+
+    /// The same with keys of these names and scopes.
+    fn start_with(
+        keys: &[(&str, &[&str])],
+        listener: &TcpListener,
+        forwarded: Option<UnixListener>,
+    ) -> Self {
         let published = Arc::default();
-        let node = node(Mood::Willing, Arc::clone(&published), Arc::default());
+        let mut node = node(Mood::Willing, Arc::clone(&published), Arc::default());
+        node.access = crate::Access::new(super::fake::access(keys));
         *node.upgrades.forwarded.lock().unwrap() = forwarded;
         let gate = node.upgrades.gate.clone();
         let listener = listener.try_clone().unwrap();
@@ -319,6 +329,39 @@ fn streams_of_figures_end_where_another_process_serves() {
     let mut reply = String::new();
     stream.read_to_string(&mut reply).unwrap();
     assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
+    old.running.end_forwarding();
+}
+
+/// A stream that ends at once needs the same key as one that goes on.
+#[test]
+fn streams_need_their_key_where_another_process_serves_too() {
+    let folder = Folder::new("live-key");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let keys: [(&str, &[&str]); 2] = [("read", &["read"]), ("publish", &["publish:*"])];
+    let old = Served::start_with(&keys, &listener, None);
+    let calls = ["/api/live", "/api/trace?user=al"].map(|path| {
+        [("readread", 200), ("publishpublish", 403), ("wrong", 401)]
+            .map(|(key, status)| (path, key, status))
+    });
+    // The port accepts no connection once requests are forwarded.
+    let connected = calls.concat().into_iter().map(|call| {
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
+        assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+        (stream, call)
+    });
+    let connected: Vec<_> = connected.collect();
+    old.gate.forward(folder.0.join("nobody"));
+    for (mut stream, (path, key, status)) in connected {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}");
+        stream.write_all(format!("{head}\r\n\r\n").as_bytes()).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        let line = reply.lines().find(|line| line.starts_with("HTTP/1.1"));
+        let want = format!("HTTP/1.1 {status} ");
+        assert!(line.is_some_and(|line| line.starts_with(&want)), "{path}, {key}: {reply}");
+    }
     old.running.end_forwarding();
 }
 

@@ -17,7 +17,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
-use axum::response::Response;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::watch;
@@ -95,6 +96,13 @@ impl Gate {
     /// Reports whether requests go to another process.
     pub fn is_forwarding(&self) -> bool {
         matches!(*self.mode.borrow(), Mode::Forwarded(_))
+    }
+
+    /// Returns the response to a request for a stream, if requests go to another process: it ends at once, and its reader
+    /// requests it there.
+    pub(crate) fn ended_stream(&self, media: &'static str) -> Option<Response> {
+        let response = || ([(header::CONTENT_TYPE, media)], empty()).into_response();
+        self.is_forwarding().then(response)
     }
 
     /// Returns how many requests are being forwarded.
