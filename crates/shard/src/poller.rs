@@ -56,8 +56,8 @@ impl Poller {
         epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout))
     }
 
-    /// Returns true if a wait that gave so many events may have left some.
-    pub fn is_full(events: usize) -> bool {
+    /// Returns true if more events may be there after a wait that returned so many.
+    pub fn may_have_more(events: usize) -> bool {
         events >= EVENTS
     }
 

@@ -213,7 +213,7 @@ impl Shard {
         let now_us = self.now_us();
         self.measure_turn(waits.map_or(now_us, |(_, ended_us)| ended_us), now_us);
         self.engine.set_now(now_us);
-        self.engine.set_behind(Poller::is_full(events));
+        self.engine.set_input_waits(Poller::may_have_more(events));
         events
     }
 

@@ -31,7 +31,7 @@ fn records(node: &Node) -> BTreeMap<Vec<u8>, Vec<u8>> {
     records
 }
 
-/// Returns the retained messages, in the order in which they are evicted.
+/// Returns the keys of the retained messages, in the order in which they are evicted.
 fn retained(node: &Node) -> Vec<Vec<u8>> {
     let all = node.export_messages(MessagesFrom::default(), usize::MAX).0;
     all.iter().map(RetainedMessage::key).collect()

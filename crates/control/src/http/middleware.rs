@@ -130,7 +130,7 @@ async fn here(mut request: Request, next: Next, working: Working) -> Result<Resp
 async fn pass(gate: &Arc<Gate>, on: Option<&On>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let (request, to) = if (path == LIVE || path == TRACE) && gate.is_forwarding() {
-        // It ends at once, behind the check of its key.
+        // The handler ends the stream at once, after the check of the key.
         let mut response = limit_time(request, next).await;
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         return response;

@@ -31,7 +31,7 @@ impl Served {
         Served::start_with(&[], listener, forwarded)
     }
 
-    /// The same with keys of these names and scopes.
+    /// Like [`Served::start`], with keys of these names and scopes.
     fn start_with(
         keys: &[(&str, &[&str])],
         listener: &TcpListener,
@@ -343,7 +343,7 @@ fn streams_need_their_key_where_another_process_serves_too() {
         [("readread", 200), ("publishpublish", 403), ("wrong", 401)]
             .map(|(key, status)| (path, key, status))
     });
-    // The port accepts no connection once requests are forwarded.
+    // The port accepts no more connections once requests are forwarded.
     let connected = calls.concat().into_iter().map(|call| {
         let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

@@ -8,7 +8,7 @@
 //! - *polls* (`poll_outputs`, `poll_replies`, `poll_due_us`) take what the driver is to do, or when.
 //!
 //! A turn of the driver's loop calls them in this order:
-//! 1. `set_now`, once, then `resume_waiters`, and `on_drained` for sockets that have sent everything;
+//! 1. `set_now` and `set_input_waits`, once, then `resume_waiters`, and `on_drained` for sockets that have sent everything;
 //! 2. an `on_*` for each thing that a socket did, and `take_commands` when another thread woke the shard;
 //! 3. `run_commands`, then `release_pending`;
 //! 4. `slice` while the turn's budget lasts, then `serve_due` and `reply_woken`;
@@ -151,7 +151,7 @@ impl Engine {
             woken: Vec::new(),
             replies: 0,
             now_us: config.now_us,
-            behind_since_us: None,
+            input_waits_since_us: None,
             hook_events: Vec::new(),
             outputs: Default::default(),
             effects: Vec::new(),
@@ -214,11 +214,11 @@ impl Engine {
         self.core.now_us = now_us;
     }
 
-    /// Says whether input that has come is not read in this turn. Clients are not closed as silent for input that
-    /// waits. Called after [`Engine::set_now`].
-    pub fn set_behind(&mut self, is_behind: bool) {
-        let since_us = self.core.behind_since_us.unwrap_or(self.core.now_us);
-        self.core.behind_since_us = is_behind.then_some(since_us);
+    /// Sets whether input has come that this turn does not read. While it waits, no client becomes silent. Called after
+    /// [`Engine::set_now`].
+    pub fn set_input_waits(&mut self, waits: bool) {
+        let since_us = self.core.input_waits_since_us.unwrap_or(self.core.now_us);
+        self.core.input_waits_since_us = waits.then_some(since_us);
     }
 
     /// Exchanges the pending outputs for `empty` ones, whose memory is reused.

@@ -255,8 +255,8 @@ struct Pass {
     liveness: [Liveness; Encoding::MAX],
     /// True when some connections have tokens.
     tokens: bool,
-    /// The seconds that don't count for the silence of an open connection.
-    behind_s: u32,
+    /// See [`Core::input_wait_s`].
+    input_wait_s: u32,
 }
 
 /// Returns what is due for a connection in a pass.
@@ -303,7 +303,7 @@ fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
         Phase::Open if core.delivery(connection) == Delivery::Gathered => Due::Session,
         Phase::Open => {
             let keep_alive_s = core.mqtt.row(slot).map_or(0, |row| row.keep_alive_s);
-            let silence_s = silence_s.saturating_sub(pass.behind_s);
+            let silence_s = silence_s.saturating_sub(pass.input_wait_s);
             open_due(slot, connection, (silence_s, keep_alive_s), pass)
         }
         Phase::Closing if silence_s > CLOSING_SECONDS => Due::End,
@@ -441,7 +441,8 @@ fn stripe(engine: &mut Engine, number: u64) {
     let core = &engine.core;
     let liveness = core.shared.protocols.liveness(&core.settings.session);
     let tokens = core.credentials.count() > 0;
-    let pass = Pass { seconds, liveness, tokens, behind_s: core.behind_s() };
+    let input_wait_s = core.input_wait_s();
+    let pass = Pass { seconds, liveness, tokens, input_wait_s };
     for slot in from..to {
         match due(&engine.core, slot, &pass) {
             Due::Nothing => {}

@@ -30,7 +30,7 @@ impl<C, T: Display> Encode<C> for Text<T> {
         e: &mut Encoder<W>,
         _: &mut C,
     ) -> Result<(), encode::Error<W::Error>> {
-        // A short text needs no memory of its own.
+        // A `Name` does not allocate for a short text.
         let mut text = Name::default();
         let _ = write!(text, "{}", self.0);
         e.str(&text)?.ok()

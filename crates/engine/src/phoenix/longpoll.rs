@@ -349,7 +349,7 @@ impl Engine {
         let Some(connection) = self.core.table.get(slot) else {
             return;
         };
-        let silence_s = connection.silence_s(now_s).saturating_sub(self.core.behind_s());
+        let silence_s = connection.silence_s(now_s).saturating_sub(self.core.input_wait_s());
         let session = self.core.table.cold(slot).and_then(|cold| cold.session.as_ref());
         let polled = session.is_some_and(|session| session.polled);
         let timeout_s = if polled { timeout_s } else { UNPOLLED_SECONDS };

@@ -28,8 +28,8 @@ const FRAME_BYTES: usize = 32 << 10;
 /// one process may open.
 const FRAMES_UNDER_WAY: u32 = 4;
 
-/// After so many slots a piece ends: where few connections have changed, its frame stays small, and the shard has to
-/// serve in between.
+/// The most slots that a piece looks at. Where few connections have changed, the frame of a piece never gets full, and the
+/// shard has to serve between two pieces.
 const SLOTS_PER_PIECE: u32 = 512;
 
 /// How long the other process may be silent while the shard waits for it.
@@ -146,7 +146,7 @@ fn peer_error(frame: &Frame) -> io::Error {
     io::Error::other(String::from_utf8_lossy(&frame.body).into_owned())
 }
 
-/// A frame of connections that is being made. It has no memory before the first one.
+/// A frame of connections that is being made. It allocates nothing before its first connection.
 #[derive(Default)]
 struct Connections {
     /// The body may contain TLS keys, so its memory is wiped: it grows by [`Connections::reserve`] alone.
@@ -279,6 +279,7 @@ impl Shard {
         self.giving.as_ref().is_some_and(|giving| giving.may_send() && self.has_more(giving))
     }
 
+    /// True while there is something to copy.
     fn has_more(&self, giving: &Giving) -> bool {
         giving.copies
             // A shard without connections still has to report that all is copied.
@@ -303,8 +304,8 @@ impl Shard {
         }
     }
 
-    /// Copies as many pieces as may be under way, and more, up to half of the time of the turn: in a node with too much
-    /// to do a turn takes seconds, and the copy has to come to an end there too.
+    /// Copies as many pieces as may be under way. After a long turn it goes on for as long as the turn took: in a node with
+    /// too much to do a turn takes seconds, and the copy has to end there, too.
     fn copy_pieces(&mut self, giving: &mut Giving) -> io::Result<()> {
         let began_us = self.now_us();
         let end_us = began_us + began_us.saturating_sub(self.engine.now_us());

@@ -96,7 +96,7 @@ impl Giver {
     }
 
     /// Begins another pass over the connections: [`Giver::copied`] counts from zero, and a shard that has copied
-    /// everything does so again when it gets [`Give::Copy`].
+    /// everything leaves [`GiverStage::Copied`] until it has finished the next [`Give::Copy`].
     pub fn begin_pass(&self) {
         let (copied, joined) = (GiverStage::Copied as u8, GiverStage::Joined as u8);
         let _ = self.stage.compare_exchange(copied, joined, Ordering::AcqRel, Ordering::Relaxed);

@@ -98,10 +98,10 @@ impl Gate {
         matches!(*self.mode.borrow(), Mode::Forwarded(_))
     }
 
-    /// Returns the response to a request for a stream, if requests go to another process: it ends at once, and its reader
-    /// requests it there.
-    pub(crate) fn ended_stream(&self, media: &'static str) -> Option<Response> {
-        let response = || ([(header::CONTENT_TYPE, media)], empty()).into_response();
+    /// Returns an empty stream of this media type if requests go to another process. Its reader then requests the
+    /// stream from that process.
+    pub(crate) fn ended_stream(&self, media_type: &'static str) -> Option<Response> {
+        let response = || ([(header::CONTENT_TYPE, media_type)], empty()).into_response();
         self.is_forwarding().then(response)
     }
 
@@ -225,7 +225,7 @@ impl<T: Unpin> HttpBody for UntilEnd<T> {
 }
 
 /// An empty body.
-pub(crate) fn empty() -> Body {
+fn empty() -> Body {
     Body::new(
         http_body_util::Empty::new().map_err(|never: std::convert::Infallible| match never {}),
     )

@@ -20,8 +20,8 @@ pub struct Patience {
 
 impl Gate {
     /// Makes new requests wait, once no request is under way. Returns since when they wait, or `None` if a request
-    /// outlasted every attempt; then all go on. Calls `check` at each poll, and `retry` before each further attempt, while
-    /// all go on.
+    /// outlasted every attempt; then all go on. Calls `check` at each poll. Calls `retry` before each further attempt,
+    /// when no request waits.
     ///
     /// # Errors
     /// Those of `check` and `retry`. New requests may still wait then.
@@ -83,7 +83,7 @@ mod tests {
         let pause = std::thread::spawn(move || {
             let mut retries = 0;
             let retry = || {
-                assert!(other.work().is_some(), "all go on");
+                assert!(other.work().is_some(), "no request waits");
                 retries += 1;
                 Ok::<_, ()>(())
             };
@@ -117,7 +117,7 @@ mod tests {
             Ok::<_, ()>(())
         };
         assert_eq!(gate.pause_when_quiet(patience, go_on, retry), Ok(None));
-        assert_eq!(retries, 2, "none behind the last attempt");
+        assert_eq!(retries, 2, "none after the last attempt");
         assert!(gate.work().is_some());
         assert_eq!(gate.pause_when_quiet(PATIENCE, || Err("an end"), || Ok(())), Err("an end"));
         assert_eq!(gate.pause_when_quiet(PATIENCE, || Ok(()), || Err("an end")), Err("an end"));

@@ -208,9 +208,9 @@ fn no_client_is_silent_while_input_waits_to_be_read() {
         let code = 4009_u16.to_be_bytes();
         scene.received[0].windows(2).any(|bytes| bytes == code)
     };
-    for is_behind in [true, false] {
-        scene.drivers[0].engine.set_behind(is_behind);
+    for input_waits in [true, false] {
+        scene.drivers[0].engine.set_input_waits(input_waits);
         scene.step(&Wait(320));
-        assert_eq!(is_closed(&mut scene), !is_behind);
+        assert_eq!(is_closed(&mut scene), !input_waits);
     }
 }

@@ -64,13 +64,7 @@ fn the_layout_of_frames_stays() {
     let mut peer = connect(&mut old);
     peer.send("GET /sse?topic=news HTTP/1.1\r\nHost: x\r\n\r\n");
     some_turns(&mut old);
-    let path = path();
-    let listener = UnixListener::bind(&path).unwrap();
-    old.giver.order(Give::Begin(path.clone()));
-    old.giver.order(Give::Copy);
-    some_turns(&mut old);
-    std::fs::remove_file(&path).unwrap();
-    let new = Channel::new(listener.accept().unwrap().0).unwrap();
+    let new = join(&mut old);
     // This thread takes every frame.
     let taker = std::thread::spawn(move || {
         let mut frames = Vec::new();

@@ -167,18 +167,22 @@ impl New {
     }
 }
 
-/// Starts a new shard, to which the old one copies.
-fn begin(old: &mut Shard) -> New {
+/// Lets the old shard begin to copy. Returns the new shard's end of the channel.
+fn join(old: &mut Shard) -> Channel {
     let path = path();
     let listener = UnixListener::bind(&path).unwrap();
     old.giver.order(Give::Begin(path.clone()));
     old.giver.order(Give::Copy);
-    turns(old, "begin", |old| {
-        matches!(old.giver.stage(), GiverStage::Copying | GiverStage::Copied)
-    });
+    old.obey();
+    assert_eq!(old.giver.stage(), GiverStage::Copying, "{}", error_of(&old.giver));
     let (socket, _) = listener.accept().unwrap();
     std::fs::remove_file(&path).unwrap();
-    let taken = TakenShard::greet(Channel::new(socket).unwrap()).unwrap();
+    Channel::new(socket).unwrap()
+}
+
+/// Starts a new shard, to which the old one copies.
+fn begin(old: &mut Shard) -> New {
+    let taken = TakenShard::greet(join(old)).unwrap();
     assert_eq!((taken.number, taken.listeners.len()), (0, 0));
     New::start(taken.channel)
 }

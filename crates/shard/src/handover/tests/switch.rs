@@ -1,6 +1,7 @@
 //! A whole switch between two shards, with peers that must not notice.
 
 use super::*;
+use crate::handover::wire;
 
 const SSE: &str = "GET /sse?topic=news HTTP/1.1\r\nHost: x\r\n\r\n";
 
@@ -193,7 +194,7 @@ fn a_new_shard_that_breaks_off_leaves_the_old_one_as_it_was() {
     let mut scene = Scene::new();
     let broker = scene.old.engine.broker().clone();
     // The new shard gets a frame that it can't read, as if the old shard were another version.
-    let damaged = crate::handover::wire::GONE;
+    let damaged = wire::GONE;
     scene.old.giving.as_ref().unwrap().channel.send(damaged, b"?", &[]).unwrap();
     assert!(scene.new.reports.recv_timeout(PATIENCE).unwrap().1.is_err());
     turns(&mut scene.old, "failure", |old| old.giver.stage() == GiverStage::Failed);
@@ -286,12 +287,7 @@ fn a_session_that_has_ended_is_not_there_afterwards() {
 #[test]
 fn a_shard_without_connections_copies_at_once() {
     let mut old = shard();
-    let path = path();
-    let _listener = UnixListener::bind(&path).unwrap();
-    old.giver.order(Give::Begin(path.clone()));
-    old.giver.order(Give::Copy);
-    old.obey();
-    std::fs::remove_file(&path).unwrap();
+    let _new = join(&mut old);
     assert!(old.has_to_copy());
     turns(&mut old, "copy", |old| old.giver.stage() == GiverStage::Copied);
     assert!(!old.has_to_copy());
@@ -306,14 +302,8 @@ fn a_turn_sends_as_many_frames_as_were_taken() {
     let half = format!("GET /sse?topic=news HTTP/1.1\r\nHost: x\r\nx: {}", "x".repeat(4 << 10));
     peers.iter_mut().for_each(|peer| peer.send(&half));
     some_turns(&mut old);
-    let path = path();
-    let listener = UnixListener::bind(&path).unwrap();
-    old.giver.order(Give::Begin(path.clone()));
-    old.giver.order(Give::Copy);
-    old.obey();
-    std::fs::remove_file(&path).unwrap();
-    let new = Channel::new(listener.accept().unwrap().0).unwrap();
-    new.send(16, b"", &[]).unwrap();
+    let new = join(&mut old);
+    new.send(wire::RECEIPT, b"", &[]).unwrap();
     for (frames, copied) in [(4, 32), (4, 64), (1, 72)] {
         let now_us = old.now_us();
         old.engine.set_now(now_us);
@@ -321,8 +311,8 @@ fn a_turn_sends_as_many_frames_as_were_taken() {
         assert_eq!(old.giver.copied(), copied);
         let mut taken = 0;
         while taken < frames {
-            taken += u32::from(new.receive().unwrap().unwrap().kind == 3);
+            taken += u32::from(new.receive().unwrap().unwrap().kind == wire::CONNECTIONS);
         }
-        (0..frames).for_each(|_| new.send(16, b"", &[]).unwrap());
+        (0..frames).for_each(|_| new.send(wire::RECEIPT, b"", &[]).unwrap());
     }
 }

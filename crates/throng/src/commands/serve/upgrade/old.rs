@@ -27,15 +27,16 @@ const COPY_STALL: Duration = Duration::from_secs(30);
 /// How long a step of the switch may take.
 pub(super) const STEP_WAIT: Duration = Duration::from_secs(20);
 
-/// How often connections are copied before the pause, at most: once all, and then those that have changed.
+/// The most passes over the connections before the first attempt to pause: one copies all, the others copy what has
+/// changed.
 const COPY_PASSES_MAX: u32 = 4;
 
-/// One pass more is not worthwhile once one has copied fewer connections than this part of all.
-const COPY_ENOUGH: u64 = 100;
+/// A pass is the last one if it copied fewer than one connection in so many.
+const LAST_PASS_ONE_IN: u64 = 100;
 
-/// After a pass over the changed connections that took longer, no more are made: each costs what a node with too much
-/// to do lacks.
-const COPY_PASS_WAIT: Duration = Duration::from_secs(1);
+/// A pass over the changed connections is the last one if it took longer: a node with too much to do has no time for
+/// another.
+const COPY_PASS_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Shards that copy all of their connections at a time: more would have more descriptors under way than the kernel lets
 /// one user have without a privilege, and would wait for each other.
@@ -367,13 +368,13 @@ impl Upgrade {
         tracing::info!("the new process is ready: connections are copied to it");
         let mut sent: Vec<Sent> = self.old.parts.iter().map(|_| Sent::new()).collect();
         self.send_parts(main, &mut sent)?;
-        let pass = self.copy_connections(began)?;
+        let last_pass = self.copy_connections(began)?;
         main.set_timeout(Some(STEP_WAIT)).map_err(|error| error.to_string())?;
         // Once more while it serves, so that less is left for when it does not.
         self.send_parts(main, &mut sent)?;
         self.sync(main)?;
         self.change(|progress| progress.stage = UpgradeStage::Switching);
-        self.switch(main, &mut sent, path, pass)
+        self.switch(main, &mut sent, path, last_pass)
     }
 
     /// Waits for what the new process says next, as long as no shard fails.
@@ -416,9 +417,9 @@ impl Upgrade {
     }
 
     /// Copies all connections while this process serves, and then again those that have changed meanwhile, until few
-    /// are left for the pause. Returns how long the last of the later passes took.
+    /// are left for the pause. Returns how long the last pass over the changed ones took.
     fn copy_connections(&self, began: Instant) -> Result<Duration, Reason> {
-        let mut pass = Duration::ZERO;
+        let mut last_pass = Duration::ZERO;
         let mut before = self.copy_pass(COPYING_MAX, |done, copied| {
             self.change(|progress| {
                 (progress.shards_done, progress.connections_copied) = (done, copied);
@@ -426,33 +427,33 @@ impl Upgrade {
             });
         })?;
         for _ in 1..COPY_PASSES_MAX {
-            let Some(copied) = self.copy_changed(&mut pass)? else { break };
-            if copied < self.connections() / COPY_ENOUGH || copied > before / 2 {
+            let Some(copied) = self.copy_changed(&mut last_pass)? else { break };
+            if copied < self.connections() / LAST_PASS_ONE_IN || copied > before / 2 {
                 break;
             }
             before = copied;
         }
-        Ok(pass)
+        Ok(last_pass)
     }
 
-    /// Copies again the connections that have changed, and returns how many these were; `None`, with nothing done, in
-    /// a node with too much to do, whose last pass took long. All shards do so at a time: they send few descriptors,
-    /// those of new connections.
-    pub(super) fn copy_changed(&self, pass: &mut Duration) -> Result<Option<u64>, Reason> {
-        if *pass > COPY_PASS_WAIT {
+    /// Copies again the connections that have changed, and returns how many these were. Does nothing, and returns `None`,
+    /// if the last pass took too long. `last_pass` is how long that took, and then how long this one took. All shards
+    /// copy at the same time: they send few descriptors, those of new connections.
+    pub(super) fn copy_changed(&self, last_pass: &mut Duration) -> Result<Option<u64>, Reason> {
+        if *last_pass > COPY_PASS_TIME_MAX {
             return Ok(None);
         }
         let began = Instant::now();
         let copied = self.copy_pass(self.old.givers.len(), |_, _| ())?;
-        *pass = began.elapsed();
-        let ms = pass.as_millis() as u64;
+        *last_pass = began.elapsed();
+        let ms = last_pass.as_millis() as u64;
         tracing::debug!(connections = copied, ms, "changed connections were copied again");
         Ok(Some(copied))
     }
 
-    /// Copies the connections that the other process does not have as they are, and returns how many these were.
-    /// So many shards copy at a time. Calls `report` now and then with the number of shards that are done, and of
-    /// connections.
+    /// Copies the connections whose present state the other process does not have, and returns how many these were.
+    /// At most `copying_max` shards copy at a time. Calls `report` at each poll with the numbers of shards that are done and
+    /// of connections that are copied.
     fn copy_pass(&self, copying_max: usize, report: impl Fn(usize, u64)) -> Result<u64, Reason> {
         let (mut last, mut moved, mut logged) = (0, Instant::now(), Instant::now());
         let mut started = 0;
@@ -485,7 +486,7 @@ impl Upgrade {
         }
     }
 
-    /// Returns how many connections the shards have copied in this pass.
+    /// Returns how many connections the shards have copied in this pass, or sent in the pause.
     pub(super) fn copied(&self) -> u64 {
         self.old.givers.iter().map(|giver| giver.copied()).sum()
     }

@@ -32,18 +32,18 @@ const STILL_WAIT: Duration = Duration::from_secs(10);
 const SERVING_WAIT: Duration = Duration::from_secs(20);
 
 impl Upgrade {
-    /// The pause: everything stands still, what is left is passed, and the new process goes on. `pass` is how long the
-    /// last pass over the connections took.
+    /// The pause: everything stands still, what is left is passed, and the new process goes on. `last_pass` is how
+    /// long the last pass over the changed connections took.
     pub(super) fn switch(
         &self,
         main: &Channel,
         sent: &mut [Sent],
         path: &Path,
-        mut pass: Duration,
+        mut last_pass: Duration,
     ) -> Result<(), Reason> {
         let old = &self.old;
-        // Each attempt takes a while, and what changes meanwhile is not left for the pause.
-        let retry = || self.copy_changed(&mut pass).map(drop);
+        // An attempt takes seconds. The next one leaves nothing for the pause that has changed meanwhile.
+        let retry = || self.copy_changed(&mut last_pass).map(drop);
         let quiet = old.gate.pause_when_quiet(CALLS, || self.check_progress(), retry)?;
         let began = quiet.ok_or_else(|| {
             let wait = CALLS.attempts * (CALLS.wait + CALLS.pause);
