@@ -21,7 +21,7 @@ use super::wire::{self, Accepted, Facts, expect};
 /// How long the new process may take to say whether it can go on, and until its shards are ready.
 const READY_WAIT: Duration = Duration::from_secs(60);
 
-/// How long nothing may be copied before the upgrade is given up.
+/// How long nothing may be copied, and no shard finish, before the upgrade is given up.
 const COPY_STALL: Duration = Duration::from_secs(30);
 
 /// How long a step of the switch may take.
@@ -455,7 +455,7 @@ impl Upgrade {
     /// At most `copying_max` shards copy at a time. Calls `report` at each poll with the numbers of shards that are done and
     /// of connections that are copied.
     fn copy_pass(&self, copying_max: usize, report: impl Fn(usize, u64)) -> Result<u64, Reason> {
-        let (mut last, mut moved, mut logged) = (0, Instant::now(), Instant::now());
+        let (mut last, mut moved, mut logged) = ((0, 0), Instant::now(), Instant::now());
         let mut started = 0;
         self.old.givers.iter().for_each(|giver| giver.begin_pass());
         loop {
@@ -475,8 +475,9 @@ impl Upgrade {
                 logged = Instant::now();
                 tracing::info!("{}", self.progress.borrow().text());
             }
-            match copied == last {
-                false => (last, moved) = (copied, Instant::now()),
+            // A shard in which nothing has changed copies nothing.
+            match (done, copied) == last {
+                false => (last, moved) = ((done, copied), Instant::now()),
                 true if moved.elapsed() > COPY_STALL => {
                     return Err("the new process has stopped accepting connections".into());
                 }
