@@ -196,6 +196,10 @@ impl Shard {
                     self.stand_still();
                     Ok(())
                 }
+                Give::GoOn => {
+                    self.go_on();
+                    Ok(())
+                }
                 Give::Rest => self.give_rest(),
                 Give::Resume => {
                     self.resume_serving();
@@ -523,6 +527,18 @@ impl Shard {
             true => Ok(()),
             false => giving.wait_for_reply(wire::RECEIPT),
         }
+    }
+
+    /// Serves on for now, after it stood still. The other shard keeps what it has.
+    fn go_on(&mut self) {
+        if let Some(giving) = &mut self.giving {
+            giving.still = false;
+            giving.finishes_handshakes = false;
+            self.unread.append(&mut giving.deferred_handshakes);
+        }
+        self.engine.go_on();
+        self.perform();
+        self.giver.goes_on();
     }
 
     /// Serves on after the upgrade has failed.

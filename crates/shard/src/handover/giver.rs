@@ -20,6 +20,8 @@ pub enum Give {
     FinishHandshakes,
     /// Read and accept nothing more, and come to rest.
     StandStill,
+    /// Serve on for now, and keep the copy.
+    GoOn,
     /// Send what has changed since the copy.
     Rest,
     /// The new process has given up: serve on as before.
@@ -152,6 +154,13 @@ impl Giver {
         self.handshakes.store(UNKNOWN, Ordering::Release);
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.set(GiverStage::Joined);
+    }
+
+    /// Called when the shard serves on for now. It may finish TLS handshakes again later.
+    pub(crate) fn goes_on(&self) {
+        self.handshakes.store(UNKNOWN, Ordering::Release);
+        let (still, copied) = (GiverStage::Still as u8, GiverStage::Copied as u8);
+        let _ = self.stage.compare_exchange(still, copied, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// Called when the shard serves on as before. Clears the error, so that a later attempt reports its own.

@@ -7,11 +7,16 @@ use crate::upgrade::member::{ALL, Member, Publisher, numbers};
 use crate::upgrade::node::{Node, Options};
 
 fn node(database: &Database) -> Node {
+    node_with(database, &[])
+}
+
+/// The same, with these variables.
+fn node_with(database: &Database, settings: &[(&str, &str)]) -> Node {
     let url = database.postgres.url("postgres");
     let topics = format!(
         "[timeouts]\ndrain_seconds = 0\n\n[mqtt]\nsession_seconds_max = 0\n\n[history]\nurl = \"{url}\"\n\n{RULES}"
     );
-    let node = Node::with(Options { topics, ..Options::default() });
+    let node = Node::with(Options { topics, settings: settings.to_vec(), ..Options::default() });
     until_connected(&node);
     node
 }
@@ -110,4 +115,33 @@ fn a_client_that_catches_up_goes_on_at_the_new_process() {
     let expected = (0..count).map(|number| json!(text(number)));
     let expected: Vec<Value> = expected.chain([json!("end")]).collect();
     assert_eq!(data(&until_data(&mut slow, &json!("end"))), expected);
+}
+
+/// In each attempt to find a moment without slow calls, all shards stand still for an instant.
+#[test]
+fn clients_are_served_while_an_upgrade_waits_for_a_slow_call() {
+    let database = Database::start();
+    let node = node_with(&database, &[("THRONG_LOG_LEVEL", "info")]);
+    publish(&node, "chat:a", 0);
+    let mut members = ALL.map(|kind| Member::open(&node, kind, "plain"));
+    let mut next = |text: &str| {
+        node.publish("plain", text.into());
+        members.iter_mut().for_each(|member| assert_eq!(member.next(), text));
+    };
+    let mut lock = database.postgres.session();
+    lock.run("BEGIN");
+    lock.run("SELECT * FROM throng.history_topics FOR UPDATE");
+    thread::scope(|scope| {
+        let slow = scope.spawn(|| publish(&node, "chat:a", 1));
+        node.until("a call waits", |_| !database.processes("history_append", LOCKED).is_empty());
+        let upgrade = node.begin(&[]);
+        node.until("an attempt fails", |_| node.log().contains("calls of the admin API are slow"));
+        next("between two attempts");
+        lock.run("ROLLBACK");
+        let outcome = upgrade.end();
+        assert_eq!(outcome.code, Some(0), "{outcome:?}");
+        slow.join().unwrap();
+    });
+    next("after the upgrade");
+    assert_eq!(data(&history(&node, "chat:a")), [0, 1]);
 }

@@ -8,8 +8,10 @@ use super::Gate;
 /// one all requests go on for a while.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// How long new requests wait in one attempt, at the most.
+    /// How long an attempt waits while the shards serve.
     pub wait: Duration,
+    /// How long it then waits while the shards stand still.
+    pub still: Duration,
     /// How long all go on between two attempts.
     pub pause: Duration,
     /// How many attempts there are.
@@ -18,29 +20,61 @@ pub struct Patience {
     pub interval: Duration,
 }
 
-impl Gate {
-    /// Makes new requests wait, once no request is under way. Returns since when they wait, or `None` if a request
-    /// outlasted every attempt; then all go on. Calls `check` at each poll. Calls `retry` before each further attempt,
-    /// when no request waits.
+/// What the gate calls during its attempts. An error ends them.
+pub trait Attempts {
+    /// The error of the methods.
+    type Error;
+
+    /// Called at each poll.
     ///
     /// # Errors
-    /// Those of `check` and `retry`. New requests may still wait then.
-    pub fn pause_when_quiet<E>(
+    /// If no attempt should go on.
+    fn check(&mut self) -> Result<(), Self::Error>;
+
+    /// Makes the shards stand still: they reply to requests, and do nothing else. Called when requests take long, since
+    /// in a node with too much to do they wait for the shards.
+    ///
+    /// # Errors
+    /// If the shards can't.
+    fn stand_still(&mut self) -> Result<(), Self::Error>;
+
+    /// Makes the shards serve again. Called when that did not help.
+    ///
+    /// # Errors
+    /// If the shards can't.
+    fn go_on(&mut self) -> Result<(), Self::Error>;
+
+    /// Called before each further attempt, when no request waits.
+    ///
+    /// # Errors
+    /// If no attempt should follow.
+    fn retry(&mut self) -> Result<(), Self::Error>;
+}
+
+impl Gate {
+    /// Makes new requests wait, once no request is under way. Returns since when they wait, or `None` if a request
+    /// outlasted every attempt; then all go on. The shards may stand still afterwards.
+    ///
+    /// # Errors
+    /// Those of `attempts`. New requests may still wait then.
+    pub fn pause_when_quiet<A: Attempts>(
         &self,
         patience: Patience,
-        mut check: impl FnMut() -> Result<(), E>,
-        mut retry: impl FnMut() -> Result<(), E>,
-    ) -> Result<Option<Instant>, E> {
+        attempts: &mut A,
+    ) -> Result<Option<Instant>, A::Error> {
+        let Patience { wait, still, pause, interval, .. } = patience;
         for attempt in 1..=patience.attempts {
             let since = Instant::now();
             self.pause();
-            while since.elapsed() < patience.wait && !self.is_quiet() {
-                check()?;
-                std::thread::sleep(patience.interval);
+            poll(wait, interval, attempts, || self.is_quiet())?;
+            if !self.is_quiet() {
+                attempts.stand_still()?;
+                poll(still, interval, attempts, || self.is_quiet())?;
             }
             if self.is_quiet() {
                 return Ok(Some(since));
             }
+            attempts.go_on()?;
             self.release();
             tracing::info!(
                 attempt,
@@ -51,15 +85,26 @@ impl Gate {
             if attempt == patience.attempts {
                 break;
             }
-            let released = Instant::now();
-            while released.elapsed() < patience.pause {
-                check()?;
-                std::thread::sleep(patience.interval);
-            }
-            retry()?;
+            poll(pause, interval, attempts, || false)?;
+            attempts.retry()?;
         }
         Ok(None)
     }
+}
+
+/// Waits until a condition holds, and at most for `wait`.
+fn poll<A: Attempts>(
+    wait: Duration,
+    interval: Duration,
+    attempts: &mut A,
+    holds: impl Fn() -> bool,
+) -> Result<(), A::Error> {
+    let began = Instant::now();
+    while began.elapsed() < wait && !holds() {
+        attempts.check()?;
+        std::thread::sleep(interval);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -70,10 +115,51 @@ mod tests {
 
     const PATIENCE: Patience = Patience {
         wait: Duration::from_millis(20),
+        still: Duration::from_millis(20),
         pause: Duration::from_millis(20),
         attempts: 1_000,
         interval: Duration::from_millis(1),
     };
+
+    /// Counts the calls.
+    #[derive(Default)]
+    struct Counted {
+        gate: Arc<Gate>,
+        /// A request that ends when the shards stand still.
+        waits_for_shards: Option<crate::http::gate::Working>,
+        stand_still: usize,
+        go_on: usize,
+        retry: usize,
+        check_fails: bool,
+        retry_fails: bool,
+    }
+
+    impl Attempts for Counted {
+        type Error = &'static str;
+
+        fn check(&mut self) -> Result<(), &'static str> {
+            if self.check_fails { Err("an end") } else { Ok(()) }
+        }
+
+        fn stand_still(&mut self) -> Result<(), &'static str> {
+            assert!(self.gate.work().is_none(), "requests wait");
+            self.stand_still += 1;
+            self.waits_for_shards = None;
+            Ok(())
+        }
+
+        fn go_on(&mut self) -> Result<(), &'static str> {
+            assert!(self.gate.work().is_none(), "requests wait");
+            self.go_on += 1;
+            Ok(())
+        }
+
+        fn retry(&mut self) -> Result<(), &'static str> {
+            assert!(self.gate.work().is_some(), "no request waits");
+            self.retry += 1;
+            if self.retry_fails { Err("an end") } else { Ok(()) }
+        }
+    }
 
     #[test]
     fn others_go_on_until_a_slow_request_has_ended() {
@@ -81,14 +167,9 @@ mod tests {
         let slow = gate.work();
         let other = gate.clone();
         let pause = std::thread::spawn(move || {
-            let mut retries = 0;
-            let retry = || {
-                assert!(other.work().is_some(), "no request waits");
-                retries += 1;
-                Ok::<_, ()>(())
-            };
-            let paused = other.pause_when_quiet(PATIENCE, || Ok(()), retry).unwrap();
-            paused.is_some() && retries >= 3
+            let mut attempts = Counted { gate: other.clone(), ..Counted::default() };
+            let paused = other.pause_when_quiet(PATIENCE, &mut attempts).unwrap();
+            paused.is_some() && attempts.retry >= 3 && attempts.go_on == attempts.retry
         });
         // Requests wait and go on again, more than once.
         for _ in 0..3 {
@@ -106,21 +187,33 @@ mod tests {
     }
 
     #[test]
+    fn requests_that_wait_for_shards_end_when_these_stand_still() {
+        let gate = Arc::new(Gate::default());
+        let waits_for_shards = gate.work();
+        let mut attempts = Counted { gate: gate.clone(), waits_for_shards, ..Counted::default() };
+        assert!(gate.pause_when_quiet(PATIENCE, &mut attempts).unwrap().is_some());
+        assert_eq!((attempts.stand_still, attempts.go_on, attempts.retry), (1, 0, 0));
+        // Without requests nothing has to.
+        gate.release();
+        assert!(gate.pause_when_quiet(PATIENCE, &mut attempts).unwrap().is_some());
+        assert_eq!(attempts.stand_still, 1);
+    }
+
+    #[test]
     fn all_go_on_where_a_request_never_ends_and_an_error_ends_the_wait() {
         let gate = Arc::new(Gate::default());
         let never = gate.work();
         let patience = Patience { attempts: 3, ..PATIENCE };
-        let go_on = || Ok(());
-        let mut retries = 0;
-        let retry = || {
-            retries += 1;
-            Ok::<_, ()>(())
-        };
-        assert_eq!(gate.pause_when_quiet(patience, go_on, retry), Ok(None));
-        assert_eq!(retries, 2, "none after the last attempt");
+        let mut attempts = Counted { gate: gate.clone(), ..Counted::default() };
+        assert_eq!(gate.pause_when_quiet(patience, &mut attempts), Ok(None));
+        assert_eq!((attempts.stand_still, attempts.go_on), (3, 3));
+        assert_eq!(attempts.retry, 2, "none after the last attempt");
         assert!(gate.work().is_some());
-        assert_eq!(gate.pause_when_quiet(PATIENCE, || Err("an end"), || Ok(())), Err("an end"));
-        assert_eq!(gate.pause_when_quiet(PATIENCE, || Ok(()), || Err("an end")), Err("an end"));
+        attempts.check_fails = true;
+        assert_eq!(gate.pause_when_quiet(PATIENCE, &mut attempts), Err("an end"));
+        gate.release();
+        (attempts.check_fails, attempts.retry_fails) = (false, true);
+        assert_eq!(gate.pause_when_quiet(PATIENCE, &mut attempts), Err("an end"));
         drop(never);
     }
 }

@@ -96,6 +96,23 @@ fn one_that_has_begun_is_finished_and_another_begins_at_the_new_shard() {
 }
 
 #[test]
+fn one_that_waits_begins_when_the_shard_serves_before_another_attempt() {
+    let (mut old, _new, [mut begun, mut late]) = finishing();
+    begun.receive();
+    begun.send();
+    turns(&mut old, "the handshake", |old| old.giver.has_finished_handshakes());
+    old.giver.order(Give::StandStill);
+    old.giver.order(Give::GoOn);
+    turns(&mut old, "going on", |old| old.giver.stage() == GiverStage::Copied);
+    late.exchange(|| some_turns(&mut old));
+    begun.exchange(|| some_turns(&mut old));
+    // The next attempt counts anew.
+    assert!(!old.giver.has_finished_handshakes());
+    old.giver.order(Give::FinishHandshakes);
+    turns(&mut old, "no handshake", |old| old.giver.has_finished_handshakes());
+}
+
+#[test]
 fn one_that_waits_begins_when_the_upgrade_has_failed() {
     let (mut old, mut new, [mut begun, mut late]) = finishing();
     switch(&mut old);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use control::Patience;
+use control::{Attempts, Patience};
 use handover::Sent;
 use shard::{Channel, Give, GiverStage};
 
@@ -16,7 +16,8 @@ use super::wire::{self, expect};
 /// How long calls of the admin port that are under way are waited for, before all stands still: a minute in all. A node
 /// with too much to do replies late to some.
 const CALLS: Patience = Patience {
-    wait: Duration::from_secs(1),
+    wait: Duration::from_millis(500),
+    still: Duration::from_millis(500),
     pause: Duration::from_secs(2),
     attempts: 20,
     interval: POLL_INTERVAL,
@@ -31,6 +32,44 @@ const STILL_WAIT: Duration = Duration::from_secs(10);
 /// How long the new process may take to serve once it has everything.
 const SERVING_WAIT: Duration = Duration::from_secs(20);
 
+/// Makes the shards reply to calls, so that these end.
+struct Calls<'a> {
+    upgrade: &'a Upgrade,
+    /// How long the last pass over the changed connections took.
+    last_pass: Duration,
+    stands_still: bool,
+}
+
+impl Attempts for Calls<'_> {
+    type Error = Reason;
+
+    fn check(&mut self) -> Result<(), Reason> {
+        self.upgrade.check_progress()
+    }
+
+    fn stand_still(&mut self) -> Result<(), Reason> {
+        let (upgrade, givers) = (self.upgrade, &self.upgrade.old.givers);
+        upgrade.finish_handshakes()?;
+        givers.iter().for_each(|giver| giver.order(Give::StandStill));
+        self.stands_still = true;
+        upgrade.until(STILL_WAIT, "the shards' turns", || {
+            upgrade.count(GiverStage::Still) == givers.len()
+        })
+    }
+
+    fn go_on(&mut self) -> Result<(), Reason> {
+        let (upgrade, givers) = (self.upgrade, &self.upgrade.old.givers);
+        givers.iter().for_each(|giver| giver.order(Give::GoOn));
+        self.stands_still = false;
+        upgrade.until(STILL_WAIT, "the shards' turns", || upgrade.count(GiverStage::Still) == 0)
+    }
+
+    /// Leaves nothing for the next attempt that has changed meanwhile: an attempt takes seconds.
+    fn retry(&mut self) -> Result<(), Reason> {
+        self.upgrade.copy_changed(&mut self.last_pass).map(drop)
+    }
+}
+
 impl Upgrade {
     /// The pause: everything stands still, what is left is passed, and the new process goes on. `last_pass` is how
     /// long the last pass over the changed connections took.
@@ -39,32 +78,35 @@ impl Upgrade {
         main: &Channel,
         sent: &mut [Sent],
         path: &Path,
-        mut last_pass: Duration,
+        last_pass: Duration,
     ) -> Result<(), Reason> {
         let old = &self.old;
-        // An attempt takes seconds. The next one leaves nothing for the pause that has changed meanwhile.
-        let retry = || self.copy_changed(&mut last_pass).map(drop);
-        let quiet = old.gate.pause_when_quiet(CALLS, || self.check_progress(), retry)?;
-        let began = quiet.ok_or_else(|| {
-            let wait = CALLS.attempts * (CALLS.wait + CALLS.pause);
+        let mut calls = Calls { upgrade: self, last_pass, stands_still: false };
+        let began = old.gate.pause_when_quiet(CALLS, &mut calls)?.ok_or_else(|| {
+            let attempt = CALLS.wait + CALLS.still;
+            let wait = CALLS.attempts * (attempt + CALLS.pause);
             format!(
                 "calls of the admin API took longer than {} s in each of {} attempts within {} s: \
                  try again when the node is less busy",
-                CALLS.wait.as_secs(),
+                attempt.as_secs(),
                 CALLS.attempts,
                 wait.as_secs()
             )
         })?;
         let called = began.elapsed();
-        self.finish_handshakes()?;
+        if !calls.stands_still {
+            self.finish_handshakes()?;
+        }
         let handshakes = began.elapsed();
         old.webhook.stand_still();
-        // Before the shards stand still: they take what others have published until then.
+        // Before all comes to rest: the shards take what others have published until then.
         if let Some(link) = &old.cluster {
             let paused = link.pause();
             self.until(STILL_WAIT, "reading the messages of other nodes", || paused.is_done())?;
         }
-        old.givers.iter().for_each(|giver| giver.order(Give::StandStill));
+        if !calls.stands_still {
+            old.givers.iter().for_each(|giver| giver.order(Give::StandStill));
+        }
         old.postgres.iter().for_each(history_postgres::Postgres::pause);
         self.come_to_rest()?;
         if let Some(link) = &old.cluster {
