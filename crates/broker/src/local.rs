@@ -110,8 +110,8 @@ impl Local {
         self
     }
 
-    /// Draws an offset that no message has, to mark lost messages: no client that has all up to the offset before has
-    /// all up to this one.
+    /// Draws an offset that no message gets, to mark lost messages. A client whose position is before this offset may
+    /// lack these messages.
     pub fn skip_offset(&self) -> u64 {
         let mut order = self.order();
         order.last += 1;

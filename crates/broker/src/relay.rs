@@ -29,9 +29,8 @@ pub trait Relay: Send + Sync {
     /// there end, and if it `is_clean` its sessions, too.
     fn client_connected(&self, key: &Name, number: u64, is_clean: bool);
 
-    /// Adds a topic that has its first member on a shard. `skip_offset` draws an offset that no message has: earlier
-    /// messages of other nodes did not come here, so no client that has all up to the offset before has all up to
-    /// this one.
+    /// Adds a topic that has its first member on a shard. `skip_offset` draws an offset that no message gets. Earlier
+    /// messages of other nodes did not come here, so a client whose position is before that offset may lack some.
     fn enter(&self, topic: &str, skip_offset: &dyn Fn() -> u64);
 
     /// Removes a topic that has lost its last member on a shard.

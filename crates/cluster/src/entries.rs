@@ -471,7 +471,7 @@ mod tests {
         }
     }
 
-    /// Each read costs as much as there are entries.
+    /// The cost of a read grows with the number of entries.
     #[test]
     fn what_never_fits_for_long_is_read_ever_more_rarely() {
         let mut entries = PeerEntries::default();

@@ -2,8 +2,8 @@
 
 /// A hybrid logical clock: it follows the time of day, and is never behind a number that the node has seen.
 ///
-/// So an event has a larger number than all events that its node knew, whatever their clocks said; of two events that
-/// do not know each other the later one by the time of day has the larger number.
+/// So an event has a larger number than all events that its node knew, whatever the clocks of the nodes show. Of two
+/// events at nodes that did not know of the other one, the later one by the time of day has the larger number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogicalClock {
     newest: u64,

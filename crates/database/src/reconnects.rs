@@ -28,7 +28,7 @@ pub enum ErrorLevel {
     Error,
     /// As a warning: a retry may help.
     Warning,
-    /// Not at all: it is logged already, or is another text of the network for the same.
+    /// Not at all: the error is logged already, or is a network error after another one.
     Repeated,
 }
 

@@ -47,7 +47,7 @@ pub trait History: HistoryLog {
     /// Sets how topics without a rule are retained for MQTT sessions; `None` retains nothing there.
     fn set_implicit(&self, implicit: Option<Implicit>);
 
-    /// Counts for metrics.
+    /// Returns counts for metrics.
     fn stats(&self) -> HistoryStats;
 
     /// Drops messages and keys that are too old. Called about once a second.

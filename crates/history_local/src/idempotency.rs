@@ -261,7 +261,7 @@ mod tests {
             keys.remember(HASH, "a", "before", 4, 60);
             keys.set_time(1_000, 1_000 + DECADE_MS);
             keys.remember(HASH, "a", "k", 5, 60);
-            // Another jump tells nothing about how long ago it was.
+            // Another jump does not show how long ago the key was used.
             keys.set_time(20_000, 20_000 + 2 * DECADE_MS);
             assert_eq!(keys.seen(HASH, "a", "k", 60), Some(5));
             if is_passed_on {

@@ -32,8 +32,8 @@ struct LogRecord {
 }
 
 impl Postgres {
-    /// Stops delivering messages of other nodes. Those of this process are still delivered, so that their publishers get
-    /// replies.
+    /// Stops delivering messages of other nodes. Those of this process are still delivered, so that their publishers
+    /// get replies.
     pub fn pause(&self) {
         self.state().pause();
         self.0.committed.notify_one();

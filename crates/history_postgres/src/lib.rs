@@ -1,27 +1,28 @@
 //! The history of topics in PostgreSQL, which several nodes share.
 //!
-//! **One order.** All topics share one log, so that one position in it serves any set of topics. The database counts its
-//! offsets: a batch of messages is one call of a function that locks the counter until the commit, so that offsets are
-//! in the order of commits, and whoever sees an offset sees all before it.
+//! **One order.** All topics share one log, so that one position in it serves any set of topics. The database counts
+//! the offsets: one call of a function appends a batch of messages, and locks the counter until the commit. So offsets
+//! are in the order of commits, and a reader that sees an offset sees all earlier ones.
 //!
-//! **Writing.** What is published waits in a queue. The writer takes all that waits, up to [`BATCH_MESSAGES_MAX`], and
-//! appends it in one call; publishers are answered after the commit. The database has the result of each process's last
-//! batch: where a reply is lost, the batch is sent again, and is there once.
+//! **Writing.** Published messages wait in a queue. The writer takes a batch of up to [`BATCH_MESSAGES_MAX`] messages
+//! from it, and appends the batch in one call. Publishers get their replies after the commit. The database stores the
+//! result of each process's last batch. So if a reply is lost, the writer sends the batch again, and it is appended
+//! only once.
 //!
-//! **Following.** The follower delivers messages to the inboxes, in the order of their offsets: those of this process as
-//! they were committed, and those of others as it reads them. So [`history::History::top`] is what this node has
-//! delivered, and all nodes deliver the same.
+//! **Following.** The follower delivers messages to the inboxes, in the order of their offsets: messages of this
+//! process when they are committed, and messages of other processes when it reads them. So [`history::History::top`] is
+//! the last message that this node has delivered, and all nodes deliver the same messages.
 //!
-//! **Reading.** The newest messages are in memory, in a window for each topic; what is older the reader reads from the
+//! **Reading.** The newest messages are in memory, in a window for each topic. The reader reads older messages from the
 //! database.
 //!
-//! **PostgreSQL is away.** Publishing fails at once, members stay, and reads that memory has go on. The connections are made
-//! again by themselves, and the follower continues where it was.
+//! **Without PostgreSQL.** Publishing fails at once, members stay connected, and reads from memory continue. The driver
+//! reconnects by itself, and the follower continues at its last position.
 //!
 //! **Upgrade.** A new process continues after the last offset that the old process has delivered.
 //!
-//! **Moving.** [`LogWriter`] writes the history of an embedded store into an empty database, and [`LogReader`] reads one
-//! back.
+//! **Moving.** [`LogWriter`] writes the history of an embedded store into an empty database, and [`LogReader`] reads
+//! one back.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]

@@ -26,7 +26,7 @@ pub(crate) struct Backlog {
 pub(crate) struct State {
     /// The last offset that was delivered.
     pub delivered: u64,
-    /// When the message of that offset was appended, by the database's clock, if this node knows. It tells that
+    /// When the message of that offset was appended, by the database's clock, if this node knows. It distinguishes that
     /// message from another one that got the same offset after the log had lost commits.
     pub delivered_ms: Option<u64>,
     pub windows: Windows,

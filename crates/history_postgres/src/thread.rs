@@ -9,8 +9,8 @@ use database::{Running, Runtime};
 use crate::driver::Driver;
 use crate::postgres::Postgres;
 
-/// Starts the thread of a history, once. `hash` is the hash of topics' names that all indexes of the node share. When it
-/// ends, it appends the queued messages.
+/// Starts the thread of a history, once. `hash` is the hash of topics' names that all indexes of the node share. When
+/// it ends, it appends the queued messages.
 ///
 /// # Errors
 /// If the thread can't be started.

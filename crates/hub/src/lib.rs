@@ -172,23 +172,23 @@ impl<M> Hub<M> {
         self.members.get(slot).is_some()
     }
 
-    /// Connections here.
+    /// Returns the number of connections.
     pub fn connections(&self) -> u32 {
         count(self.members.count())
     }
 
-    /// Topics with members.
+    /// Returns the number of topics with members.
     pub fn topics(&self) -> u32 {
         self.live_topics
     }
 
-    /// How many topics the connection is in.
+    /// Returns how many topics the connection is in.
     pub fn count(&self, slot: Slot) -> usize {
         self.members.get(slot).map_or(0, |member| member.count.get())
     }
 
-    /// Enters a topic; false when the connection is in it already or isn't here. Messages
-    /// published before don't reach it.
+    /// Enters a topic. Returns false if the connection is in it already, or has no slot here. Messages published before
+    /// don't reach the connection.
     pub fn join(&mut self, slot: Slot, hash: u64, name: &str) -> bool {
         if !self.is_here(slot) {
             return false;
@@ -222,24 +222,24 @@ impl<M> Hub<M> {
         true
     }
 
-    /// Leaves a topic. Returns `None` when the connection isn't in it, else whether the topic ended.
+    /// Leaves a topic. Returns `None` if the connection isn't in it, otherwise whether the topic ended.
     pub fn leave(&mut self, slot: Slot, hash: u64, name: &str) -> Option<bool> {
         let topic = self.find(hash, name)?;
         let is_in = self.is_here(slot) && self.subs(slot).iter().any(|sub| sub.topic == topic);
         is_in.then(|| self.leave_topic(slot, topic))
     }
 
-    /// How many connections are in the topic.
+    /// Returns how many connections are in the topic.
     pub fn members(&self, hash: u64, name: &str) -> u32 {
         self.find(hash, name).map_or(0, |topic| self.members_of(topic))
     }
 
-    /// The connections in the topic.
+    /// Returns the connections in the topic.
     pub fn slots(&self, hash: u64, name: &str) -> Vec<Slot> {
         self.each_slot(hash, name).collect()
     }
 
-    /// As `Hub::slots`, one after the other, for a caller that needs only some of them.
+    /// As `Hub::slots`, but one after the other, for a caller that needs only some of them.
     pub fn each_slot(&self, hash: u64, name: &str) -> impl Iterator<Item = Slot> + use<'_, M> {
         let members = self.find(hash, name).map(|topic| self.topics[topic].members);
         let (one, many) = match members {
@@ -251,12 +251,12 @@ impl<M> Hub<M> {
         one.into_iter().chain(many).filter(|slot| *slot != HOLE)
     }
 
-    /// The names of the topics a connection is in.
+    /// Returns the names of a connection's topics.
     pub fn topics_of(&self, slot: Slot) -> impl Iterator<Item = &Name> {
         self.subs(slot).iter().map(|sub| &self.topics[sub.topic].name)
     }
 
-    /// Every topic that has members: name, members and the low half of its hash.
+    /// Returns all topics with members: name, number of members, and the low half of the hash.
     pub fn all_topics(&self) -> impl Iterator<Item = (&Name, u32, u32)> {
         self.topics.iter().filter_map(|(_, topic)| {
             let members = self.count_of(topic);
@@ -341,7 +341,7 @@ impl<M> Hub<M> {
         }
     }
 
-    /// The length of the topic's list, holes included.
+    /// Returns the length of the topic's list, including holes.
     fn list_length(&self, topic: u32) -> u32 {
         match self.topics[topic].members {
             Members::None => 0,

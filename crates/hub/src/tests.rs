@@ -8,7 +8,7 @@ use random::Random;
 use super::*;
 
 fn hash(name: &str) -> u64 {
-    // Bad on purpose: the hub must distinguish names that collide.
+    // A bad hash on purpose: the hub must distinguish names that collide.
     name.len() as u64 * 0x1234_5678
 }
 
@@ -51,7 +51,7 @@ impl Model {
     }
 }
 
-/// The slot of a connection that never leaves.
+/// The slot of a connection that stays for the whole run.
 const ELDER: Slot = 30;
 
 struct Simulation {
@@ -130,7 +130,7 @@ impl Simulation {
         self.model.owe(members, "*", self.published);
     }
 
-    /// Another hub with the same members serves the unfinished part; or the same hub does.
+    /// Takes the unfinished part out of the hub. Another hub with the same members serves it, or the same hub does.
     fn take(&mut self) {
         let mut owed = self.hub.take_owed();
         assert_eq!((self.hub.fanouts(), self.hub.queued()), (0, 0));
@@ -293,7 +293,7 @@ fn ten_crowds_in_a_row_cost_what_the_first_cost() {
             }
         }
         costs.push(hub.bytes());
-        // They leave in another order than they came.
+        // The connections leave in another order than they came.
         for slot in (0..20_000).map(|slot| slot * 7_919 % 20_000) {
             hub.remove(slot);
         }
@@ -378,7 +378,7 @@ fn a_short_fanout_waits_for_no_long_list_of_another_topic_that_is_owed() {
     assert!(hub.next_slice(10, false, 0).is_none());
     assert_eq!(hub.next_slice(10, true, 0).unwrap().slots.len(), 10);
     hub.publish(hash("short"), "short", 2);
-    // Few members of the long list are left: what they get next waits for it all the same.
+    // Few members of the long list are left, but their next message still waits for the list.
     (0..90).for_each(|slot| _ = hub.leave(slot, hash("long"), "long"));
     hub.publish(hash("long"), "long", 3);
     assert_eq!((hub.fanouts(), hub.bulk_fanouts()), (3, 2));

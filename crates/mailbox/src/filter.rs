@@ -12,7 +12,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// A filter for about so many topics.
+    /// Creates a filter for about so many topics.
     pub fn new(topics: usize) -> Self {
         let words = (topics * 8).next_power_of_two().max(1024) / 64;
         Filter { words: (0..words).map(|_| AtomicU64::new(0)).collect() }
@@ -28,25 +28,26 @@ impl Filter {
         (&self.words[bit / 64], 1 << (bit % 64))
     }
 
-    /// False only when no member's topic has this hash.
+    /// Returns false only if no member's topic has this hash.
     pub fn holds(&self, hash: u64) -> bool {
         let (word, mask) = self.word_and_mask(hash);
         word.load(Ordering::Acquire) & mask != 0
     }
 
-    /// Inserts a hash; the owning shard only. The broker finds it for every message published after the return.
+    /// Inserts a hash. Only for the owning shard. The broker finds it for every message that is published after the
+    /// return.
     pub fn insert(&self, hash: u64) {
         let (word, mask) = self.word_and_mask(hash);
         let bits = word.load(Ordering::Relaxed);
         if bits & mask == 0 {
-            // Sequentially consistent, since the promise above is about another thread's load
-            // that follows the broker's lock.
+            // Sequentially consistent, because the promise above is about a load of another thread that follows the
+            // broker's lock.
             word.store(bits | mask, Ordering::SeqCst);
         }
     }
 
-    /// Removes all hashes but these; the owning shard only. A reader meanwhile sees each word before or after, and
-    /// both have every hash that stays.
+    /// Removes all hashes but these. Only for the owning shard. A concurrent reader sees each word before or after the
+    /// change, and both have every hash that stays.
     pub fn rebuild(&self, hashes: impl Iterator<Item = u64>) {
         let mut fresh = vec![0u64; self.words.len()];
         for hash in hashes {
@@ -58,7 +59,7 @@ impl Filter {
         }
     }
 
-    /// How many topics may leave before a rebuild is worth its cost.
+    /// Returns how many topics may leave before a rebuild is worth its cost.
     pub fn slack(&self) -> usize {
         self.words.len() * 4
     }

@@ -4,7 +4,7 @@ use std::mem;
 
 use crate::sync::{Mutex, PoisonError};
 
-/// Wakes the owner of a mailbox. Called after the first push since the owner last took.
+/// Wakes the owner of a mailbox. Called after the first push since the owner's last take.
 pub trait Wake {
     /// Makes the owner's next wait return at once. Must not block.
     fn wake(&self);
@@ -22,12 +22,12 @@ pub struct Mailbox<T, W> {
 }
 
 impl<T, W: Wake> Mailbox<T, W> {
-    /// An empty mailbox.
+    /// Creates an empty mailbox.
     pub fn new(items_max: usize, wake: W) -> Self {
         Mailbox { queue: Mutex::new(Vec::new()), items_max, wake }
     }
 
-    /// Appends an item, and wakes the owner when it is the first since the last take.
+    /// Appends an item. Wakes the owner if this is the first item since the last take.
     pub fn push(&self, item: T) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let first = queue.is_empty();
@@ -53,7 +53,7 @@ impl<T, W: Wake> Mailbox<T, W> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Exchanges the queue for `empty`, an empty vector whose capacity is used again.
+    /// Exchanges the queue for `empty`, an empty vector whose memory is reused.
     pub fn take(&self, empty: Vec<T>) -> Vec<T> {
         debug_assert!(empty.is_empty());
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);

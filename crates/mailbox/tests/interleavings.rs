@@ -1,5 +1,5 @@
-//! The mailbox and the filter under every interleaving that loom can find. The files of both are compiled into this
-//! test with loom's locks and atomics, so that no flag of the compiler is needed.
+//! Runs the mailbox and the filter under every interleaving that loom can find. This test compiles the files of both
+//! with loom's locks and atomics, so it needs no flag of the compiler.
 
 #[allow(dead_code, reason = "a part of the crate is enough here")]
 #[path = "../src/filter.rs"]
@@ -19,8 +19,8 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 use queue::{Mailbox, Wake};
 
-/// An event descriptor: set by a wake, cleared by the owner before it takes. The kernel serialises
-/// its reads and writes, as the lock does here.
+/// An event descriptor: a wake sets it, and the owner clears it before it takes. The kernel serialises its reads and
+/// writes, as the lock does here.
 struct Event(Arc<Mutex<bool>>);
 
 /// Clears the event, and returns whether it was set.

@@ -80,7 +80,7 @@ impl Local {
         nodes.into_iter().for_each(|node| self.expire(node, now_us));
     }
 
-    /// A registry whose lock a thread held in a panic is intact: its calls leave it so.
+    /// Ignores poisoning: a panic under the lock leaves the registry intact.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(changes.list, [change(None, Some(entry(2, "{\"a\":1}")))]);
         assert!(changes.is_whole && sharing.is_shared(2) && !sharing.is_shared(3));
         assert_eq!(take(&mut sharing).list, []);
-        // Of a row of replacements the last counts. It replaces the entry that other nodes have.
+        // Of several replacements in a row, the last one counts. It replaces the entry that other nodes have.
         sharing.on_replaced(2, entry(3, ""));
         sharing.on_replaced(3, entry(4, ""));
         assert_eq!(take(&mut sharing).list, [change(Some(2), Some(entry(4, "")))]);

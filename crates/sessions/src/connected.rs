@@ -2,7 +2,7 @@
 
 use model::ConnectionId;
 
-/// A connected client. Two clients that share all 48 bits of the hash count as one here; the shard tells them apart.
+/// A connected client. Two clients that share all 48 bits of the hash count as one here; the shard distinguishes them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Entry {
     hash: [u16; 3],

@@ -115,7 +115,7 @@ pub trait Sessions: Send + Sync {
     /// Returns whether a session is connected or away; `None` if it does not exist.
     fn find(&self, key: &str) -> Option<Found>;
 
-    /// Counts for metrics.
+    /// Returns counts for metrics.
     fn stats(&self) -> Stats;
 }
 

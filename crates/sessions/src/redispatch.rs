@@ -299,7 +299,7 @@ impl Redispatch {
         }
         messages.change_group(number, |group| match outcome {
             RedispatchOutcome::Passed => {}
-            // This outcome tells nothing about the members.
+            // This outcome shows nothing about the members.
             RedispatchOutcome::Unread | RedispatchOutcome::Gone => group.may_retry = true,
             RedispatchOutcome::Taken => group.is_blocked = false,
             RedispatchOutcome::Untaken => (group.is_blocked, group.may_retry) = (true, false),

@@ -1,10 +1,10 @@
-//! The listeners, one for each shard on each port, and the program by which the kernel chooses among those
-//! of a port.
+//! The listeners, one for each shard on each port, and the program by which the kernel chooses among the listeners of a
+//! port.
 //!
 //! SO_REUSEPORT alone spreads connections by a hash and knows nothing of a shard's capacity. A classic BPF program
-//! attached to the group chooses at random among the shards that are open: a shard without capacity, or with more
-//! than its share, leaves the choice. Its listener stays open and it accepts what is in its queue, so that no
-//! connection is lost.
+//! attached to the group chooses at random among the shards that are open: a shard without capacity, or with more than
+//! its share, leaves the choice. Its listener stays open and it accepts what is in its queue, so that no connection is
+//! lost.
 
 #![expect(unsafe_code, reason = "setsockopt(2) for a BPF program")]
 
@@ -67,8 +67,8 @@ pub(crate) fn listen(socket: impl AsFd, backlog: u32) -> io::Result<()> {
     Ok(rustix::net::listen(socket, backlog.min(i32::MAX as u32) as i32)?)
 }
 
-/// Fails when the port is in use: with SO_REUSEPORT alone, a second server of the same user would
-/// be let in and take half of the first one's connections.
+/// Fails if the port is in use. With SO_REUSEPORT alone, a second server of the same user could bind it and would get
+/// half of the first server's connections.
 fn claim(address: &SocketAddr) -> io::Result<()> {
     let socket = socket(address)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -107,7 +107,7 @@ fn bound(options: &Options, address: &SocketAddr) -> io::Result<OwnedFd> {
 /// The shards that get new connections, the same at every port.
 pub(crate) struct Balance {
     shards: Vec<Arc<Metrics>>,
-    /// A shard with so many connections leaves the choice: the rest of its capacity is for its queue.
+    /// A shard with so many connections leaves the choice. The rest of its capacity is for its listen queues.
     high_water: u64,
     open: Mutex<Vec<bool>>,
 }

@@ -1,10 +1,9 @@
 //! Permits for fan-outs over long lists.
 //!
-//! Where the limit on open files is low there are more shards than cores. If all of them worked on a
-//! broadcast at once, the scheduler would give each its turn only after all others, and a message to
-//! one user, a request or a new connection would wait as long for its shard. So only as many shards
-//! as there are cores carry on with long fan-outs at a time; the others sleep, wake at once for
-//! anything small, and take over after a while.
+//! If the limit on open files is low, there are more shards than cores. If all of them worked on a broadcast at once,
+//! the scheduler would give each its turn only after all others. A message to one user, a request or a new connection
+//! would wait as long for its shard. So only as many shards as there are cores run long fan-outs at a time. The others
+//! sleep, wake at once for small work, and get a permit after a while.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,8 +12,8 @@ use mailbox::Wake;
 
 use crate::wake::Commands;
 
-/// Microseconds that a shard has its permit while others wait. A kernel that ticks 250 times a second schedules no
-/// more often.
+/// How long a shard has its permit while others wait, in microseconds. A kernel that ticks 250 times a second schedules
+/// no more often.
 const GRANT_US: u64 = 4_000;
 
 /// The permits, shared by all shards.

@@ -11,8 +11,8 @@ use rustix::net::{SendFlags, send};
 
 use crate::settings::SenderKind;
 
-/// Sends submitted with one system call. A kernel that does not preempt its own work does nothing else on this core for
-/// as long as the call takes: about 4 µs a send.
+/// The most sends in one system call. A kernel that does not preempt its own work does nothing else on this core during
+/// the call: about 4 µs a send.
 pub(crate) const BATCH: usize = 128;
 
 /// One send. The bytes stay where they are until [`Sender::send`] returns.
@@ -48,8 +48,8 @@ impl Sender {
     }
 
     /// Sends all of them without waiting for capacity. `done` gets each send's slot, with the bytes that the kernel
-    /// took or the error. The list must not name a socket twice: a second send could overtake a first one that
-    /// found no capacity.
+    /// took or the error. The list must not name a socket twice: a second send could overtake a first one that found no
+    /// capacity.
     pub fn send<T: Copy>(
         &mut self,
         sends: &[Send<'_, T>],

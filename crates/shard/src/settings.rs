@@ -15,7 +15,7 @@ pub enum SenderKind {
     Write,
 }
 
-/// What clients speak at an address.
+/// A kind of address: what clients may speak there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
     /// The protocols that clients may speak there.

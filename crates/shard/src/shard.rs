@@ -186,8 +186,8 @@ impl Shard {
         if self.is_sweep_due() {
             self.measure_listen_queue();
         }
-        // Last, so that a slot that was vacated in this turn is not used again in it: no event of
-        // this turn can be taken for another connection's.
+        // Last, so that a slot vacated in this turn is not used again in it: no event of this turn can reach a new
+        // connection.
         self.accept(accept);
         self.sweep();
         if self.giving.is_some() {
@@ -222,7 +222,7 @@ impl Shard {
         let busy = !self.unread.is_empty()
             || !self.confirmed.is_empty()
             || !self.postponed_handshakes.is_empty();
-        // A shard that waits for a permit gets a wake-up with it.
+        // A shard that waits for a permit gets a wake-up with the permit.
         if busy || self.has_to_copy() || self.engine.is_busy(self.permit != Permit::Waiting) {
             return None;
         }
@@ -337,7 +337,7 @@ impl Shard {
     /// Performs the engine's outputs, until there are no more.
     #[inline]
     pub(crate) fn perform(&mut self) {
-        // After most inputs there are none.
+        // After most inputs there are no outputs.
         if self.engine.has_outputs() {
             self.perform_all();
         }
@@ -407,7 +407,7 @@ impl Shard {
         let shut = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
         if socket.is(State::Linger) && shut.is_ok() {
             self.engine.on_half_closed(slot);
-            // The next turn reads and drops the input that is there, or finds its end.
+            // The next turn reads and drops the input that has come, or finds its end.
             self.unread.push(slot);
         } else {
             self.engine.on_ended(slot);
@@ -440,7 +440,7 @@ impl Shard {
         drop(socket);
     }
 
-    /// Carries on with the fan-outs, for one turn's share.
+    /// Runs the fan-outs for one turn's share.
     pub(crate) fn fan_out(&mut self) {
         let has_bulk = self.engine.has_bulk();
         let (number, now_us) = (self.engine.number(), self.engine.now_us());
@@ -464,7 +464,7 @@ impl Shard {
         self.engine.serve_due();
         self.perform();
         if !self.engine.has_bulk() {
-            // Before the shard may go to sleep: others wait for its permit.
+            // Before the shard may go to sleep, because other shards wait for its permit.
             self.permit = self.permits.turn(number, self.permit, false, now_us);
         }
         self.engine.reply_woken();

@@ -1,4 +1,4 @@
-//! From options to running shards.
+//! Creates and starts the shards from the options.
 
 #![expect(unsafe_code, reason = "unshare(2), close_range(2) and descriptors by their numbers")]
 
@@ -29,17 +29,17 @@ use crate::tls::{HANDSHAKES_PER_TURN, TlsContext};
 
 use crate::wake::{CommandQueue, Commands, commands};
 
-/// Descriptors of a shard that are no connections: its poller, its ring, the wake-ups of all
-/// shards, standard input and output, and one to reject a connection with an answer.
+/// Descriptors of a shard that are no connections: its poller, its ring, the wake-ups of all shards, standard input and
+/// output, and one to reject a connection with a response.
 const OWN_DESCRIPTORS: u64 = 64;
 
-/// A shard with room for fewer connections is not worth having.
+/// The least capacity of a shard, in connections: a smaller shard is not worth its cost.
 const CAPACITY_MIN: u64 = 64;
 
-/// The most shards: a connection's name has 16 bits for it, and the accept program one jump each.
+/// The most shards. A connection's id has 16 bits for the shard, and the accept program has one jump for each.
 const SHARDS_MAX: usize = 1_000;
 
-/// Shards that are made and not yet running.
+/// Shards that are prepared and not started.
 pub struct Prepared {
     options: Options,
     plan: Plan,
@@ -47,56 +47,56 @@ pub struct Prepared {
     mailboxes: Vec<Arc<Commands>>,
     /// A handle to each shard.
     pub handles: Vec<Handle>,
-    /// The ways to the old process's shards, by number, where these take the place of others.
+    /// The channels to the old process's shards, by number, if these shards replace others.
     channels: Vec<Channel>,
 }
 
-/// What all shards of a process use.
+/// The services that all shards of a process use.
 #[derive(Clone)]
 pub struct Services {
-    /// The order of messages.
+    /// Publishes messages.
     pub broker: Arc<dyn Broker>,
-    /// What is retained of them.
+    /// The topics with history.
     pub history: Arc<dyn History>,
-    /// How the application is asked and told; none where it is not.
+    /// Sends requests to the application, if one is configured.
     pub webhook: Option<Arc<dyn Webhook>>,
-    /// What the shards have in common.
+    /// The state that all engines share.
     pub shared: Arc<Shared>,
-    /// How connections with TLS are accepted; `None` where no port has TLS.
+    /// How connections with TLS are accepted. `None` if no port has TLS.
     pub tls: Option<TlsContext>,
 }
 
-/// Why shards can't be made.
+/// Why shards can't be created.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
     /// The system does not let the server listen at this address.
     #[error("can't listen on {1}: {2}")]
     Listen(Port, SocketAddr, io::Error),
-    /// Something else; the text says what to do.
+    /// Another error. Its text says what to do.
     #[error(transparent)]
     System(#[from] io::Error),
 }
 
-/// How many shards, and what each may hold.
+/// The number of shards, and the capacity of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
     shards: usize,
     /// Connections that a shard's descriptors allow.
     capacity: u64,
-    /// With so many connections the shard leaves the choice at accept.
+    /// With so many connections, the shard leaves the choice at accept.
     high_water: u64,
 }
 
 /// Running shards.
 pub struct Running {
     threads: Vec<JoinHandle<()>>,
-    /// How messages leave: `io_uring` or `write`.
+    /// How batches are sent: `io_uring` or `write`.
     pub sender: &'static str,
-    /// Whether each shard has a descriptor table of its own.
+    /// True if each shard has a descriptor table of its own.
     pub private_tables: bool,
-    /// By which each shard is told to give its connections to a new process.
+    /// Give each shard the orders to pass its connections to a new process.
     pub givers: Vec<Arc<Giver>>,
-    /// How far they are, where they take the place of others.
+    /// The progress of the take-over, if these shards replace others.
     pub taker: Option<Taker>,
 }
 
@@ -104,27 +104,25 @@ impl Running {
     /// Waits until all shards have drained.
     pub fn join(self) {
         for thread in self.threads {
-            // A shard that panicked has printed that on standard error.
+            // A shard that panicked has already printed that to standard error.
             let _ = thread.join();
         }
     }
 }
 
-/// Binds the ports and makes the mailboxes. Call it before the process has many descriptors, because
-/// each shard's table begins as a copy of this thread's.
+/// Binds the ports and creates the mailboxes. Called before the process has many descriptors, because each shard's
+/// descriptor table begins as a copy of this thread's.
 ///
-/// # Errors
-/// A port can't be bound, or the system has too few descriptors.
+/// # Errors When a port can't be bound, or the system has too few descriptors.
 pub fn prepare(options: Options, connections_max: u64) -> Result<Prepared, PrepareError> {
     prepare_to_take(options, connections_max, Vec::new())
 }
 
-/// The same for shards that take the place of those of an old process, which have connected to this one: at
-/// least as many as there, with their listeners where the addresses are the same. Those of further shards
+/// As [`prepare`], for shards that replace those of an old process, which have connected to this one. There are at
+/// least as many as before. They take over the old listeners of addresses that stay. The listeners of further shards
 /// begin to listen with [`Taker::go`].
 ///
-/// # Errors
-/// The same, and when a shard of the old process is missing.
+/// # Errors As [`prepare`], and when a shard of the old process is missing.
 pub fn prepare_to_take(
     options: Options,
     connections_max: u64,
@@ -137,7 +135,7 @@ pub fn prepare_to_take(
     let descriptors = raise_descriptor_limit();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut plan = plan(&options, connections_max, descriptors, cores)?;
-    // A connection's id names its shard: there are at least as many as before.
+    // A connection's id names its shard, so there must be at least as many shards as before.
     plan.shards = plan.shards.max(taken.len());
     let mut groups = Vec::with_capacity(options.listen.len());
     for (port, address) in &options.listen {
@@ -155,22 +153,21 @@ pub fn prepare_to_take(
         handles.push(Handle::new(Box::new(CommandQueue(mailbox.clone())), share as usize * 2));
         mailboxes.push(mailbox);
     }
-    // Listeners that nobody wants any more are closed here.
+    // Closes the old listeners of addresses that are no longer configured.
     let channels = taken.into_iter().map(|shard| shard.channel).collect();
     Ok(Prepared { options, plan, groups, mailboxes, handles, channels })
 }
 
-/// How many connections one of so many shards could hold here.
+/// Returns how many connections each of so many shards could have here.
 ///
-/// # Errors
-/// The limit on open files is too low for anyone.
+/// # Errors When the limit on open files is too low for a single shard.
 pub fn capacity(options: &Options, connections_max: u64, shards: usize) -> io::Result<u64> {
     let descriptors = raise_descriptor_limit();
     let options = Options { shards, ..options.clone() };
     plan(&options, connections_max, descriptors, 1).map(|plan| plan.capacity)
 }
 
-/// The old process's listeners at this address, one for each shard.
+/// Returns the old process's listeners at this address, one for each shard.
 fn taken_group(taken: &mut [TakenShard], port: Port, address: SocketAddr) -> Option<Group> {
     let at = |socket: &OwnedFd| -> Option<SocketAddr> {
         SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()
@@ -193,7 +190,7 @@ fn taken_group(taken: &mut [TakenShard], port: Port, address: SocketAddr) -> Opt
     Some(Group { port, address, sockets })
 }
 
-/// The soft limit on open files, raised as far as it goes.
+/// Raises the soft limit on open files as far as possible, and returns it.
 fn raise_descriptor_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -201,14 +198,14 @@ fn raise_descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Descriptors that one of so many shards can't use for connections: its own, and the wake-ups of all shards, twice in an
-/// upgrade.
+/// Returns how many descriptors a shard can't use for connections: its own, and the wake-ups of all shards, which exist
+/// twice in an upgrade.
 fn reserved(shards: u64) -> u64 {
     OWN_DESCRIPTORS + 2 * shards
 }
 
-/// Descriptors that are open while so many shards are made, of which each table begins as a copy: each shard's wake-up,
-/// its listeners, and in an upgrade its way to the old process.
+/// Returns how many descriptors are open while the shards are created. Each shard's table begins as a copy of them:
+/// each shard's wake-up, its listeners, and in an upgrade its channel to the old process.
 fn needed_at_start(shards: u64, ports: u64) -> u64 {
     OWN_DESCRIPTORS + shards * (2 + ports)
 }
@@ -249,7 +246,8 @@ fn plan(
         let shards = options.shards.min(SHARDS_MAX);
         return of(shards).ok_or_else(|| too_low(shards));
     }
-    // As many as it takes; with few descriptors more shards hold less each, so those that hold most together.
+    // Takes the least number of shards with enough capacity. If descriptors are few, more shards have less capacity
+    // each: then the number with the most capacity in total.
     let holds = |plan: &Plan| plan.high_water.saturating_mul(plan.shards as u64);
     let mut most: Option<Plan> = None;
     for plan in (1..=SHARDS_MAX).map_while(of) {
@@ -264,18 +262,18 @@ fn plan(
 }
 
 impl Prepared {
-    /// Where this port is, with its real number where the setting is 0.
+    /// Returns the address of this port, with its real number if the setting is 0.
     pub fn address(&self, port: Port) -> Option<SocketAddr> {
         self.groups.iter().find(|group| group.port == port).map(|group| group.address)
     }
 
-    /// How many shards there will be, and how many connections their descriptors allow.
+    /// Returns the number of shards, and how many connections their descriptors allow.
     pub fn capacity(&self) -> (usize, u64) {
         (self.plan.shards, self.plan.capacity * self.plan.shards as u64)
     }
 
-    /// Where shards will listen of which the old process had none: in the order of their numbers, by which the kernel
-    /// knows them.
+    /// Returns the listeners of shards that the old process does not have, in the order of the shards' numbers: the
+    /// kernel numbers listeners in the order in which they begin to listen.
     fn further(&self) -> io::Result<Vec<OwnedFd>> {
         let mut further = Vec::new();
         for group in &self.groups {
@@ -286,7 +284,7 @@ impl Prepared {
         Ok(further)
     }
 
-    /// Starts the threads and returns when each is ready to accept.
+    /// Starts the threads, and returns when each shard is ready to accept.
     pub fn start(
         self,
         settings: Arc<Settings>,
@@ -338,7 +336,7 @@ impl Prepared {
                     drop(ready);
                     let goes = match channel {
                         Some(channel) => shard.take_over(Taking { channel, report, going, taken }),
-                        // One of which the old process has none has nothing to take.
+                        // A further shard, which the old process does not have, has nothing to take.
                         None => !is_taking || going.wait(),
                     };
                     if goes {
@@ -355,7 +353,7 @@ impl Prepared {
         if private_tables {
             drop((self.groups, channels));
         } else {
-            // The shards share this table, and own the listeners by now.
+            // The shards share this descriptor table, and own the listeners now.
             let sockets = self.groups.into_iter().flat_map(|group| group.sockets);
             sockets.chain(channels).for_each(std::mem::forget);
         }
@@ -365,7 +363,8 @@ impl Prepared {
     }
 }
 
-/// Waits until each shard is ready. Gives how they send, and whether each has a descriptor table of its own.
+/// Waits until each shard is ready. Returns the sender's name, and whether each shard has a descriptor table of its
+/// own.
 fn await_ready(
     results: mpsc::Receiver<io::Result<(&'static str, bool)>>,
 ) -> io::Result<(&'static str, bool)> {
@@ -378,13 +377,13 @@ fn await_ready(
     Ok((sender, private_tables))
 }
 
-/// What a shard's thread makes the shard from.
+/// What a shard's thread needs to create the shard.
 struct Make {
     number: usize,
     commands: Arc<Commands>,
     options: Options,
     plan: Plan,
-    /// Of each port, one for each shard.
+    /// The listeners of each port, one for each shard.
     listeners: Vec<(Port, Vec<RawFd>)>,
     settings: Arc<Settings>,
     services: Services,
@@ -393,12 +392,12 @@ struct Make {
     permits: Arc<FanoutPermits>,
     started: Instant,
     giver: Arc<Giver>,
-    /// To the shards of an old process, one for each shard; none where there is no such process.
+    /// The channels to the shards of an old process, one for each. Empty without such a process.
     channels: Vec<RawFd>,
 }
 
 impl Make {
-    /// Makes the shard on its own thread, which first gets a descriptor table of its own.
+    /// Creates the shard on its own thread, which first gets a descriptor table of its own.
     fn shard(self) -> io::Result<(Shard, bool, Option<Channel>)> {
         let private = own_table();
         let listeners = self.take_listeners(private);
@@ -471,25 +470,24 @@ impl Make {
         self.listeners.iter().filter_map(take).collect()
     }
 
-    /// Adopts this shard's one of these descriptors, of which each shard has one, and closes the copies of
-    /// the others': the copies would hold them open after their shards close them.
+    /// Adopts the shard's own descriptor from a list with one for each shard, and closes the copies of the others. The
+    /// copies would keep the files open after their shards have closed them.
     fn take(&self, all: &[RawFd], private: bool) -> Option<OwnedFd> {
         if private {
             for (number, fd) in all.iter().enumerate() {
                 if number != self.number {
-                    // SAFETY: this thread's descriptor table is its own copy, in which nothing else
-                    // owns the number.
+                    // SAFETY: this thread's descriptor table is its own copy, in which nothing else owns the number.
                     drop(unsafe { OwnedFd::from_raw_fd(*fd) });
                 }
             }
         }
-        // SAFETY: in a table of its own nothing else owns the number; in a shared one the starting
-        // thread forgets its owner, and no other shard takes this one.
+        // SAFETY: in a table of its own, nothing else owns the number. In a shared table, the starting thread forgets
+        // its owner, and no other shard takes this number.
         all.get(self.number).map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) })
     }
 }
 
-/// The options of that shard.
+/// The options of a shard for tests.
 #[cfg(test)]
 pub(crate) fn options() -> Options {
     Options {
@@ -543,8 +541,8 @@ pub(crate) fn for_tests(settings: Settings, shared: Arc<Shared>) -> Shard {
     shard
 }
 
-/// A shard that fails takes the process with it: its connections would hang and its publishers
-/// wait for ever, while a supervisor that sees the end starts a new process at once.
+/// Runs a shard, and ends the process if the shard panics. Otherwise its connections would hang and its publishers
+/// would wait for ever, while a supervisor that sees the end starts a new process at once.
 fn run_or_end(shard: Shard) {
     let number = shard.engine.number();
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shard.run())).is_err() {
@@ -556,21 +554,19 @@ fn run_or_end(shard: Shard) {
     }
 }
 
-/// Gives the calling thread a descriptor table of its own, with the process's limit for itself
-/// alone. False where the system forbids it (a seccomp filter): then all share one table and one
-/// limit.
+/// Gives the calling thread a descriptor table of its own, with the process's limit for itself alone. Returns false if
+/// the system forbids that (a seccomp filter). Then all shards share one table and one limit.
 fn own_table() -> bool {
     use rustix::thread::{UnshareFlags, unshare_unsafe};
-    // SAFETY: the descriptors that exist now stay valid under the same numbers; from here on this
-    // thread opens and closes its own only. What other threads open later it never sees.
+    // SAFETY: the descriptors that exist now stay valid under the same numbers. From here on this thread opens and
+    // closes only its own. It never sees what other threads open later.
     unsafe { unshare_unsafe(UnshareFlags::FILES) }.is_ok() || own_table_by_close()
 }
 
-/// The same by close_range(2), which closes nothing here: Docker's usual filter forbids `unshare`
-/// without CAP_SYS_ADMIN, but not this.
+/// As `own_table`, by close_range(2), which closes nothing here. Docker's default filter forbids `unshare` without
+/// CAP_SYS_ADMIN, but not this call.
 fn own_table_by_close() -> bool {
-    // SAFETY: no descriptor has that number, so the call closes nothing; all numbers stay valid, as
-    // after unshare(2).
+    // SAFETY: no descriptor has that number, so the call closes nothing. All numbers stay valid, as after unshare(2).
     unsafe { libc::close_range(u32::MAX, u32::MAX, libc::CLOSE_RANGE_UNSHARE as i32) == 0 }
 }
 
@@ -631,7 +627,7 @@ mod tests {
             reserved(256),
             reserved(700)
         );
-        // As before where there are enough.
+        // With enough descriptors, the number of shards depends on the connections.
         let enough = plan(&options, 1_000_000, 20_000, 2).unwrap();
         assert!((55..65).contains(&enough.shards), "{enough:?}");
         assert_eq!(plan(&options, 1_000, 1 << 20, 4).unwrap().shards, 4, "a shard a core");
@@ -653,7 +649,7 @@ mod tests {
             plan.capacity - plan.high_water
         };
         assert_eq!([1, 2, 3].map(|ports| high_water(ports, 10_000)), [100, 200, 300]);
-        // Never more than an eighth.
+        // The queues get at most an eighth of the capacity.
         assert_eq!(high_water(2, 1_066), 125);
     }
 }

@@ -56,26 +56,26 @@ pub struct TlsSettings {
 #[error("the client's certificate has no valid user in the field that tls.client_user names")]
 pub(crate) struct NoUser;
 
-/// How all shards accept connections. A clone shares everything with its original.
+/// How all shards accept connections. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct TlsContext {
     settings: Arc<RwLock<TlsSettings>>,
-    /// Handshakes that a shard may have under way.
+    /// The limit on a shard's handshakes in progress.
     handshakes_max: usize,
 }
 
 impl TlsContext {
-    /// A context with first settings. Each shard has at most `handshakes_max` handshakes under way.
+    /// Creates a context with its first settings. `handshakes_max` is the limit on a shard's handshakes in progress.
     pub fn new(settings: TlsSettings, handshakes_max: usize) -> Self {
         TlsContext { settings: Arc::new(RwLock::new(settings)), handshakes_max }
     }
 
-    /// Replaces the settings. Handshakes under way go on by the old acceptor, and open connections don't change.
+    /// Replaces the settings. Handshakes in progress continue with the old acceptor, and open connections don't change.
     pub fn set(&self, settings: TlsSettings) {
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
     }
 
-    /// The settings of new connections.
+    /// Returns the settings for new connections.
     pub fn settings(&self) -> TlsSettings {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -85,16 +85,16 @@ impl TlsContext {
     }
 }
 
-/// A handshake that is under way.
+/// A handshake in progress.
 struct PendingHandshake {
     handshake: Box<Handshake>,
-    /// From the handshake's beginning: the acceptor of that time verifies the certificate.
+    /// From the beginning of the handshake: the acceptor of that time verifies the certificate.
     certificate_user: CertificateUser,
     /// The memory of its input, in bytes.
     input_bytes: usize,
 }
 
-/// Input and output of a connection that is not finished. Few connections have any at a time.
+/// Incomplete input and output of a connection. Few connections have any at a time.
 #[derive(Default)]
 pub(crate) struct Unfinished {
     /// The beginning of a record that the peer sends.
@@ -108,7 +108,7 @@ pub(crate) struct Unfinished {
 }
 
 impl Unfinished {
-    /// The memory of the input, in bytes.
+    /// Returns the memory of the input, in bytes.
     fn input_bytes(&self) -> usize {
         self.record.capacity() + self.unread.capacity()
     }
@@ -138,7 +138,7 @@ impl TlsTable {
         self.records.is_empty()
     }
 
-    /// How many handshakes are under way.
+    /// Returns the number of handshakes in progress.
     pub fn handshake_count(&self) -> usize {
         self.handshakes.len()
     }
@@ -158,7 +158,7 @@ impl TlsTable {
         self.is_in_handshake(slot) || !self.is_open(slot) && self.unfinished.contains_key(&slot)
     }
 
-    /// Passes received bytes to the handshake that is under way, and appends its reply to `out`. `None` if there is no
+    /// Passes received bytes to the handshake in progress, and appends its reply to `out`. `None` if there is no
     /// handshake.
     pub fn on_handshake(
         &mut self,
@@ -174,17 +174,17 @@ impl TlsTable {
         Some(progress)
     }
 
-    /// A handshake begins.
+    /// Begins a handshake.
     pub fn begin(&mut self, slot: u32, settings: &TlsSettings, handshake: Box<Handshake>) {
         let certificate_user = settings.certificate_user;
         self.handshakes
             .insert(slot, PendingHandshake { handshake, certificate_user, input_bytes: 0 });
     }
 
-    /// The user of a client's certificate, if certificates named users when its handshake began.
+    /// Returns the user of a client's certificate, if certificates named users when the handshake began.
     ///
     /// # Errors
-    /// When they did, and this one names none.
+    /// When they did, and this certificate names none.
     pub fn user(&self, slot: u32, certificate: &Certificate) -> Result<Option<Name>, NoUser> {
         match self.handshakes.get(&slot).map(|pending| pending.certificate_user) {
             None | Some(CertificateUser::None) => Ok(None),
@@ -204,19 +204,20 @@ impl TlsTable {
         }
     }
 
-    /// The records of an open connection.
+    /// Returns the records of an open connection.
     pub fn records(&mut self, slot: u32) -> Option<&mut Records> {
         self.records.get_mut(slot)
     }
 
-    /// The unfinished input and output of a connection. The caller returns it with [`TlsTable::keep_unfinished`].
+    /// Takes the incomplete input and output of a connection. The caller returns them with
+    /// [`TlsTable::keep_unfinished`].
     pub fn take_unfinished(&mut self, slot: u32) -> Unfinished {
         let unfinished = self.unfinished.remove(&slot).unwrap_or_default();
         self.input_bytes -= unfinished.input_bytes();
         unfinished
     }
 
-    /// Stores unfinished input and output, if there is any.
+    /// Stores incomplete input and output, if there is any.
     pub fn keep_unfinished(&mut self, slot: u32, unfinished: Unfinished) {
         if !unfinished.is_empty() {
             self.input_bytes += unfinished.input_bytes();
@@ -224,12 +225,12 @@ impl TlsTable {
         }
     }
 
-    /// The memory of input that is not whole or that the engine can't take yet, in bytes.
+    /// Returns the memory of input that is incomplete or that the engine can't take yet, in bytes.
     pub fn input_bytes(&self) -> usize {
         self.input_bytes
     }
 
-    /// Connections with input that is not whole or that the engine can't take yet, and how much memory that is.
+    /// Returns the connections with such input, and the memory of each.
     pub fn pending_inputs(&self) -> Vec<(usize, u32)> {
         let unfinished =
             self.unfinished.iter().map(|(slot, unfinished)| (unfinished.input_bytes(), *slot));
@@ -237,12 +238,12 @@ impl TlsTable {
         unfinished.chain(handshakes).filter(|(bytes, _)| *bytes > 0).collect()
     }
 
-    /// Encrypted bytes that the kernel has not taken.
+    /// Returns the number of encrypted bytes that the kernel has not taken.
     pub fn unsent_bytes(&self, slot: u32) -> usize {
         self.unfinished.get(&slot).map_or(0, |unfinished| unfinished.unsent.len())
     }
 
-    /// The unfinished input and output of a connection.
+    /// Returns the incomplete input and output of a connection.
     pub fn unfinished(&self, slot: u32) -> Option<&Unfinished> {
         self.unfinished.get(&slot)
     }
@@ -284,7 +285,7 @@ impl TlsTable {
         Ok(())
     }
 
-    /// Connections for which the engine has not received all data yet. No event of their sockets will report it.
+    /// Returns connections with decrypted data that the engine has not got yet. No event of their sockets reports it.
     pub fn undelivered(&self) -> impl Iterator<Item = u32> {
         let has =
             |unfinished: &Unfinished| !unfinished.unread.is_empty() || unfinished.is_peer_closed;
@@ -312,7 +313,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection that goes on from its exported state, as if nothing had happened.
+    /// A connection continues from its exported state, as if nothing had happened.
     #[test]
     fn an_exported_connection_goes_on_where_it_was() {
         for kind in KINDS {

@@ -45,7 +45,7 @@ pub fn compact(dir: &Path) -> Result<Compacted, OpenError> {
                 let copied = catch_redb_panics(|| {
                     let metadata = snapshot_metadata(snapshot)?;
                     directory.replace(|new| {
-                        // The user who compacts a file may not be its owner, as root.
+                        // Root may compact a file of another user.
                         copy_owner(&file, directory.paths())?;
                         copy_rows(snapshot, new, &metadata, &mut |_, _| Ok(()))?;
                         // redb doubles the length of a file that grows.

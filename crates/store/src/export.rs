@@ -24,7 +24,7 @@ use crate::source::Source;
 use crate::staged_file::StagedFile;
 use crate::topic::TopicRow;
 
-/// A store that this process has verified, and keeps locked.
+/// A store that this process has verified and locked.
 pub struct StoreExport {
     opened: Opened,
     file: PathBuf,
@@ -126,7 +126,7 @@ impl StoreExport {
     }
 
     /// Returns true if the store may lack messages that clients have seen, and [`LogMessage::previous`] does not say
-    /// which: only another epoch tells those clients. Complete once all messages are read.
+    /// which. Only a new epoch makes those clients notice the gap. The result is final once all messages are read.
     pub fn has_gaps(&self) -> bool {
         self.has_gaps.get()
     }
@@ -166,7 +166,7 @@ impl StoreExport {
             previous = offset;
             each(message).map_err(|error| {
                 failed = Some(error);
-                // It only ends the scan.
+                // This error only ends the scan.
                 InternalError::Row(RowError)
             })
         };

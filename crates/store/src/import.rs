@@ -93,7 +93,7 @@ pub fn import<E>(
             }
             let head = filled.map_err(|error| {
                 other = Some(error);
-                // It only ends the import.
+                // This error only ends the import.
                 InternalError::Panic
             })?;
             let metadata = catch_redb_panics(|| import.finish(head, new_epoch))?;

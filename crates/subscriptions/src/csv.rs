@@ -1,12 +1,12 @@
 //! Subscriptions as CSV, one `user,topic` per line.
 //!
-//! The first line may be the header `user,topic`. A name with a comma or a quotation mark is
-//! quoted, and quotation marks in it are doubled (RFC 4180). Names contain no control characters,
-//! so each line is one row, and a text can be split at any line end. Lines end with `\n` or `\r\n`.
-//! The parser skips empty lines and a byte order mark at the start.
+//! The first line may be the header `user,topic`. A name with a comma or a quotation mark is quoted, and quotation
+//! marks in it are doubled (RFC 4180). Names contain no control characters, so each line is one row, and a text can be
+//! split at any line end. Lines end with `\n` or `\r\n`. The parser skips empty lines and a byte order mark at the
+//! start.
 //!
-//! `csv_core` parses any text to some fields. Here a text that no program writes is an error: a name that is not
-//! parsed as it was meant would be a user who doesn't exist.
+//! `csv_core` accepts any text. This parser rejects text that no program writes: a name that is parsed in another way
+//! than its writer intended would become a user who doesn't exist.
 
 use std::borrow::Cow;
 

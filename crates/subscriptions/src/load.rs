@@ -4,8 +4,8 @@ use std::cell::RefCell;
 
 use crate::{LoadNameError, LoadRowError, Subscriptions};
 
-/// Loads the names and then the rows that a store passes to its callbacks, which can't fail. It skips what is not valid,
-/// and reports the first error at the end.
+/// Loads the names and then the rows that a store passes to its callbacks, which can't fail. It skips what is not
+/// valid, and reports the first error at the end.
 pub struct Loader<'a> {
     subscriptions: &'a Subscriptions,
     error: RefCell<Option<LoadError>>,

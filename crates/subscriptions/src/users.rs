@@ -132,7 +132,7 @@ impl Users {
     pub fn shrink(&mut self) {
         let Users { keys, pieces, index, .. } = self;
         pieces.shrink();
-        // Also empty tables of a small capacity, because they are many.
+        // Also shrinks empty tables of a small capacity, because there are many.
         let is_large = |table: &HashTable<u32>| table.len() < table.capacity().div_ceil(8);
         for table in index.iter_mut().filter(|table| is_large(table)) {
             let name =

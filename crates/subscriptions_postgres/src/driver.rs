@@ -147,8 +147,8 @@ impl Driver {
         }
     }
 
-    /// Begins work on the node's state; nothing has to begin if a call works on it. Returns `None` if the state must not
-    /// change now.
+    /// Begins work on the node's state, unless a call works on it already. Returns `None` if the state must not change
+    /// now.
     fn work(&self, is_working: bool) -> Option<Box<dyn Send>> {
         match is_working {
             true => Some(Box::new(())),

@@ -22,8 +22,8 @@ struct PositionRecord {
     change: u64,
 }
 
-/// The part that passes the position on. It is empty if the subscriptions are not in a database. A process that does not
-/// get it reads all rows.
+/// The part that passes the position on. It is empty if the subscriptions are not in a database. A process that does
+/// not get it reads all rows.
 pub struct PostgresPart(Option<Postgres>);
 
 impl PostgresPart {

@@ -6,14 +6,14 @@
 //!
 //! **Nodes.** Each node has the whole table in memory ([`subscriptions::Subscriptions`]), because a login must not wait
 //! for a database. It reads the table when it starts, and afterwards the users whose changes have higher numbers than
-//! its own position: after a notification, and once a second. It also applies its own edits that way, before it replies.
-//! Since a row has a user's state, reading it twice does no harm, and a node that was away for any time reads each
-//! changed user once.
+//! its own position: after a notification, and once a second. It also applies its own edits that way, before it
+//! replies. Since a row has a user's state, reading it twice does no harm, and a node that was away for any time reads
+//! each changed user once.
 //!
-//! **All anew.** The node reads all rows if the table was replaced (another epoch, or a lower number), or if rows of users
-//! without topics were deleted that it has not seen.
+//! **Full reads.** The node reads all rows if the table was replaced (another epoch, or a lower number), or if rows of
+//! users without topics were deleted before the node has seen them.
 //!
-//! **PostgreSQL is away.** Edits fail at once, and logins go on with the topics in memory.
+//! **Without PostgreSQL.** Edits fail at once, and logins continue with the topics in memory.
 //!
 //! **Moves.** [`write_all`] and [`read_all`] carry a whole table into the database and out of it.
 //!

@@ -39,8 +39,8 @@ pub struct OpenError(#[from] DatabaseError);
 
 /// The connections of this node.
 pub trait Connections: Send + Sync {
-    /// Begins work, which ends when the result is dropped. Returns `None` while the node's state must not change, because
-    /// it passes to another process.
+    /// Begins work, which ends when the result is dropped. Returns `None` while the node's state must not change,
+    /// because it passes to another process.
     fn work(&self) -> Option<Box<dyn Send>>;
 
     /// Makes the open connections of users enter and leave topics. Later connections find the table changed.
@@ -107,8 +107,8 @@ impl Postgres {
         })))
     }
 
-    /// Makes edits, and waits until they are committed and this node has applied them. They go on if the caller does not
-    /// wait any longer. While `working` exists, the node's state must not pass to another process.
+    /// Makes edits, and waits until they are committed and this node has applied them. They go on if the caller does
+    /// not wait any longer. While `working` exists, the node's state must not pass to another process.
     ///
     /// # Errors
     /// If they are rejected, or the database can't be reached.

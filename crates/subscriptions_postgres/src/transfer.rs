@@ -1,4 +1,5 @@
-//! Writes and reads the whole table in a transaction of the caller, to move subscriptions into the database and out of it.
+//! Writes and reads the whole table in a transaction of the caller, to move subscriptions into the database and out of
+//! it.
 
 use std::pin::pin;
 

@@ -1,7 +1,7 @@
-//! All that a token says except its user and its expiry, in one piece of memory.
+//! The content of a token except its user and its expiry, in one allocation.
 //!
-//! Most tokens differ only by the name of their user, like `chat:alice:*` in alice's. A grant set leaves that name
-//! out, so that all connections with the same grants but for the name share one set.
+//! Most tokens differ only by the name of their user, like `chat:alice:*` in alice's. A grant set leaves that name out,
+//! so that all connections with the same grants but for the name share one set.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl GrantSet {
         self.0.contains(&OWNER)
     }
 
-    /// Returns what it grants to these users. Patterns with the owner's name count only for a single user.
+    /// Returns the grants for these users. Patterns with the owner's name count only for a single user.
     pub fn grants(&self, users: &[Name]) -> Grants {
         let mut actions = self.0.split(|byte| *byte == ACTION);
         let mut next = || -> Vec<Box<str>> {
@@ -65,7 +65,7 @@ impl GrantSet {
         Grants::Patterns(Patterns { subscribe, publish, presence, history })
     }
 
-    /// Returns what the application says about the bearer, for these users: the text of a JSON object.
+    /// Returns the application's info about the owner of the token, for these users: the text of a JSON object.
     pub fn info(&self, users: &[Name]) -> Option<Arc<str>> {
         let info = self.0.rsplit(|byte| *byte == ACTION).next().unwrap_or_default();
         (!info.is_empty()).then(|| text(info, users).map(Arc::from))?

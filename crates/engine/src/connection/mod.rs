@@ -377,7 +377,7 @@ mod tests {
             let connection = Connection::new(1, last_received_s, Encoding(0));
             let silence = |seconds| connection.silence_s(last_received_s + seconds);
             assert_eq!(silence(SILENCE_SECONDS_MAX), SILENCE_SECONDS_MAX);
-            // The seconds wrap only after longer than any shard is held up.
+            // The seconds wrap around only after a longer time than a shard may be blocked.
             let mut longer = SILENCE_SECONDS_MAX + 1..=u32::from(u16::MAX);
             assert!(longer.clone().count() > 3_600);
             assert!(longer.all(|seconds| silence(seconds) > SILENCE_SECONDS_MAX));

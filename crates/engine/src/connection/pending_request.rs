@@ -9,7 +9,7 @@ use protocol::request::{Admission, ConnectDecision, Decisions, TopicDecision};
 
 use crate::handover::value::{Granted, Text};
 
-/// A request that waits for decisions of the application. Its bytes are read again when these are there.
+/// A request that waits for decisions of the application. Its bytes are read again when all decisions have come.
 pub(crate) struct PendingRequest {
     /// The number of the request to the application.
     pub number: u32,

@@ -12,7 +12,7 @@ use crate::handover::value::{CursorRecord, ImportError, RespondRecord, Text, gap
 pub(crate) struct Poll {
     /// The position up to which its client has everything.
     pub since: Position,
-    /// Whether every message since the requested position was there; `None` without such a request.
+    /// True if every message since the requested position was found; `None` without a requested position.
     pub recovered: Option<bool>,
     /// When it gets its reply at the latest, in seconds of the node's clock.
     pub deadline_s: u32,
@@ -71,7 +71,7 @@ impl PollHistory {
             // A poll names its position in each request.
             let says = request.token_of(&it.topic).is_some() && *gap != Some(RecoveryGap::Epoch);
             it.after = if says { it.after.max(*cursor) } else { *cursor };
-            // A client that requests only what is there has missed nothing.
+            // A client that requests stored messages, and names no position, has missed nothing.
             it.whole = request.of(&it.topic).is_some_and(|since| since.token().is_none());
             self.is_quiet |= !says;
         }

@@ -42,7 +42,7 @@ pub(crate) struct PendingSessionRequest {
     pub anew: Option<(Encoding, Option<Principal>)>,
     /// The topics of a new session.
     pub topics: Vec<Name>,
-    /// The driver was asked for the address of the request, for a new session.
+    /// The engine has requested the address of the request from the driver, for a new session.
     pub opens: bool,
 }
 

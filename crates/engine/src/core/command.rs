@@ -1,4 +1,4 @@
-//! What the control thread may ask of a shard, and what it answers.
+//! Commands to a shard from other threads, and their replies.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,168 +18,167 @@ use crate::trace::event::TraceSink;
 use crate::webhook::WebhookResponse;
 use crate::webhook::pending_hook::PendingHook;
 
-/// One thing for a shard to do, taken from its mailbox in order.
+/// A command to a shard. The shard takes commands from its mailbox in order.
 pub enum Command {
-    /// Carry a message to the topic's members.
+    /// Deliver a message to the topic's members.
     Deliver(Delivery),
-    /// Send members notices of messages that are lost.
+    /// Send members notices of lost messages.
     Gap(Arc<Gap>),
-    /// Close connections; answers how many were closed.
+    /// Close connections.
     Disconnect {
-        /// Which ones.
+        /// The connections to close.
         target: Target,
-        /// The reason that they are told.
+        /// The reason that their clients get.
         close: CloseReason,
-        /// Told how many were closed.
+        /// Gets the number of closed connections.
         reply: Reply<u32>,
     },
-    /// Put all connections of a user into a topic; answers how many are in it now.
+    /// Make all connections of a user enter a topic.
     Subscribe {
-        /// Whose connections.
+        /// The owner of the connections.
         user: Name,
         /// The topic to enter.
         topic: Name,
-        /// Told how many connections of the user are in the topic now.
+        /// Gets the number of the user's connections that are in the topic now.
         reply: Reply<u32>,
     },
-    /// Take all connections of a user out of a topic; answers how many left.
+    /// Make all connections of a user leave a topic.
     Unsubscribe {
-        /// Whose connections.
+        /// The owner of the connections.
         user: Name,
         /// The topic to leave.
         topic: Name,
-        /// Told how many connections left.
+        /// Gets the number of connections that left.
         reply: Reply<u32>,
     },
-    /// Make a user one more of a connection's; answers what the connection has then.
+    /// Add a user to a connection.
     Login {
-        /// Which connection.
+        /// The connection.
         connection: ConnectionId,
-        /// Who.
+        /// The user.
         user: Name,
-        /// Told what the connection has now.
+        /// Gets the connection's users after the login.
         reply: Reply<Result<LoggedIn, LoginError>>,
     },
-    /// Make a user none of a connection's; answers what the connection has then.
+    /// Remove a user from a connection.
     Logout {
-        /// Which connection.
+        /// The connection.
         connection: ConnectionId,
-        /// Who.
+        /// The user.
         user: Name,
-        /// Told what the connection has now.
+        /// Gets the connection's users after the logout.
         reply: Reply<Result<LoggedIn, LoginError>>,
     },
-    /// List topics that have members, in no order, up to the limit: names are sorted and merged
-    /// by whoever asks all shards.
+    /// List topics that have members, up to the limit. The sender of the command merges the lists of all shards.
     Topics {
-        /// Only names that begin so.
+        /// Only names with this prefix.
         prefix: String,
         /// Only names after this one in byte order.
         after: Option<String>,
-        /// The first so many in byte order.
+        /// The limit on topics: the first ones in byte order.
         limit: usize,
-        /// Told each topic with its members on this shard, sorted by name.
+        /// Gets each topic with the number of its members on this shard, sorted by name.
         reply: Reply<Vec<TopicInfo>>,
     },
     /// Count one topic's members on this shard.
     Topic {
         /// The topic.
         topic: Name,
-        /// Told the number of members.
+        /// Gets the number of members.
         reply: Reply<u32>,
     },
-    /// Say of many topics whether they have members on this shard.
+    /// Report which of these topics have members on this shard.
     HaveMembers {
         /// The topics.
         topics: Arc<[Name]>,
-        /// Told one answer for each.
+        /// Gets one flag for each topic, in the same order.
         reply: Reply<Vec<bool>>,
     },
-    /// List the topics that have the most members on this shard, users' personal ones left out.
+    /// List the topics with the most members on this shard, without users' personal topics.
     Biggest {
-        /// So many at most.
+        /// The limit on topics.
         limit: usize,
-        /// Told the topics, the biggest first, those of one size by name. Which of those with a
-        /// single member are among them is left to chance.
+        /// Gets the topics, the biggest first, and by name among equals. Which topics with a single member are in the
+        /// list is left to chance.
         reply: Reply<Vec<TopicInfo>>,
     },
-    /// Name the topics whose messages cost this shard most in the last minute.
+    /// List the topics whose messages cost this shard most in the last minute.
     Costliest {
-        /// Told the topics.
+        /// Gets the topics.
         reply: Reply<Costliest>,
     },
-    /// Count the connections for which bytes wait, and describe those for which most do.
+    /// Count the connections with unsent bytes, and describe those with the most.
     Slowest {
-        /// Describe so many at most.
+        /// The limit on descriptions.
         limit: usize,
-        /// Told how many there are, and those for which most waits.
+        /// Gets the number of such connections, and the descriptions.
         reply: Reply<(u32, Vec<ConnectionInfo>)>,
     },
     /// Count a topic's members on this shard, and describe some of them.
     Members {
-        /// The topic; a user's personal one for the user's connections.
+        /// The topic. A user's personal topic lists the user's connections.
         topic: Name,
-        /// Describe so many at most.
+        /// The limit on descriptions.
         limit: usize,
-        /// Told the number of members and some of them.
+        /// Gets the number of members, and the descriptions.
         reply: Reply<(u32, Vec<ConnectionInfo>)>,
     },
-    /// The application's answer to what a connection of this shard sent.
+    /// The application has responded to a request about a connection of this shard.
     WebhookResponded {
         /// The connection.
         slot: u32,
-        /// Which of those that had the slot.
+        /// The serial number of the connection, because slots are reused.
         serial: u32,
-        /// What waits for it.
+        /// What waits for the response.
         hook: PendingHook,
-        /// The answer.
+        /// The response.
         response: WebhookResponse,
     },
     /// A request for a Phoenix long-poll session of this shard.
     Session {
         /// The session.
         session: ConnectionId,
-        /// What is asked of it.
+        /// What the session has to do.
         request: SessionRequest,
         /// The request's connection, which waits for [`Command::SessionReply`].
         from: ConnectionId,
     },
-    /// The answer to a request of this shard's.
+    /// The reply to a request of this shard to a session.
     SessionReply {
         /// The session.
         session: ConnectionId,
         /// The request's connection.
         to: ConnectionId,
-        /// The answer.
+        /// The reply.
         reply: SessionReply,
     },
-    /// The history knows from where a connection follows topics.
+    /// The history has found the positions from which a connection follows topics.
     Started {
         /// The connection.
         slot: u32,
-        /// Which of those that had the slot.
+        /// The serial number of the connection, because slots are reused.
         serial: u32,
         /// The number of the query.
         query: u32,
-        /// From where; nothing when the history can't say.
+        /// The positions. `None` if the history failed.
         start: Option<history::Start>,
     },
-    /// The history has read what a connection missed.
+    /// The history has read messages that a connection missed.
     Pulled {
         /// The connection.
         slot: u32,
-        /// Which of those that had the slot.
+        /// The serial number of the connection, because slots are reused.
         serial: u32,
-        /// For which of what it follows.
+        /// The numbers of the connection's topics that the query covers.
         numbers: Vec<u32>,
-        /// What was missed; nothing when it can't be read.
+        /// The messages. `None` if the history failed.
         piece: Option<history::Piece>,
     },
     /// The history has read a page for a client.
     Paged {
         /// The connection.
         slot: u32,
-        /// Which of those that had the slot.
+        /// The serial number of the connection, because slots are reused.
         serial: u32,
         /// The number of the query.
         query: u32,
@@ -188,58 +187,58 @@ pub enum Command {
     },
     /// A user has acknowledged a topic.
     Acknowledged {
-        /// Who.
+        /// The user.
         user: Name,
-        /// Which.
+        /// The topic.
         topic: Name,
-        /// Up to which offset.
+        /// The acknowledged offset.
         offset: u64,
     },
-    /// What a client published is on disk, or is not.
+    /// A client's message is on disk, or publishing it has failed.
     Published {
         /// The connection.
         slot: u32,
-        /// Which of those that had the slot.
+        /// The serial number of the connection, because slots are reused.
         serial: u32,
-        /// How it is to be answered.
+        /// Where the reply goes.
         reply: ReplyTarget,
-        /// What became of it.
+        /// The outcome.
         result: Result<model::Position, broker::PublishError>,
     },
-    /// Who is in a topic, where the registry of presence did not answer at once.
+    /// A presence snapshot of a topic that the registry could not give at once.
     PresenceListed {
         /// The connection.
         slot: u32,
-        /// Which of those that had the slot.
+        /// The serial number of the connection, because slots are reused.
         serial: u32,
-        /// What it asked.
+        /// The query of the connection.
         query: PresenceQuery,
-        /// The answer.
+        /// The snapshot.
         list: presence::List,
     },
-    /// Another MQTT client wants the session that one of this shard has, or waits for.
+    /// Another MQTT client takes over a session that a client of this shard has, or waits for.
     MqttTakeOver {
-        /// Where it was last.
+        /// The last known slot of the client.
         slot: u32,
         /// The session's key.
         key: Name,
     },
     /// An MQTT client that has, or waits for, a session here has connected to another node.
     MqttConnectedToNode {
-        /// Where it was last.
+        /// The last known slot of the client.
         slot: u32,
         /// The session's key.
         key: Name,
-        /// When it connected there.
+        /// The time of its connect there.
         time: LogicalTime,
-        /// Its session begins anew there (Clean Start).
+        /// The client starts a new session there (Clean Start).
         is_clean: bool,
     },
-    /// Other nodes are to be told of all MQTT clients again.
+    /// Announce all MQTT clients to the other nodes again.
     MqttRepeatConnects,
     /// Publish the will of an MQTT client that was away.
     MqttPublishWill(Box<Will>),
-    /// The store may have other records of a session than it should.
+    /// The store may have wrong records of a session: store them again.
     MqttStoreAgain {
         /// The connection that has the session.
         slot: u32,
@@ -250,119 +249,118 @@ pub enum Command {
     MqttMayTake {
         /// The connection.
         slot: u32,
-        /// Which of those that had the slot.
+        /// The serial number of the connection, because slots are reused.
         serial: u32,
     },
-    /// What an MQTT client's packets have waited for is stored, or can't be.
+    /// What an MQTT client's packets waited for is stored, or storing it has failed.
     MqttStored {
         /// The connection.
         slot: u32,
-        /// Which of those that had the slot.
+        /// The serial number of the connection, because slots are reused.
         serial: u32,
-        /// What is sent now.
+        /// The packets to send now.
         packets: Vec<u8>,
-        /// It is on disk.
+        /// True if it is on disk.
         stored: bool,
-        /// It is how far the client's session is.
+        /// True if the client's session progress was stored.
         is_progress: bool,
     },
-    /// The history has answered what was asked for an MQTT client's session.
+    /// The history has replied to a query for an MQTT client's session.
     MqttRead {
         /// The connection.
         slot: u32,
-        /// Which of those that had the slot.
+        /// The serial number of the connection, because slots are reused.
         serial: u32,
         /// The number of the query.
         number: u32,
-        /// What was found; nothing when it can't be read.
+        /// The result. `None` if the history failed.
         found: Option<MqttFound>,
     },
-    /// The history has answered where a message is that a session has left to other members of a group.
+    /// The history has replied with a message that a session has left to other members of its shared group.
     MqttRedispatch {
         /// The message's number.
         number: u64,
-        /// Where it was.
+        /// The position of the message.
         source: sessions::Source,
-        /// What is there.
+        /// The message.
         found: Result<history::Piece, history::HistoryError>,
     },
     /// Describe some MQTT clients, in the order of their [keys](sessions::SessionKey).
     MqttClients {
-        /// Which ones.
+        /// The filter and the page.
         listing: Listing,
-        /// Told how many are described, and the descriptions, without their subscriptions.
+        /// Gets the number of descriptions, and the descriptions without subscriptions.
         reply: Reply<(u32, Vec<ConnectionInfo>)>,
     },
     /// Describe the MQTT client that has a session, with its subscriptions.
     MqttClient {
-        /// Where it should be.
+        /// The slot where the client should be.
         slot: u32,
         /// The session's key.
         key: Name,
-        /// Told one description, or none where it is not there.
+        /// Gets one description, or none if the client is not there.
         reply: Reply<(u32, Vec<ConnectionInfo>)>,
     },
-    /// End an MQTT session together with the connection that has it.
+    /// End an MQTT session and the connection that has it.
     MqttEnd {
-        /// Where it should be.
+        /// The slot where the client should be.
         slot: u32,
         /// The session's key.
         key: Name,
-        /// Told whether it was there.
+        /// Gets true if the session was there.
         reply: Reply<bool>,
     },
-    /// Close the connections of tokens that count no longer.
+    /// Close the connections of revoked tokens.
     Revoke {
-        /// Which tokens.
+        /// The revoked tokens.
         revocation: Revocation,
-        /// Told how many connections were closed.
+        /// Gets the number of closed connections.
         reply: Reply<u32>,
     },
-    /// Close connections chosen at random, whose clients are to use another server; answers how many were closed.
+    /// Close random connections, whose clients must use another server.
     Evict {
-        /// So many at most.
+        /// The number of connections to close.
         connections: u32,
-        /// Which ones follows from it.
+        /// The seed of the random choice.
         seed: u64,
-        /// Told how many were closed: fewer where no more can be.
+        /// Gets the number of closed connections. It is smaller if no more can be closed.
         reply: Reply<u32>,
     },
-    /// Report what happens to connections, from now on; answers how many of them are open.
+    /// Report events of connections to a trace, from now on.
     Trace {
-        /// The trace's number, which no other one has.
+        /// The unique number of the trace.
         number: u64,
-        /// Whose connections, or which one.
+        /// The traced connections.
         target: Target,
-        /// Where the events go.
+        /// The sink of the events.
         sink: Arc<dyn TraceSink>,
-        /// Told how many connections there are now.
+        /// Gets the number of traced connections that are open now.
         reply: Reply<u32>,
     },
-    /// Report to this trace no longer.
+    /// End a trace.
     TraceEnd {
-        /// Its number.
+        /// The number of the trace.
         number: u64,
     },
     /// Take new settings.
     Settings(Arc<Settings>),
-    /// Stop accepting, say goodbye to everyone, flush, and end the thread at the deadline at the
-    /// latest. Connections close over the first half of the time, so that they don't all come
-    /// back at once.
+    /// Stop accepting, close all connections with a goodbye, flush, and end the thread at the deadline at the latest.
+    /// Closes are spread over the first half of the time, so that clients don't all reconnect at once.
     Drain {
-        /// How long it may take, in seconds.
+        /// The time until the deadline, in seconds.
         seconds: u32,
     },
 }
 
-/// Why a connection asks who is in a topic.
+/// What a connection gets a presence snapshot for.
 #[derive(Debug)]
 pub enum PresenceQuery {
-    /// It has entered the topic.
+    /// The connection has entered the topic.
     Join {
         /// The topic.
         topic: Name,
-        /// The ref of a Phoenix client's join: with another one it is another join, which gets a list
-        /// of its own. Others have none, and it is empty.
+        /// The ref of a Phoenix client's join. A join with another ref gets a snapshot of its own. Empty for other
+        /// protocols.
         join_ref: Box<str>,
     },
     /// A command with this id.
@@ -376,30 +374,30 @@ pub enum PresenceQuery {
     Http {
         /// The topic.
         topic: Name,
-        /// How to answer.
+        /// How to write the reply.
         respond: protocol::request::Respond,
     },
 }
 
-/// Tokens that count no longer: those of which all that is said here is true.
+/// The tokens that a revocation covers: those that match all fields that are set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Revocation {
-    /// They are of this user.
+    /// The tokens of this user.
     pub user: Option<Name>,
-    /// They have a name with this hash: see [`auth::TokenMark`].
+    /// The tokens whose id has this hash: see [`auth::TokenMark`].
     pub id_hash: Option<u32>,
-    /// They were issued then or before, in seconds since 1970, or don't say when.
+    /// The tokens issued at this time or before, in seconds since 1970, or without such a time.
     pub before_s: Option<u32>,
 }
 
 impl Revocation {
-    /// Whether it means a token with this mark, of a user of its own.
+    /// Returns whether the id and the time of a token match. The caller checks the user.
     pub fn counts_for(&self, mark: TokenMark) -> bool {
         self.id_hash.is_none_or(|hash| hash == mark.id_hash)
             && self.before_s.is_none_or(|before_s| mark.issued_s <= before_s)
     }
 
-    /// Whether it means those who have left a will.
+    /// Returns whether the author of a will is covered.
     pub fn means(&self, author: &Author) -> bool {
         let mark = author.token.map(|Token { issued_s, id_hash }| TokenMark { issued_s, id_hash });
         match &self.user {
@@ -409,11 +407,11 @@ impl Revocation {
     }
 }
 
-/// Which connections to close.
+/// The connections that a command is about.
 pub enum Target {
-    /// All of a user's.
+    /// All connections of a user.
     User(Name),
-    /// This one.
+    /// One connection.
     Connection(ConnectionId),
 }
 
@@ -422,7 +420,7 @@ pub enum Target {
 pub struct TopicInfo {
     /// Its name; `@alice` is the personal topic of `alice`.
     pub topic: Name,
-    /// How many connections are in it.
+    /// The number of connections that are members.
     pub members: u32,
 }
 
@@ -435,12 +433,12 @@ pub struct ConnectionInfo {
     pub transport: &'static str,
     /// How long it has been open, in seconds.
     pub age_seconds: u32,
-    /// The peer's address, as the kernel knows it, or as a trusted proxy says; port 0 where that says
-    /// none.
+    /// The peer's address from the kernel, or the client's address from a trusted proxy; port 0 if the proxy gives no
+    /// port.
     pub address: Option<SocketAddr>,
-    /// Users it carries.
+    /// Its users.
     pub users: Vec<Name>,
-    /// Topics it is in, users' personal topics left out.
+    /// Its topics, without users' personal ones.
     pub topics: Vec<Name>,
     /// Bytes that the peer acknowledged, from the kernel.
     pub bytes_sent: u64,
@@ -448,31 +446,31 @@ pub struct ConnectionInfo {
     pub bytes_received: u64,
     /// Bytes that wait in its outbox.
     pub outbox_bytes: usize,
-    /// For how long something has waited there without a break, in milliseconds.
+    /// For how many milliseconds it has had unsent bytes without a break.
     pub outbox_age_ms: u64,
-    /// What else is known of an MQTT client.
+    /// More about an MQTT client.
     pub mqtt: Option<Box<MqttInfo>>,
 }
 
-/// What a session's shard is asked.
+/// A request to the shard of a long-poll session.
 pub enum SessionRequest {
-    /// What has come.
+    /// Reply with the messages that have come.
     Poll,
-    /// Take these messages.
+    /// Process these messages of the client.
     Post(Vec<ClientMessage>),
-    /// The poll's client is gone: nothing is to be given to it.
+    /// The poll's client is gone: send no messages to this poll.
     Withdraw,
-    /// These messages could not be given to the poll, whose client is gone: they come first again.
+    /// The poll's client was gone before it got these messages: put them in front of the queue again.
     Return(Box<[u8]>),
 }
 
 /// What a long-poll session replies.
 pub enum SessionReply {
-    /// The messages of a POST were taken.
+    /// The messages of a POST were accepted.
     Taken,
-    /// What has come, as elements of the answer's `messages`; nothing when the wait is over.
+    /// Messages that have come, as elements of the reply's `messages`. Empty if the poll has timed out.
     Messages(Box<[u8]>),
-    /// There is no such session any more.
+    /// No such session exists any more.
     Gone,
 }
 
@@ -481,29 +479,29 @@ pub enum SessionReply {
 pub struct LoggedIn {
     /// Its users.
     pub users: u32,
-    /// Nothing had to be done: the user was logged in before.
+    /// The user was logged in before, so nothing changed.
     pub already: bool,
 }
 
-/// Why nobody was logged in or out.
+/// Why a login or a logout failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoginError {
-    /// The connection has ended, or never was, or is a request that somebody waits for.
+    /// The connection has ended, never existed, or is a single request that waits for its reply.
     #[error(
         "no connection with this name is open: it has ended, or belongs to another node or \
          another run of the server; /api/users and the greeting of a connection have its name"
     )]
     NoConnection,
-    /// The user's own topic would be one too many.
+    /// The user's own topic would exceed the limit on topics.
     #[error("this connection is at its limit on topics (limits.topics_per_connection_max)")]
     TooManyTopics,
-    /// The user is none of the connection's.
+    /// The connection does not have this user.
     #[error("this connection is not logged in as that user")]
     NotLoggedIn,
 }
 
 impl LoginError {
-    /// Its name for programs.
+    /// Returns its error code.
     pub fn code(self) -> ErrorCode {
         match self {
             LoginError::NoConnection => ErrorCode::NoConnection,

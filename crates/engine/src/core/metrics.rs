@@ -1,4 +1,4 @@
-//! A shard's counters: written by the shard alone, read by anyone.
+//! The counters of a shard. Only the shard writes them, and any thread reads them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,24 +18,24 @@ impl Counter {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Adds; the owning thread only.
+    /// Adds. Only for the owning thread.
     pub fn add(&self, amount: u64) {
         self.0.store(self.get().wrapping_add(amount), Ordering::Relaxed);
     }
 
-    /// Subtracts; the owning thread only.
+    /// Subtracts. Only for the owning thread.
     pub fn sub(&self, amount: u64) {
         self.0.store(self.get().wrapping_sub(amount), Ordering::Relaxed);
     }
 
-    /// Sets; the owning thread only.
+    /// Sets. Only for the owning thread.
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 }
 
-/// A histogram of durations: bucket `n` counts those of at most 2^n microseconds (and more than
-/// the bucket before), the last one everything over 2^24 µs (16.8 s).
+/// A histogram of durations. Bucket `n` counts durations of at most 2^n microseconds that are longer than the bound of
+/// the bucket before. The last bucket counts those over 2^24 µs (16.8 s).
 #[derive(Default)]
 pub struct Histogram {
     /// Counts, not cumulated.
@@ -54,7 +54,7 @@ impl Histogram {
         if bucket + 1 == Self::BUCKETS { f64::INFINITY } else { (1u64 << bucket) as f64 / 1e6 }
     }
 
-    /// Records `count` durations of `us` microseconds; the owning thread only.
+    /// Records `count` durations of `us` microseconds. Only for the owning thread.
     pub fn record(&self, us: u64, count: u64) {
         let bucket = (u64::BITS - us.saturating_sub(1).leading_zeros()) as usize;
         self.buckets[bucket.min(Self::BUCKETS - 1)].add(count);
@@ -76,7 +76,7 @@ pub enum Refusal {
     Memory,
     /// `limits.longpoll_sessions_max` and `limits.longpoll_sessions_per_address_max`.
     Sessions,
-    /// The node is drained, and takes no connections until an operator ends that.
+    /// An operator has drained the node: it takes no connections until the operator cancels that.
     Drained,
 }
 
@@ -138,35 +138,35 @@ impl HandshakeResult {
     }
 }
 
-/// A limit that connections which are open have met.
+/// A limit that open connections have reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Limited {
-    /// `limits.input_bytes_max`: connections whose unfinished input was let go.
+    /// `limits.input_bytes_max`: connections whose incomplete input was dropped.
     Input,
-    /// `limits.outboxes_bytes_max`: slow consumers that were closed for it.
+    /// `limits.outboxes_bytes_max`: slow consumers that were closed.
     Outboxes,
-    /// `limits.publishes_per_second_max`: how often a connection had to wait, or was refused.
+    /// `limits.publishes_per_second_max`: connections that had to wait or got an error.
     Publishes,
-    /// `limits.joins_per_second_max`: the same.
+    /// `limits.joins_per_second_max`: connections that had to wait or got an error.
     Joins,
-    /// The same, because the members of a topic had to catch up with what was published.
+    /// Publishers that had to wait or got an error because members of the topic had to catch up.
     Behind,
-    /// `limits.topics_per_connection_max`: what was refused.
+    /// `limits.topics_per_connection_max`: requests that got an error.
     Topics,
-    /// `limits.message_bytes_max`: the same.
+    /// `limits.message_bytes_max`: messages that were rejected.
     MessageBytes,
-    /// What an MQTT client takes (MQTT 5.0, section 3.1.2.11.4): messages that were larger.
+    /// The client's Maximum Packet Size (MQTT 5.0, section 3.1.2.11.4): messages that were larger.
     PacketBytes,
-    /// `limits.head_bytes_max`: the same.
+    /// `limits.head_bytes_max`: requests that were rejected.
     HeadBytes,
-    /// `limits.uri_bytes_max`: the same.
+    /// `limits.uri_bytes_max`: requests that were rejected.
     UriBytes,
-    /// The lines of a head, whose limit is fixed: the same.
+    /// The fixed limit on the lines of a head: requests that were rejected.
     HeaderLines,
-    /// `presence.meta_bytes_max`: the same.
+    /// `presence.meta_bytes_max`: payloads that were rejected.
     MetaBytes,
-    /// `limits.mailbox_messages_max`: what clients' publishes met.
+    /// `limits.mailbox_messages_max`: clients' publishes that were rejected.
     Mailbox,
     /// `limits.connections_per_user_max`.
     UserConnections,
@@ -176,8 +176,7 @@ pub enum Limited {
     AllTopics,
     /// `presence.connections_max`.
     Presences,
-    /// `limits.commands_per_second_per_user_max`; those that follow are the same for other units, and for
-    /// addresses.
+    /// `limits.commands_per_second_per_user_max`. The variants below are for other units, and for addresses.
     UserCommands,
     /// Bytes.
     UserBytes,
@@ -225,7 +224,7 @@ impl Limited {
         Limited::AddressJoins,
     ];
 
-    /// The label in metrics: the limit's key where it is a setting.
+    /// The label in metrics: the name of the setting, if there is one.
     pub fn name(self) -> &'static str {
         match self {
             Limited::Input => "limits.input_bytes_max",
@@ -256,7 +255,7 @@ impl Limited {
         }
     }
 
-    /// The error's code of what the engine refuses for it.
+    /// The error code of a rejection by this limit.
     pub(crate) fn code(self) -> ErrorCode {
         let codes = [
             (Limited::UserConnections, ErrorCode::TooManyConnections),
@@ -268,7 +267,7 @@ impl Limited {
         found.map_or(ErrorCode::RateLimited, |(_, code)| *code)
     }
 
-    /// The rate of a user, or else of an address.
+    /// The rate limit of a user, or of an address.
     pub(crate) fn rate(is_user: bool, unit: Unit) -> Limited {
         match (is_user, unit) {
             (true, Unit::Commands) => Limited::UserCommands,
@@ -282,7 +281,7 @@ impl Limited {
         }
     }
 
-    /// The limit behind an error's code, where it is one that the code alone tells.
+    /// The limit that an error code stands for, if the code alone determines it.
     pub(crate) fn of_code(code: ErrorCode) -> Option<Limited> {
         let limits = [
             (ErrorCode::TooManyTopics, Limited::Topics),
@@ -296,28 +295,27 @@ impl Limited {
     }
 }
 
-/// Everything that a shard counts. Gauges go up and down, the rest only grow.
+/// The metrics of a shard. Gauges go up and down, counters only grow.
 #[derive(Default)]
 #[repr(align(128))]
 pub struct Metrics {
-    /// Gauge: connections held, by [`Encoding`].
+    /// Gauge: open connections, by [`Encoding`].
     pub connections: [Counter; Encoding::MAX],
-    /// Connections that took up an encoding, ever.
+    /// Connections that have switched to an encoding.
     pub opened: [Counter; Encoding::MAX],
     /// Connections closed, by [`CloseReason`].
     pub closed: [Counter; CloseReason::ALL.len()],
     /// New connections refused, by [`Refusal`].
     pub refused: [Counter; Refusal::ALL.len()],
-    /// What connections were held up or closed for, by [`Limited`].
+    /// How often a limit rejected, delayed or closed, by [`Limited`].
     pub limited: [Counter; Limited::ALL.len()],
-    /// Gauge: descriptors of connections in use, those included that are being closed.
+    /// Gauge: descriptors of connections in use, including those of closing connections.
     pub open_connections: Counter,
-    /// Gauge: those of them that are being closed.
+    /// Gauge: closing connections.
     pub closing_connections: Counter,
-    /// Connections accepted, those included that were refused then.
+    /// Accepted connections, including those that were refused afterwards.
     pub accepted: Counter,
-    /// Connections taken in, long-poll sessions included: those that are open, and those that were
-    /// closed.
+    /// Connections and long-poll sessions that were opened, including those that have ended.
     pub admitted: Counter,
     /// Failed calls of accept.
     pub accept_errors: Counter,
@@ -325,20 +323,19 @@ pub struct Metrics {
     pub tls_handshakes: [Counter; HandshakeResult::ALL.len()],
     /// The time spent on TLS handshakes, in microseconds.
     pub tls_handshake_us: Counter,
-    /// Gauge: TLS handshakes that are under way.
+    /// Gauge: TLS handshakes in progress.
     pub tls_handshakes_pending: Counter,
     /// Gauge: connections that are encrypted by TLS.
     pub tls_connections: Counter,
-    /// Gauge: the memory of TLS records that have not come whole, and of data from records that the engine can't take
-    /// yet, in bytes.
+    /// Gauge: the memory of incomplete TLS records, and of decrypted data that the engine can't process yet, in bytes.
     pub tls_input_bytes: Counter,
-    /// Short HTTP replies by class of status: index 2 is 2xx, 4 is 4xx, 5 is 5xx.
+    /// Short HTTP replies by status class: index 2 is 2xx, 4 is 4xx, 5 is 5xx.
     pub replies: [Counter; 6],
-    /// The time that those took, from the turn that read the request, in microseconds.
+    /// The time from the turn that read a request to its short reply, summed up in microseconds.
     pub reply_us: Counter,
     /// Messages taken from the mailbox.
     pub messages_in: Counter,
-    /// Messages handed to a connection's socket or outbox, one for each member.
+    /// Messages passed to sockets or outboxes, counted once for each member.
     pub delivered: Counter,
     /// Bytes written to sockets.
     pub bytes_out: Counter,
@@ -346,43 +343,42 @@ pub struct Metrics {
     pub bytes_in: Counter,
     /// Gauge: connections with an outbox.
     pub outboxes: Counter,
-    /// Gauge: bytes that wait in outboxes, those in several as often.
+    /// Gauge: bytes in outboxes. Bytes in several outboxes count once for each.
     pub outbox_bytes: Counter,
-    /// Gauge: the memory of these bytes. Bytes that wait in several outboxes of a shard count once.
+    /// Gauge: the memory of these bytes. Bytes in several outboxes of a shard count once.
     pub outbox_memory: Counter,
-    /// Messages of topics with `conflate` that a newer one replaced before a slow connection had taken
-    /// them.
+    /// Messages of topics with `conflate` that a newer one replaced before a slow connection had taken them.
     pub conflated: Counter,
-    /// Messages that waited for MQTT clients and were dropped meanwhile by limits of the history, or had
-    /// expired, and those for which no member of a group had capacity.
+    /// Messages for MQTT clients that were dropped while they waited: by limits of the history, because they expired,
+    /// or because no member of a shared group had capacity.
     pub mqtt_gone: Counter,
-    /// MQTT connections that ended because their client has connected to another node.
+    /// MQTT connections that ended because their client connected to another node.
     pub mqtt_taken_over_by_nodes: Counter,
-    /// Connects of MQTT clients to other nodes that were earlier than their connection here.
+    /// Connects of MQTT clients to other nodes that were older than their connection here.
     pub mqtt_node_connects_outdated: Counter,
-    /// Messages that MQTT clients were sent again on a new connection.
+    /// Messages that were sent to MQTT clients again on a new connection.
     pub mqtt_repeated: Counter,
-    /// Gauge: the memory that input takes up which is not whole, in bytes.
+    /// Gauge: the memory of incomplete input, in bytes.
     pub input_bytes: Counter,
-    /// Gauge: topics that have members, personal ones included.
+    /// Gauge: topics with members, including personal ones.
     pub topics: Counter,
-    /// Gauge: fan-outs that are under way or wait.
+    /// Gauge: fan-outs in progress or waiting.
     pub fanouts: Counter,
-    /// The shard's thread, by the number that the kernel gives it; 0 before it runs.
+    /// The kernel's id of the shard's thread; 0 before it runs.
     pub thread: Counter,
-    /// From waking up to the end of the turn, for each turn of the shard's loop.
+    /// The time from waking up to the end of the turn, for each turn of the shard's loop.
     pub turn_time: Histogram,
-    /// The time that the shard had nothing to do and waited for events, in microseconds.
+    /// The time that the shard waited for events with nothing to do, in microseconds.
     pub asleep_us: Counter,
     /// The time spent on fan-outs over long lists, in microseconds.
     pub bulk_us: Counter,
     /// Gauge: commands that the engine has taken from the mailbox and not run yet.
     pub commands_pending: Counter,
-    /// Gauge: connections that the kernel has let in and the shard has not accepted yet.
+    /// Gauge: connections that the kernel has established and the shard has not accepted yet.
     pub listen_queue: Counter,
-    /// From the first to the last member of a fan-out.
+    /// The time from the first to the last member of a fan-out.
     pub fanout_time: Histogram,
-    /// From publish to the hand-over to the kernel, for each delivered message.
+    /// The time from publish to the write to the kernel, for each delivered message.
     pub delivery_latency: Histogram,
 }
 

@@ -144,8 +144,8 @@ impl Core {
         (self.now_us / 1_000_000) as u32
     }
 
-    /// Returns for how many seconds input has waited to be read. The input may be any peer's, so this time does not count
-    /// for the silence of a peer.
+    /// Returns for how many seconds input has waited to be read. The input may be any peer's, so this time does not
+    /// count for the silence of a peer.
     pub(crate) fn input_wait_s(&self) -> u32 {
         let since_us = self.input_waits_since_us.unwrap_or(self.now_us);
         let wait_us = self.now_us.saturating_sub(since_us);
@@ -176,28 +176,28 @@ impl Core {
         ConnectionId { node: self.shared.node, shard: self.number, slot, serial }
     }
 
-    /// What a connection speaks.
+    /// Returns the protocol of a connection.
     pub(crate) fn protocol(&self, slot: u32) -> Option<ProtocolRef> {
         self.table.get(slot).map(|connection| self.shared.protocols.of(connection.encoding))
     }
 
-    /// True for a connection that speaks what all begin in.
+    /// True while a connection uses the first protocol, with which all connections begin.
     pub(crate) fn speaks_first(&self, slot: u32) -> bool {
         let first = self.shared.protocols.first().encoding();
         self.table.get(slot).is_some_and(|connection| connection.encoding == first)
     }
 
-    /// How messages come to a connection.
+    /// Returns how messages reach a connection.
     pub(crate) fn delivery(&self, connection: &Connection) -> Delivery {
         self.shared.protocols.delivery(connection.encoding)
     }
 
-    /// True for a connection without a socket: what is sent to it is gathered.
+    /// True for a connection without a socket, whose output is gathered.
     pub(crate) fn is_gathered(&self, slot: u32) -> bool {
         self.table.get(slot).is_some_and(|found| self.delivery(found) == Delivery::Gathered)
     }
 
-    /// True while the connection is there and not about to end.
+    /// True if the connection exists and is not closing.
     pub(crate) fn is_open(&self, slot: u32) -> bool {
         self.table.get(slot).is_some_and(|connection| !connection.is_closing())
     }
@@ -212,22 +212,22 @@ impl Core {
         }
     }
 
-    /// The connection is in another phase now.
+    /// Changes the phase of a connection.
     pub(crate) fn enter(&mut self, slot: u32, phase: Phase) {
         if let Some(connection) = self.table.get_mut(slot) {
             connection.enter(phase);
         }
     }
 
-    /// The connection takes up an encoding, to wait for an answer in it or for good.
+    /// Switches a connection to another encoding: for one reply, or until it ends.
     pub(crate) fn take_up(&mut self, slot: u32, encoding: Encoding, phase: Phase) {
         self.speak(slot, encoding);
         self.metrics.opened[usize::from(encoding.0)].add(1);
         self.enter(slot, phase);
     }
 
-    /// Puts a connection into a topic, whose messages come to this engine from now on. False when it is
-    /// in it already.
+    /// Adds a connection to a topic, so that the engine gets the topic's messages. Returns false if the connection is a
+    /// member already.
     pub(crate) fn enter_topic(&mut self, slot: u32, hash: u64, topic: &str) -> bool {
         let entered = self.hub.join(slot, hash, topic);
         self.handle.inbox.filter.insert(hash);
@@ -245,7 +245,7 @@ impl Core {
         entered
     }
 
-    /// Takes a connection out of a topic, as [`hub::Hub::leave`] does.
+    /// Removes a connection from a topic. Returns the same as [`hub::Hub::leave`].
     pub(crate) fn leave_topic(&mut self, slot: u32, hash: u64, topic: &str) -> Option<bool> {
         let ended = self.hub.leave(slot, hash, topic);
         if ended.is_some() {
@@ -258,7 +258,7 @@ impl Core {
         ended
     }
 
-    /// Takes a connection out of all its topics.
+    /// Removes a connection from all of its topics.
     pub(crate) fn leave_topics(&mut self, slot: u32) {
         let mut ended = Vec::new();
         if self.broker.has_nodes() {
@@ -272,7 +272,7 @@ impl Core {
         ended.iter().for_each(|topic| self.broker.leave_topic(topic));
     }
 
-    /// A request was answered: the connection is ready for the next one.
+    /// A request has its reply: the connection is ready for the next one.
     pub(crate) fn await_request(&mut self, slot: u32) {
         self.speak(slot, self.shared.protocols.first().encoding());
         self.enter(slot, Phase::Request);
@@ -286,8 +286,8 @@ impl Core {
         }
     }
 
-    /// Closes a connection: from now on it counts as closing, and the engine does the rest when the
-    /// part that runs has returned.
+    /// Closes a connection. It counts as closing from now on. The engine does the rest when the part that runs has
+    /// returned.
     pub fn close_soon(&mut self, slot: u32, close: CloseReason, last: Vec<u8>) {
         if self.is_open(slot) {
             self.enter(slot, Phase::Closing);

@@ -1,4 +1,4 @@
-//! What an engine wants done, in order: its driver drains it after every input.
+//! The outputs of an engine, in order. The driver drains them after every input.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use crate::core::command::ConnectionInfo;
 use crate::core::reply::Reply;
 use crate::trace::event::Traced;
 
-/// One thing for the driver to do.
+/// One action for the driver.
 pub enum Output {
-    /// Send bytes to one connection, behind what waits for it.
+    /// Send bytes to one connection, behind its queued bytes.
     Send {
         /// The connection.
         slot: u32,
-        /// Where the bytes are in [`Outputs::bytes`].
+        /// The range of the bytes in [`Outputs::bytes`].
         bytes: Range<usize>,
-        /// How many messages they hold.
+        /// The number of messages in the bytes.
         messages: u32,
         /// The engine waits for [`crate::Engine::on_drained`] before it sends more.
         confirm: bool,
@@ -26,94 +26,95 @@ pub enum Output {
     Shared {
         /// The bytes.
         bytes: Arc<[u8]>,
-        /// Where the slots are in [`Outputs::slots`].
+        /// The range of the slots in [`Outputs::slots`].
         slots: Range<usize>,
-        /// How many messages the bytes hold.
+        /// The number of messages in the bytes.
         messages: u32,
         /// The hash of the messages' topic, whose publishers wait for slow members.
         topic: Option<u64>,
     },
-    /// Messages went out just before.
+    /// Record the latency of the messages that were sent just before.
     Delivered {
-        /// When they were published, in microseconds of the node's clock.
+        /// The time of their publication, in microseconds of the node's clock.
         published_us: u64,
-        /// To how many connections they went.
+        /// The number of connections that got them.
         connections: u64,
     },
-    /// Read from the socket again, which was left unread.
+    /// Read again from a socket that was paused.
     Resume {
         /// The connection.
         slot: u32,
     },
-    /// Close the connection when everything has left.
+    /// Close the connection when all of its bytes have left.
     Close {
         /// The connection.
         slot: u32,
         /// Close only our side, until the peer has closed its own.
         linger: bool,
     },
-    /// Close the connection now: the engine has forgotten it.
+    /// Close the connection at once: the engine has forgotten it.
     Drop {
         /// The connection.
         slot: u32,
     },
-    /// Say where the peer is: see [`crate::Engine::on_address`].
+    /// Report the peer's address: see [`crate::Engine::on_address`].
     Address {
         /// The connection.
         slot: u32,
     },
-    /// Add what sockets know of connections, and answer.
+    /// Add what the sockets know about connections, and reply.
     Describe(Box<Describe>),
-    /// Describe the connections for which most bytes wait, and answer: see [`crate::Engine::describe`].
+    /// Describe the connections with the most unsent bytes, and reply: see [`crate::Engine::describe`].
     Slowest(Box<Slowest>),
-    /// Call the observer of a message once all that was sent before has been written to sockets.
+    /// Call the observer of a message when all earlier bytes have been written to sockets.
     Observed(Box<ObservedDelivery>),
-    /// Add the bytes that wait for a connection, and give the event to its sink.
+    /// Add the number of the connection's unsent bytes, and pass the event to its sink.
     Traced(Box<Traced>),
 }
 
-/// Connections that somebody asked about.
+/// Connections that a command wants described.
 pub struct Describe {
-    /// How many there are.
+    /// The number of all that match.
     pub members: u32,
     /// Some of them, without what their sockets know.
     pub connections: Vec<ConnectionInfo>,
-    /// Where the answer goes.
+    /// Where the reply goes.
     pub reply: Reply<(u32, Vec<ConnectionInfo>)>,
 }
 
-/// The connections with the largest outboxes are asked for.
+/// A command for the connections with the largest outboxes.
 pub struct Slowest {
-    /// Describe so many at most.
+    /// The limit on descriptions.
     pub limit: usize,
-    /// Where the answer goes.
+    /// Where the reply goes.
     pub reply: Reply<(u32, Vec<ConnectionInfo>)>,
 }
 
-/// A message for whose last member all bytes are output. The driver calls the observer when it has sent them.
+/// An observed message: the bytes for its last member are among the outputs. The driver calls the observer when it has
+/// sent them.
 pub struct ObservedDelivery {
-    /// What to call.
+    /// The observer.
     pub observer: Arc<dyn DeliveryObserver>,
     /// The delivery. The driver knows the time at which it was sent.
     pub delivery: ShardDelivery,
 }
 
-/// Outputs that wait for the driver, and the bytes and slots that they name.
+/// Outputs that wait for the driver, with their bytes and slots.
 #[derive(Default)]
 pub struct Outputs {
-    /// In order.
+    /// The outputs, in order.
     pub list: Vec<Output>,
-    /// What [`Output::Send`] sends.
+    /// The bytes of [`Output::Send`].
     pub bytes: Vec<u8>,
-    /// Where [`Output::Shared`] goes.
+    /// The slots of [`Output::Shared`].
     pub slots: Vec<u32>,
 }
 
-/// What the buffers may hold on to from one input to the next.
+/// The capacity that the buffers retain between inputs, in bytes.
 const RETAINED_BYTES: usize = 64 << 10;
 
 impl Outputs {
-    /// True when nothing waits.
+    /// True if no output waits.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -142,7 +143,7 @@ impl Outputs {
         self.list.push(Output::Shared { bytes, slots, messages, topic });
     }
 
-    /// Makes it ready for the next outputs.
+    /// Empties the outputs for the next input.
     pub fn clear(&mut self) {
         self.list.clear();
         self.bytes.clear();

@@ -4,17 +4,17 @@ use protocol::phoenix::ClientMessage;
 
 use crate::mqtt::MqttAck;
 
-/// How a client gets the reply to its publish, or to its request for a page of history.
+/// How the reply to a client's publish or history request is written.
 #[derive(Debug)]
 pub enum ReplyTarget {
-    /// As an HTTP request.
+    /// To an HTTP request.
     Http(protocol::request::Respond),
-    /// As a WebSocket's command with this id.
+    /// To a WebSocket command with this id.
     Id(Box<str>),
-    /// As a Phoenix client's message.
+    /// To a message of a Phoenix client.
     Phoenix(Box<ClientMessage>),
-    /// As a message of an MQTT client.
+    /// To a packet of an MQTT client.
     Mqtt(MqttAck),
-    /// As AUTH of an MQTT client, with this method.
+    /// By an AUTH packet to an MQTT client, with this method.
     MqttAuth(Box<str>),
 }

@@ -1,17 +1,17 @@
-//! The JSON objects and the texts of answers, and how Phoenix clients get theirs.
+//! The JSON objects and the texts of replies, and how Phoenix clients get them.
 
 use model::name::shown;
 use model::{Name, Position};
 use protocol::ProtocolRef;
 use protocol::phoenix::{self, ClientMessage, Content, Form, Phoenix, Serializer, Status};
 
-/// Why a connection has nothing in a topic's presence that it could change.
+/// The error to a connection without a user that changes its presence.
 pub(crate) const NO_USER: &str = "this connection has no user: connect with the parameter user";
 
-/// The error to whoever speaks of a topic that it is not in.
+/// The error to a client that names a topic that it has not entered.
 pub(crate) const NOT_SUBSCRIBED: &str = "this connection is not in that topic";
 
-/// An answer that has nothing to say.
+/// An empty reply.
 pub(crate) const NOTHING: Content<'static> = Content::Json("{}");
 
 /// `{"topic":"…"}`
@@ -44,7 +44,7 @@ pub(crate) fn reply(
     }
 }
 
-/// Appends an answer that says why it was not done.
+/// Appends an error reply with its reason.
 pub(crate) fn refuse(
     protocol: ProtocolRef,
     message: &ClientMessage,
@@ -58,7 +58,7 @@ pub(crate) fn refuse(
     reply(protocol, message, Status::Error, Content::Json(&response), out);
 }
 
-/// Tells a client what became of what it sent.
+/// Appends the outcome of a client's publication.
 pub(crate) fn phoenix_published(
     protocol: ProtocolRef,
     message: &ClientMessage,
@@ -71,8 +71,8 @@ pub(crate) fn phoenix_published(
     }
 }
 
-/// Appends one message as the protocol writes it. What can't be written (names are checked, so that
-/// this is a fault of ours) is left out.
+/// Appends one message as the protocol writes it. A message that can't be written is left out: names are validated
+/// before, so that would be a bug.
 pub(crate) fn say(
     protocol: ProtocolRef,
     out: &mut Vec<u8>,

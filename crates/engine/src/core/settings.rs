@@ -1,4 +1,4 @@
-//! What may change while an engine runs.
+//! Settings that may change while an engine runs.
 
 use std::net::IpAddr;
 
@@ -10,80 +10,79 @@ use crate::auth::credentials::Expiry;
 use crate::webhook::events::HookEvents;
 use crate::webhook::forward_rule::Forwards;
 
-/// The most seconds that anything may wait for a silent peer: silence is measured in 16 bits, and
-/// looked at about once a second, so that a longer one would pass unseen.
+/// The longest time that the engine waits for a silent peer, in seconds. It measures silence in 16 bits and checks it
+/// about once a second, so the counter would wrap around before the engine saw a longer one.
 pub const SILENCE_SECONDS_MAX: u32 = 60_000;
 
-// A shard that is held up for an hour still sees it.
+// An engine that is blocked for an hour still sees the silence.
 const _: () = assert!(SILENCE_SECONDS_MAX + 3_600 < u16::MAX as u32);
 
 /// Settings that may change while the shard runs: [`crate::Command::Settings`].
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How bytes are answered.
+    /// How the protocols read requests and reply.
     pub session: protocol::Settings,
-    /// Connections in the whole process.
+    /// The limit on connections of the process.
     pub connections_max: u64,
-    /// Connections from one address; 0 is no limit.
+    /// The limit on connections of one address; 0 is no limit.
     pub connections_per_address_max: u32,
-    /// Addresses of IPv6 that begin with the same so many bits count as one.
+    /// IPv6 addresses with the same prefix of so many bits count as one.
     pub ipv6_prefix_bits: u8,
-    /// New connections a second in the whole process; 0 is no limit.
+    /// The limit on new connections of the process in a second; 0 is no limit.
     pub accept_per_second_max: u32,
-    /// Bytes that may wait for a connection that doesn't read.
+    /// The limit on unsent bytes of a connection.
     pub outbox_bytes_max: usize,
-    /// Messages that may wait for it.
+    /// The limit on unsent messages of a connection.
     pub outbox_messages_max: usize,
-    /// Bytes that input which is not whole may take up in the whole process.
+    /// The limit on incomplete input of the process, in bytes.
     pub input_bytes_max: usize,
-    /// Bytes that all outboxes may take up in the whole process.
+    /// The limit on all outboxes of the process, in bytes.
     pub outboxes_bytes_max: usize,
-    /// Messages that a connection may publish in a second; 0 is no limit.
+    /// The limit on messages that a connection publishes in a second; 0 is no limit.
     pub publishes_per_second_max: u32,
-    /// Topics that a connection may enter in a second; 0 is no limit.
+    /// The limit on topics that a connection enters in a second; 0 is no limit.
     pub joins_per_second_max: u32,
-    /// What a user may do in a second, on all connections of the node.
+    /// The limits of a user in a second, over all connections of the node.
     pub per_user: Limits,
-    /// What an address may do.
+    /// The limits of an address in a second, over all connections of the node.
     pub per_address: Limits,
-    /// Connections of a user on the node; 0 is no limit.
+    /// The limit on a user's connections to the node; 0 is no limit.
     pub connections_per_user_max: u32,
-    /// Topics of all of these; 0 is no limit.
+    /// The limit on topics of all connections of a user; 0 is no limit.
     pub topics_per_user_max: u32,
-    /// Topics that have members, over all shards; 0 is no limit.
+    /// The limit on topics with members, over all shards; 0 is no limit.
     pub topics_max: u32,
-    /// Connections of users in topics with presence, over all shards; 0 is no limit.
+    /// The limit on connections of users in topics with presence, over all shards; 0 is no limit.
     pub presence_connections_max: u32,
-    /// Until a request's head and body must be whole, in seconds, at most [`SILENCE_SECONDS_MAX`].
+    /// The time until a request's head and body must be complete, in seconds, at most [`SILENCE_SECONDS_MAX`].
     pub head_seconds: u32,
-    /// How long a connection may rest between requests, in seconds, at most
-    /// [`SILENCE_SECONDS_MAX`].
+    /// The longest time of a connection between requests, in seconds, at most [`SILENCE_SECONDS_MAX`].
     pub idle_seconds: u32,
-    /// How long a Phoenix long poll waits, in seconds.
+    /// How long a Phoenix long poll waits for messages, in seconds.
     pub longpoll_seconds: u32,
-    /// Phoenix long-poll sessions in the whole process.
+    /// The limit on Phoenix long-poll sessions of the process.
     pub longpoll_sessions_max: u64,
-    /// Those of one address; 0 is no limit.
+    /// The limit on Phoenix long-poll sessions of one address; 0 is no limit.
     pub longpoll_sessions_per_address_max: u32,
-    /// When connections end whose tokens expire.
+    /// When connections with expiring tokens get a warning and end.
     pub token_expiry: Expiry,
-    /// What a member may say about itself, in bytes.
+    /// The limit on a member's presence payload, in bytes.
     pub presence_meta_bytes_max: usize,
-    /// An application that does not answer allows what it was asked about.
+    /// True if a request that the application does not respond to is allowed.
     pub silence_allows: bool,
-    /// What the application wants to hear.
+    /// The events that the application gets.
     pub events: HookEvents,
-    /// Which messages of clients go to a back end.
+    /// Which client messages are forwarded to a back end.
     pub forwards: Forwards,
 }
 
 impl Settings {
-    /// What MQTT clients may do and have, if there is MQTT.
+    /// Returns the settings for MQTT clients, if MQTT is enabled.
     pub fn mqtt(&self) -> Option<&MqttSettings> {
         self.session.mqtt.as_ref()
     }
 
-    /// The address as which a peer counts, for limits by address: the first of its network, for IPv6.
+    /// Returns the address under which a peer counts for the limits: for IPv6, the first address of its network.
     pub fn network(&self, address: IpAddr) -> IpAddr {
         match address {
             IpAddr::V4(_) => address,
@@ -94,8 +93,8 @@ impl Settings {
 
 #[cfg(any(test, feature = "testing"))]
 impl Settings {
-    /// Settings for the tests of engines and of their drivers: outboxes and messages are small, and
-    /// nobody is refused, slowed or closed for a silence.
+    /// Settings for the tests of engines and of their drivers. Outboxes and messages are small; no client is rejected,
+    /// slowed down, or closed because of silence.
     pub fn for_tests(policy: auth::Policy) -> Self {
         let never: u32 = 1_000_000;
         Settings {

@@ -2,17 +2,17 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// A collection that keeps its memory until it is told to shrink.
+/// A collection that retains its memory until [`Shrink::shrink`].
 pub trait Shrink {
-    /// Gives most of the memory back when the collection uses a small part of it. Copies what is left,
-    /// which is little.
+    /// Frees most of the memory if the collection uses a small part of it. It copies the remaining entries, which are
+    /// few.
     fn shrink(&mut self);
 }
 
 impl<K: Eq + std::hash::Hash, V> Shrink for HashMap<K, V> {
     fn shrink(&mut self) {
-        // Does nothing until it is under a quarter of its size: the capacity that a map tells is
-        // no guide, since it shrinks with what was removed.
+        // Does nothing until the map uses less than a quarter of its memory. `capacity()` can't decide that, because it
+        // falls with each removal.
         self.shrink_to(self.len() * 4);
     }
 }
@@ -59,7 +59,7 @@ mod tests {
         assert!(capacities.iter().all(|capacity| *capacity < 100), "{capacities:?}");
         assert!((0..10).all(|n| map[&n] == n && set.contains(&n) && queue[n as usize] == n));
         assert_eq!((map.len(), list.len()), (10, 10));
-        // Room that is in use stays.
+        // Capacity in use stays.
         let mut map: HashMap<u32, u32> = (0..1_000).map(|n| (n, n)).collect();
         let before = map.capacity();
         map.shrink();

@@ -115,8 +115,8 @@ pub enum Capacity {
     None,
 }
 
-/// An outbox may have so many times its limits while its reader keeps pace: one moment's messages may be more than
-/// the fastest reader takes in it.
+/// While its reader keeps pace, an outbox may have so many times its limits: a burst may be more than the fastest
+/// reader takes at once.
 const BURST: usize = 4;
 
 /// A reader keeps pace if it takes this part of the outbox's limit in a second.

@@ -10,9 +10,9 @@ use crate::engine::Engine;
 const DRAWS: u32 = 4;
 
 impl Engine {
-    /// Closes so many connections, each with the same probability, and tells their clients to use another server.
-    /// Returns the number of closed connections: it is smaller if the others are about to end, or wait for a reply
-    /// that comes soon.
+    /// Closes so many connections, each with the same probability, with a notice that the client must use another
+    /// server. Returns the number of closed connections. It is smaller if the others are about to end, or wait for a
+    /// reply that comes soon.
     pub(crate) fn evict(&mut self, connections: u32, seed: u64) -> u32 {
         let mut random = Random::of(seed, u64::from(self.core.number));
         let end = self.core.table.end();

@@ -8,7 +8,8 @@
 //! - *polls* (`poll_outputs`, `poll_replies`, `poll_due_us`) take what the driver is to do, or when.
 //!
 //! A turn of the driver's loop calls them in this order:
-//! 1. `set_now` and `set_input_waits`, once, then `resume_waiters`, and `on_drained` for sockets that have sent everything;
+//! 1. `set_now` and `set_input_waits`, once, then `resume_waiters`, and `on_drained` for sockets that have sent
+//!    everything;
 //! 2. an `on_*` for each thing that a socket did, and `take_commands` when another thread woke the shard;
 //! 3. `run_commands`, then `release_pending`;
 //! 4. `slice` while the turn's budget lasts, then `serve_due` and `reply_woken`;

@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::engine::dispatch::OUT_BYTES;
 
 impl Engine {
-    /// Resumes a connection that had to wait: processes its input of the meantime.
+    /// Resumes a connection that had to wait: processes the input that has come meanwhile.
     pub(crate) fn resume_input(&mut self, slot: u32) {
         if !self.core.is_open(slot) || is_paused(&self.core.table, slot) {
             return;

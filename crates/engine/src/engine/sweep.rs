@@ -202,7 +202,7 @@ impl Engine {
     /// Returns when the next pass is due, in microseconds of the node's clock.
     pub fn sweep_due_us(&self) -> u64 {
         let (together, turn) = match self.drain {
-            // The first shard also balances new connections, always.
+            // The first shard also balances new connections, so it passes over each stripe on its own.
             None if self.core.number > 0 => {
                 together(u64::from(self.core.table.end()), self.core.number)
             }
@@ -266,7 +266,8 @@ fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
     };
     let silence_s = connection.silence_s(core.now_s());
     let cold = core.table.cold(slot);
-    // Nothing is read from it, so it can't show that it is alive; but its time goes on.
+    // The socket is not read, so the peer can't show that it is alive. But the connection's token and its time to
+    // authenticate still expire.
     let is_unread = cold.is_some_and(|cold| cold.waits) && !connection.is_closing();
     if let Some(cold) = cold.filter(|_| !connection.is_closing()) {
         if cold.reserved && silence_s > RESERVED_SECONDS && !is_unread {
@@ -277,7 +278,7 @@ fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
             return Due::Close(CloseReason::Unauthorized);
         }
     }
-    // A poll that waits is in its topics, too.
+    // A waiting poll is in its topics, too.
     if pass.tokens
         && matches!(connection.phase(), Phase::Open | Phase::Waiting)
         && let Some(due) = core.credentials.due(slot, core.unix_s(), core.settings.token_expiry)
@@ -321,9 +322,9 @@ fn request_due(
 ) -> Due {
     match (silence_s <= core.settings.head_seconds, connection.is(Flag::Blocked)) {
         (true, _) => Due::Nothing,
-        // It may still be reading the reply before.
+        // The peer may still be reading the previous reply.
         (false, true) => idle_due(core, silence_s),
-        // It sent no request, so it gets no reply.
+        // The peer sent no request, so it gets no reply.
         (false, false) if cold.is_none() => Due::Close(CloseReason::RequestTimeout),
         (false, false) => Due::RequestTimeout,
     }
@@ -385,7 +386,7 @@ fn open_due(
             if !seconds.hit(slot, interval, 0) && !seconds.hit(slot, interval, half) || blocked {
                 return Due::Nothing;
             }
-            // After a pause of the shard as long as that, the connection has been silent.
+            // If the shard was paused for half an interval, the connection has been silent for as long.
             let scanned = half > 0 && seconds.span < half;
             if scanned && connection.is(Flag::WroteRecently) {
                 Due::NoHeartbeat

@@ -60,7 +60,7 @@ impl Engine {
         let connection = core.table.get(slot)?;
         let protocol = core.shared.protocols.of(connection.encoding);
         let ((serial, encoding), (opened_s, _), (phase, flags)) = connection.export();
-        // They change all the time. The engine's record has them.
+        // The time of the last input and this flag change all the time. The engine's record has them.
         let (last_received_s, flags) = (wrapping_s(opened_s), flags & !(Flag::WroteRecently as u8));
         Some(Record {
             protocol: Text(protocol.name().into()),

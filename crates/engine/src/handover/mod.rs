@@ -189,7 +189,7 @@ impl Engine {
         recovery.catchups.import_numbers(record.query, record.taken);
         core.mqtt_taken = record.taken;
         if !std::mem::replace(&mut restarts.has_engine, true) {
-            // They come with their connections.
+            // The filters come with their connections.
             core.broker.leave_filters(core.number);
         }
         core.joins.set_requests(record.join_request);

@@ -21,12 +21,12 @@ pub(crate) fn waits(command: &Command) -> bool {
 
 impl Engine {
     /// Stands still from now on, until [`Engine::go_on`]. Meanwhile the driver passes on no input from sockets (no
-    /// bytes, no new connection, no `on_drained`), except that a socket has failed. It calls
-    /// nothing but [`set_now`](Engine::set_now), [`take_commands`](Engine::take_commands),
-    /// [`run_commands`](Engine::run_commands), and what performs the outputs: no [`slice`](Engine::slice), `sweep`,
-    /// `serve_due`, `reply_woken`, `release_pending` or `resume_waiters`. Fan-outs grow longer meanwhile, and
-    /// [`Engine::take_owed`] takes the rest of them. When the engine goes on, the driver reads the sockets that
-    /// outputs told it to resume, and reports those that are drained.
+    /// bytes, no new connection, no `on_drained`), except that a socket has failed. It calls nothing but
+    /// [`set_now`](Engine::set_now), [`take_commands`](Engine::take_commands), [`run_commands`](Engine::run_commands),
+    /// and what performs the outputs: no [`slice`](Engine::slice), `sweep`, `serve_due`, `reply_woken`,
+    /// `release_pending` or `resume_waiters`. Fan-outs grow longer meanwhile, and [`Engine::take_owed`] takes the rest
+    /// of them. When the engine goes on, the driver reads the sockets of all [`Output::Resume`](crate::Output::Resume)
+    /// outputs, and reports those that are drained.
     pub fn stand_still(&mut self) {
         self.core.stands_still = true;
     }
@@ -36,7 +36,7 @@ impl Engine {
     pub fn go_on(&mut self) {
         let core = &mut self.core;
         core.stands_still = false;
-        // They came before those that wait.
+        // These replies came before the commands that wait.
         std::mem::take(&mut core.aside)
             .into_iter()
             .rev()

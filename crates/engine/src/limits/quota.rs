@@ -128,7 +128,7 @@ pub(crate) struct Quota {
     counted: HashMap<u32, Counted>,
 }
 
-/// Who is charged for a request.
+/// The accounts to charge for a request.
 pub(crate) enum Charged<'a> {
     /// The users of an open connection, and its address.
     Connection,
@@ -413,7 +413,8 @@ pub(crate) fn message_cost(message: &ClientMessage) -> Cost {
     }
 }
 
-/// Returns the cost of a request of so many bytes, and who is charged. `None` for a request that is charged elsewhere.
+/// Returns the cost of a request of so many bytes, and the accounts to charge. `None` for a request that is charged
+/// elsewhere.
 pub(crate) fn request_cost(request: &Request, bytes: usize) -> Option<(Cost, Charged<'_>)> {
     let command = COMMAND.with(Unit::Bytes, bytes as u64);
     let topics = |topics: usize| command.with(Unit::Joins, topics.max(1) as u64);
@@ -475,7 +476,7 @@ pub(crate) fn request_cost(request: &Request, bytes: usize) -> Option<(Cost, Cha
     })
 }
 
-/// Returns the cost of an MQTT packet, and who is charged.
+/// Returns the cost of an MQTT packet, and the accounts to charge.
 fn mqtt_cost(incoming: &Incoming, bytes: usize) -> (Cost, Charged<'_>) {
     match incoming {
         Incoming::Connect(connect) => {

@@ -292,7 +292,7 @@ impl Engine {
             // The history has no messages up to here.
             if let Some(history) = self.poll_history_mut(slot) {
                 history.gap = gap;
-                // A poll for all messages gets those that are there when it is replied to.
+                // A poll for all messages gets the messages that are stored when its reply is made.
                 for cursor in &mut history.cursors {
                     cursor.after = cursor.after.max(piece.through);
                 }

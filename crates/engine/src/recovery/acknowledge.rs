@@ -40,7 +40,7 @@ const SCANNED_MAX: usize = 1_000;
 pub(crate) struct Acks {
     pub(super) user: Name,
     pub(super) rule: AcknowledgeRule,
-    /// The connection has got all messages after this offset that were there.
+    /// The connection has got all messages after this offset that the history had.
     pub(super) from: u64,
     /// The messages in flight, in order: delivered and without an acknowledgement.
     pub(super) flight: VecDeque<Delivery>,
@@ -73,7 +73,7 @@ impl Acks {
     }
 }
 
-/// What is done with a message of an acknowledged topic.
+/// What happens to a message of an acknowledged topic.
 enum Next {
     /// It is delivered to the connection.
     Deliver,
@@ -112,7 +112,7 @@ impl Recovery {
             delivery_count_max: 0,
             dead_letter: None,
         });
-        // A client that requests only what is there has missed nothing.
+        // A client that requests stored messages, and names no position, has missed nothing.
         let is_new = request.of(topic).is_some_and(|since| since.token().is_none());
         let gone = match is_new {
             true => Some(Gone::Nothing),
@@ -230,8 +230,8 @@ impl Recovery {
         }
     }
 
-    /// Returns how many messages of one topic may be pulled now, those that the connection has already and that are
-    /// passed over among them. `None` if the history must be queried first.
+    /// Returns how many messages of one topic may be pulled now, including messages in flight that will be skipped.
+    /// `None` if the history must be queried first.
     pub(super) fn capacity(&mut self, core: &mut Core, slot: u32, number: u32) -> Option<usize> {
         let now_s = core.now_s();
         let history = core.history.clone();
@@ -303,7 +303,8 @@ impl Recovery {
             Err(_) => false,
         };
         cursor.after = offset;
-        // The window has no capacity for a message that the client says it has and that is before others.
+        // A message before those in flight: the client has named a later position, so it has this message. Without
+        // capacity in the window, the message is skipped.
         let is_full = position.is_err() && acks.flight.len() >= acks.window();
         if (position.is_ok() && !again) || is_full {
             return Next::Pass;
@@ -536,7 +537,7 @@ impl CatchupTable {
         })
     }
 
-    /// Queries the history for the connection's next piece.
+    /// Returns true while a query for the connection's next piece is pending.
     pub(crate) fn is_reading(&self, slot: u32) -> bool {
         self.by_slot.get(&slot).is_some_and(|catchups| catchups.reading.is_some())
     }

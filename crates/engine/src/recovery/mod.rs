@@ -192,13 +192,13 @@ struct PendingReply {
     /// The catch-ups of the reply.
     numbers: Vec<u32>,
     gaps: Vec<(Name, RecoveryGap)>,
-    /// Some of them begin with the oldest message that is there. The first piece has its position.
+    /// Some of them begin with the oldest stored message. The first piece has its position.
     whole: bool,
 }
 
 impl PendingReply {
-    /// Whether the reply says if anything is missing: to a client that requested recovery, and to one for which a
-    /// queued message is gone.
+    /// Returns true if the reply says whether anything is missing: to a client that requested recovery, or for which a
+    /// queued message was dropped.
     fn says_gaps(&self) -> bool {
         self.requested || !self.gaps.is_empty()
     }
@@ -486,7 +486,7 @@ impl Core {
         &*self.history
     }
 
-    /// The user of the connection who acknowledges messages of this topic.
+    /// Returns the user as whom the connection acknowledges messages of this topic.
     pub(crate) fn user_of(&self, slot: u32, topic: &str) -> Option<Name> {
         let mut users = self.users(slot);
         match TopicKind::of(topic).user() {

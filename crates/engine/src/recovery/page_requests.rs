@@ -19,7 +19,7 @@ const TOO_MANY: &str =
 
 impl Engine {
     /// A client that may read the topic's history requests a page. A reply by HTTP is appended to `out`; other replies
-    /// are sent as soon as they are there.
+    /// are sent when the history has replied.
     pub(crate) fn read_page(
         &mut self,
         slot: u32,

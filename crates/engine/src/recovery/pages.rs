@@ -112,7 +112,7 @@ impl Pages {
     }
 
     /// Queries the history for the next request of a connection, unless a query is pending. Returns the replies that
-    /// are there at once.
+    /// are available at once.
     pub fn next(
         &mut self,
         core: &Core,
@@ -143,13 +143,13 @@ impl Pages {
         self.pop(slot).map(|Pending { to, .. }| (to, result))
     }
 
-    /// Whether the next request of a connection is by HTTP and has no pending query.
+    /// Returns true if the next request of a connection is by HTTP.
     pub fn is_request(&self, slot: u32) -> bool {
         let first = self.by_slot.get(&slot).and_then(|pending| pending.front());
         matches!(first, Some(Pending { to: ReplyTarget::Http(_), .. }))
     }
 
-    /// The history has replied. Returns the replies that are there now, if their requests are still there.
+    /// The history has replied. Returns the reply to the connection's first request, if that made this query.
     pub fn was_read(
         &mut self,
         core: &Core,

@@ -18,7 +18,7 @@ impl CatchupTable {
         delivered.waiting.iter().for_each(|waits| lower(&mut behind, *waits));
         let mut through = self.taken;
         if self.plain_catchups(slot).next().is_some() {
-            // Not all topics are as far as the mailbox is.
+            // Topics that still catch up are behind the mailbox.
             let has = self.has(core, slot, delivered);
             through = has.iter().map(|topic| topic.after).max().unwrap_or(through);
             for topic in has.into_iter().filter(|topic| topic.after < through) {
@@ -84,7 +84,7 @@ impl CatchupTable {
         list.iter().filter(|catchup| catchup.acks.is_none())
     }
 
-    /// The topics of a connection that have history and that its user doesn't acknowledge.
+    /// Returns the topics of a connection that have history and that its user doesn't acknowledge.
     pub(crate) fn plain_topics<'a>(
         &'a self,
         core: &'a Core,
@@ -103,7 +103,8 @@ impl CatchupTable {
             .filter(move |it| !acknowledges(it.0))
     }
 
-    /// Returns up to where a connection has each of those, without messages that wait in the hub.
+    /// Returns up to where a connection has each of its [`plain_topics`](Self::plain_topics), without messages that
+    /// wait in the hub.
     pub(super) fn has(
         &self,
         core: &Core,

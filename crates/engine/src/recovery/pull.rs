@@ -157,8 +157,7 @@ impl Recovery {
         }
     }
 
-    /// A piece is there. The client gets the reply where its catch-up begins, if the piece is the first, and the
-    /// messages.
+    /// Delivers a piece. If it is the first one, the client first gets the reply that says where its catch-up begins.
     fn pulled(
         &mut self,
         core: &mut Core,
@@ -230,7 +229,7 @@ impl Recovery {
         }
     }
 
-    /// Sets the position of catch-ups that begin with the oldest message that is there. Returns their numbers.
+    /// Sets the position of catch-ups that begin with the oldest stored message. Returns their numbers.
     fn begin_with(&mut self, slot: u32, numbers: &[u32], piece: &Piece) -> Vec<u32> {
         let list = self.catchups.by_slot.get_mut(&slot).map(|catchups| catchups.list.iter_mut());
         let begins = |catchup: &mut Catchup| {

@@ -43,7 +43,7 @@ impl Recovery {
             let after = match since {
                 None if compact => 0,
                 None => top.offset,
-                // It is not known yet which messages are there.
+                // It is not known yet which messages the history has.
                 Some(Since::Start | Since::Last(_)) => 0,
                 // A client with a position of another log has no message of this one.
                 Some(Since::Token(token)) => {

@@ -48,19 +48,19 @@ pub struct HookEvents {
     pub joined: bool,
     /// [`HookEvent::Left`].
     pub left: bool,
-    /// That a topic is occupied.
+    /// [`HookEvent::Occupied`].
     pub occupied: bool,
-    /// That a topic is vacated.
+    /// [`HookEvent::Vacated`].
     pub vacated: bool,
 }
 
 impl HookEvents {
-    /// Whether anything of it is about topics.
+    /// Returns true if any of the events is about topics.
     pub(crate) fn topics(self) -> bool {
         self.joined || self.left || self.occupancy()
     }
 
-    /// Whether it is heard that topics are occupied or vacated.
+    /// Returns true if the application gets the events that topics are occupied or vacated.
     pub(crate) fn occupancy(self) -> bool {
         self.occupied || self.vacated
     }

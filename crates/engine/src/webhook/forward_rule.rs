@@ -1,4 +1,4 @@
-//! Which messages of clients go to a back end, and what it is sent of one.
+//! The rules that say which client messages go to a back end, and the request for such a message.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ pub struct Forwards(Arc<[ForwardRule]>);
 pub struct ForwardRule {
     /// A topic filter of MQTT, without `$share`. It is the rule's name as well.
     pub filter: Arc<str>,
-    /// Whether the topic's members get the messages, too.
+    /// True if the topic's members get the messages, too.
     pub deliver: bool,
-    /// Filters of topics that clients may name for replies although they may not publish there.
+    /// Filters of topics that clients may name for replies, even if they may not publish there.
     pub answer_filters: Arc<[Box<str>]>,
 }
 
 impl Forwards {
-    /// These rules, of which the first that matches a topic wins.
+    /// Creates the rules. The first rule that matches a topic wins.
     pub fn new(rules: Vec<ForwardRule>) -> Self {
         Forwards(rules.into())
     }
 
-    /// The rule for a topic, if there is one.
+    /// Returns the rule for a topic, if there is one.
     pub fn of(&self, topic: &str) -> Option<&ForwardRule> {
         self.0.iter().find(|rule| filter::matches(&rule.filter, topic))
     }
@@ -39,11 +39,11 @@ impl Forwards {
 pub struct ForwardRequest {
     /// The filter of its rule.
     pub filter: Arc<str>,
-    /// The message. If it names a response topic, its client may name that.
+    /// The message. It names a response topic only if the client may name it.
     pub publication: Publication,
     /// The users of its connection; may be none.
     pub users: Vec<Name>,
-    /// The connection that sent it, while that is open.
+    /// The connection that sent it, if it is still open.
     pub connection: Option<ConnectionId>,
     /// The name of the transport.
     pub transport: &'static str,

@@ -1,4 +1,4 @@
-//! Requests to the application, which a [`Webhook`] carries.
+//! Requests to the application, which a [`Webhook`] sends.
 
 pub(crate) mod events;
 pub(crate) mod forward;
@@ -23,19 +23,19 @@ use crate::webhook::forward_rule::ForwardRequest;
 use crate::webhook::pending_hook::PendingHook;
 use protocol::ReplyError;
 
-/// Carries requests to the application. Called on a shard's thread: must not block.
+/// Sends requests to the application. Called on a shard's thread, so it must not block.
 pub trait Webhook: Send + Sync {
-    /// Takes requests, which stay together and in their order, and whose `reply` is then called once
-    /// each, from any thread; or refuses all of them while too many wait, and then no reply is called.
+    /// Queues requests, which stay together and in order. Each `reply` is called once, from any thread. If the queue
+    /// has no capacity, returns an error and calls no `reply`.
     fn send(&self, requests: Vec<WebhookRequest>) -> Result<(), QueueFull>;
 
-    /// Takes a message for the back end of a rule, whose `reply` is then called once, from any thread; or
-    /// refuses it while too much waits, and then it is not called.
+    /// Queues a message for the back end of a rule. Its `reply` is called once, from any thread. If the queue has no
+    /// capacity, returns an error and does not call `reply`.
     fn forward(&self, _request: ForwardRequest) -> Result<(), QueueFull> {
         Err(QueueFull)
     }
 
-    /// Takes what has happened on a shard, in its order.
+    /// Queues events of a shard, in order.
     fn notify(&self, _shard: u16, _events: Vec<HookEvent>) {}
 }
 
@@ -91,7 +91,7 @@ pub struct RequestDetails {
     pub topic: Option<Name>,
     /// The name of a message's event, if it has one.
     pub event: Option<Name>,
-    /// What the client sent with it; nothing where it could not.
+    /// The payload that the client sent. `None` if the request can't have one.
     pub payload: Option<Data>,
     /// The tags of a message.
     pub tags: Vec<Name>,
@@ -149,7 +149,7 @@ impl fmt::Debug for WebhookRequest {
     }
 }
 
-/// What the application decides.
+/// The decision that a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WebhookKind {
     /// Whether the client may subscribe to the topic.
@@ -160,7 +160,7 @@ pub enum WebhookKind {
     Publish,
     /// Which user a client without a token is, and whether it may connect.
     Connect,
-    /// Whether a connection that the application allowed may stay.
+    /// Whether a connection that the application has allowed may stay.
     Refresh,
 }
 
@@ -187,7 +187,7 @@ pub enum WebhookResponse {
     Ok {
         /// The reply to the client: the text of a JSON value.
         response: Box<str>,
-        /// What differs from what the client requested.
+        /// The differences from what the client requested.
         changes: Box<Changes>,
     },
     /// The application denies it.
@@ -196,22 +196,22 @@ pub enum WebhookResponse {
     Silent(&'static str),
 }
 
-/// What the application changes about what it allows.
+/// The application's changes to a request that it allows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Of a subscription: what the client shows in the topic's presence, the text of a JSON object.
+    /// Of a subscription: the payload that the client shows in the topic's presence, the text of a JSON object.
     pub meta: Option<Box<str>>,
-    /// Of a message: what is published in place of its payload.
+    /// Of a message: the payload to publish in place of the client's.
     pub payload: Option<Data>,
     /// Of a message: its tags.
     pub tags: Option<Vec<Name>>,
     /// Of a message: its key.
     pub key: Option<Name>,
-    /// Of a connection: its users, what it may do, and for how long.
+    /// Of a connection: its users, its grants, and how long it may stay.
     pub admission: Option<Box<Admission>>,
 }
 
-/// Why something that needs the consent of the application is not done.
+/// Why a request is rejected that needs the application's consent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The status of a reply by HTTP.
@@ -225,7 +225,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal that does not come from the application.
+    /// Creates a refusal that does not come from the application.
     pub fn silent(code: ErrorCode, reason: &str) -> Self {
         let mut response = b"{\"reason\":".to_vec();
         protocol::json::string(reason, &mut response);
@@ -238,22 +238,22 @@ impl Refusal {
         }
     }
 
-    /// The error in a reply to a request with an id.
+    /// Returns the error in a reply to a request with an id.
     pub(crate) fn error(&self) -> ReplyError<'_> {
         ReplyError { code: self.code.text(), message: &self.message }
     }
 }
 
 impl WebhookResponse {
-    /// A response that allows the request and changes nothing.
+    /// Creates a response that allows the request and changes nothing.
     pub fn yes() -> Self {
         WebhookResponse::Ok { response: "{}".into(), changes: Box::default() }
     }
 
-    /// The decision about a request.
+    /// Returns the decision about a request.
     ///
     /// # Errors
-    /// Why it may not be done.
+    /// If the request is rejected.
     pub(crate) fn decided(
         self,
         silence_allows: bool,
@@ -268,10 +268,11 @@ impl WebhookResponse {
         }
     }
 
-    /// The decision about a client that joins a topic: the reply, and the meta that the application gives the client.
+    /// Returns the decision about a client that joins a topic: the reply, and the presence payload that the application
+    /// gives the client.
     ///
     /// # Errors
-    /// Why it may not be done.
+    /// If the client may not join.
     pub(crate) fn entered(self, settings: &Settings) -> Result<Entered, Box<Refusal>> {
         let (response, Changes { meta, .. }) = self
             .decided(settings.silence_allows)

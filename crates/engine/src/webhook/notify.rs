@@ -1,7 +1,7 @@
 //! Events of connections and topics for the application.
 //!
-//! Events wait in [`Core::hook_events`] until the driver has its next turn. A poll is a request and no connection: its
-//! only event is that a topic has members.
+//! Events wait in [`Core::hook_events`] until the driver's next turn. A long poll does not count as a connection: its
+//! only events are that a topic is occupied or vacated.
 
 use model::{CloseReason, Name};
 use protocol::Delivery;
@@ -11,7 +11,7 @@ use crate::core::settings::Settings;
 use crate::webhook::events::{EventSource, HookEvent};
 
 impl Settings {
-    /// Whether the application gets the joins and leaves of a topic.
+    /// Returns whether the application gets events of a topic.
     fn follows(&self, topic: &str) -> bool {
         let topic = self.session.policy.topic(topic);
         topic.kind.is_ordinary() && topic.rule.is_some_and(|rule| rule.events)
@@ -28,7 +28,7 @@ impl Core {
         }
     }
 
-    /// The events of a connection that has left its topics.
+    /// Returns the event of a connection that ends.
     pub(crate) fn gone(&self, slot: u32, reason: CloseReason) -> Option<HookEvent> {
         if !self.settings.events.disconnected || !self.hub.is_here(slot) {
             return None;
@@ -55,7 +55,7 @@ impl Core {
         }
     }
 
-    /// A connection has left a topic, as its last member or not.
+    /// A connection has left a topic. `ended` is true if it was the last member.
     pub(crate) fn notify_left(&mut self, slot: u32, topic: &str, ended: bool) {
         if self.settings.events.topics() && self.settings.follows(topic) {
             let source = self.source(slot, || self.users(slot).map(Into::into).collect());
@@ -75,8 +75,8 @@ impl Core {
         }
     }
 
-    /// The topics of a connection that the application follows, and whose it is; it is about to leave all
-    /// of them.
+    /// Returns the topics of a connection whose events the application gets, and the source of the events. Called
+    /// before the connection leaves all topics.
     pub(crate) fn followed(&self, slot: u32) -> Option<(Option<EventSource>, Vec<Name>)> {
         if !self.settings.events.topics() || !self.hub.is_here(slot) {
             return None;
@@ -87,7 +87,7 @@ impl Core {
         (!topics.is_empty()).then_some((source, topics))
     }
 
-    /// It has left these.
+    /// A connection has left these topics.
     pub(crate) fn notify_left_all(&mut self, (source, topics): (Option<EventSource>, Vec<Name>)) {
         for topic in topics {
             let ended = self.hub.members(self.broker.hash(&topic), &topic) == 0;
@@ -95,7 +95,7 @@ impl Core {
         }
     }
 
-    /// The topics that came from another engine have their members here.
+    /// Reports the topics of imported connections, which have members on this shard now.
     pub(crate) fn notify_imported(&mut self) {
         if !self.settings.events.occupancy() {
             return;
@@ -106,7 +106,7 @@ impl Core {
         self.hook_events.extend(hook_events);
     }
 
-    /// Other topics may be followed than before.
+    /// The settings have changed. Reports topics that the application follows now or no longer follows.
     pub(crate) fn notify_changed(&mut self, before: &Settings) {
         let now = self.settings.clone();
         if !now.events.occupancy() && !before.events.occupancy() {
@@ -124,7 +124,7 @@ impl Core {
         }
     }
 
-    /// Whose a connection is that lasts.
+    /// Returns the source of a connection's events; `None` for a connection that serves only a request.
     fn source(&self, slot: u32, users: impl FnOnce() -> Vec<Name>) -> Option<EventSource> {
         let found = self.table.get(slot)?;
         if !matches!(

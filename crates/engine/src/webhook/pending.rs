@@ -1,5 +1,5 @@
-//! Requests that wait for decisions of the application. None of their bytes are consumed and their connection is not
-//! read meanwhile; the same bytes are read again when the decisions are there.
+//! Requests that wait for decisions of the application. The engine consumes none of their bytes and does not read their
+//! socket meanwhile. When the decisions have come, it reads the same bytes again.
 
 use model::{ErrorCode, Name};
 use protocol::http::Rejection;
@@ -12,8 +12,8 @@ use crate::webhook::request::{HookRequest, NotSent, busy, send_requests};
 use crate::webhook::{Connecting, Refusal, RequestDetails, WebhookKind, WebhookResponse};
 
 impl Engine {
-    /// Makes a request, of which no byte is consumed, wait for the decisions whether these users may subscribe to these
-    /// topics. `out` has the replies to the requests before it.
+    /// Makes a request, of which no byte is consumed, wait for decisions whether these users may subscribe to these
+    /// topics. `out` has the replies to earlier requests.
     pub(crate) fn await_subscribe_decision(
         &mut self,
         slot: u32,
@@ -64,7 +64,8 @@ impl Engine {
         }
     }
 
-    /// Makes a request wait for decisions, and requests these. Fails with its number if no request could be sent.
+    /// Makes a request wait for decisions, and sends the requests for these. Returns its number as an error if they
+    /// could not be sent.
     fn make_pending(
         &mut self,
         slot: u32,
@@ -74,14 +75,14 @@ impl Engine {
     ) -> Result<(), u32> {
         let found = self.core.table.get(slot);
         let open = found.is_some_and(|connection| connection.phase() == Phase::Open);
-        // The request waits, and is not in the way of what came before it.
+        // Earlier replies are sent before the request waits.
         if !self.wait_for_reply(slot, out) {
             return Ok(());
         }
         let core = &mut self.core;
         let number = core.joins.number();
         if let Some(cold) = core.table.cold_or_new(slot) {
-            // What it has said before of the same request counts still.
+            // Earlier decisions about the same request still count.
             let decisions =
                 cold.pending.take().map(|pending| pending.decisions).unwrap_or_default();
             let waiting = topics.to_vec();
@@ -124,13 +125,13 @@ impl Engine {
         });
     }
 
-    /// A decision is there. The request goes on with the first rejection, or when all have been allowed.
+    /// A decision has come. The request goes on after the first rejection, or when all decisions have allowed it.
     fn on_decision(&mut self, slot: u32, number: u32, note: impl FnOnce(&mut PendingRequest)) {
         let core = &mut self.core;
         let Some(pending) = core.table.cold_mut(slot).and_then(|cold| cold.pending.as_mut()) else {
             return;
         };
-        // A response for an earlier request, which did not wait for it any longer.
+        // The response is for an earlier request of the connection, which no longer waits.
         if pending.number != number || !pending.waits() {
             return;
         }

@@ -25,6 +25,6 @@ pub enum PendingHook {
     Message(ReplyTarget),
     /// A message that is published if the application allows it.
     Publish(Box<Publication>, ReplyTarget),
-    /// A message that a back end is to take, and whether it is published then.
+    /// A message that a back end has to accept, and whether the engine publishes it then.
     Forward(Box<Publication>, bool, ReplyTarget),
 }

@@ -1,6 +1,6 @@
 //! The export of pending hooks to another process.
 //!
-//! A CBOR value whose numbers stay for good.
+//! The record is a CBOR value. Its numbers never change.
 
 use handover::message::{decode_publication, encode_publication};
 use minicbor::bytes::ByteVec;
@@ -72,7 +72,7 @@ impl SubscribeRecord {
 }
 
 impl PendingHook {
-    /// Writes it for another process.
+    /// Encodes the hook for another process.
     pub fn encode(&self) -> Vec<u8> {
         let bytes = |publication| encode_publication(publication).into();
         let record = match self {
@@ -97,10 +97,9 @@ impl PendingHook {
         handover::encode(record)
     }
 
-    /// Reads what [`PendingHook::encode`] wrote.
+    /// Decodes what [`PendingHook::encode`] wrote.
     ///
-    /// # Errors
-    /// When the bytes are damaged.
+    /// # Errors When the bytes are damaged.
     pub fn decode(bytes: &[u8]) -> Result<Self, ImportError> {
         let publication =
             |bytes: ByteVec| decode_publication(&bytes).map(Box::new).map_err(ImportError::damaged);
@@ -193,7 +192,7 @@ mod tests {
         for hook in hooks {
             let bytes = hook.encode();
             let read = PendingHook::decode(&bytes).unwrap();
-            // Derived, so that it shows all there is.
+            // The derived `Debug` shows all fields.
             assert_eq!(format!("{read:?}"), format!("{hook:?}"));
             assert!((0..bytes.len()).all(|cut| PendingHook::decode(&bytes[..cut]).is_err()));
         }

@@ -21,7 +21,7 @@ pub(crate) struct HookRequest {
 }
 
 impl HookRequest {
-    /// A request whether these users may subscribe to a topic.
+    /// Creates a request for the decision whether these users may subscribe to a topic.
     pub fn subscribe(
         topic: Name,
         users: Vec<Name>,
@@ -33,7 +33,7 @@ impl HookRequest {
     }
 }
 
-/// The kind of request for a policy's hook.
+/// Returns the kind of request for a policy's hook.
 pub(crate) fn kind(hook: Hook) -> WebhookKind {
     match hook {
         Hook::Subscribe => WebhookKind::Subscribe,
@@ -42,7 +42,8 @@ pub(crate) fn kind(hook: Hook) -> WebhookKind {
     }
 }
 
-/// The requests were not sent, because the queue has no capacity. What would have waited for their responses.
+/// Requests that were not sent because the queue has no capacity, with the hooks that would have waited for the
+/// responses.
 pub(crate) struct NotSent {
     pub hooks: Vec<PendingHook>,
     /// The connection has other requests that wait for their responses.
@@ -68,8 +69,8 @@ pub(crate) fn send_requests(
     else {
         return not_sent(requests.into_iter().map(|request| request.hook).collect());
     };
-    // A request with several topics counts as one: their number has a limit of its own. A full connection may still
-    // be refreshed.
+    // A request with several topics counts as one, because the topics have a limit of their own. A connection at the
+    // limit may still be refreshed.
     let is_own = requests.iter().any(|request| matches!(request.hook, PendingHook::Refresh(_)));
     if pending >= HOOKS_PENDING_MAX && !several && !is_own {
         return not_sent(requests.into_iter().map(|request| request.hook).collect());
@@ -78,7 +79,7 @@ pub(crate) fn send_requests(
     let policy = core.settings.clone();
     let requests = requests.into_iter().map(|request| {
         let HookRequest { details, hook } = request;
-        // The queue may reject the request: the hook is taken back then.
+        // The queue may reject the request. The hook is then taken back.
         let hook = SharedHook::new(hook);
         hooks.push(hook.clone());
         let handle = core.handle.clone();

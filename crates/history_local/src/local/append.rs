@@ -213,7 +213,7 @@ impl Put<'_> {
 const CAPACITY_WAITS: u32 = 2_000;
 const CAPACITY_WAIT: Duration = Duration::from_millis(1);
 
-/// After it has waited in vain, the writer does not wait for so long, in microseconds.
+/// After a wait in vain, the writer does not wait again for this time, in microseconds.
 const NO_WAIT_US: u64 = 30_000_000;
 
 impl Local {

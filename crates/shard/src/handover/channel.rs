@@ -201,7 +201,7 @@ impl Channel {
         self.wait_for_input(Duration::ZERO)
     }
 
-    /// Waits for input, but not longer than this. True if some has arrived.
+    /// Waits for input, at most this long. Returns true if some has arrived.
     pub fn wait_for_input(&self, wait: Duration) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
@@ -209,8 +209,8 @@ impl Channel {
         poll(&mut fds, Some(&wait)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Reads the frames that have arrived, up to one of this kind, and does not wait for more. The reason why the
-    /// other process breaks off comes behind its earlier frames.
+    /// Reads the frames that have arrived, up to one of this kind, and does not wait for more. If the other process
+    /// breaks off, it sends the reason behind its earlier frames.
     pub fn find(&self, kind: u16) -> Option<Frame> {
         while self.has_input() {
             let frame = self.receive().ok()??;

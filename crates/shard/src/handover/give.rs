@@ -23,12 +23,12 @@ pub(crate) const CHANNEL: u64 = u64::MAX - 1;
 /// A frame is sent when its body has so many bytes.
 const FRAME_BYTES: usize = 32 << 10;
 
-/// Frames that the other shard may not have taken yet: as many as fit into the socket, so that no send waits. All
-/// shards that copy at a time have the descriptors of that many frames under way, which the kernel limits to what
-/// one process may open.
+/// The limit on frames that the other shard has not taken yet: as many as fit into the socket, so that no send blocks.
+/// Every copying shard has the descriptors of so many frames in flight, and the kernel limits all of these together to
+/// the number of files that one process may open.
 const FRAMES_UNDER_WAY: u32 = 4;
 
-/// The most slots that a piece looks at. Where few connections have changed, the frame of a piece never gets full, and the
+/// The most slots that a piece scans. If few connections have changed, the frame of a piece never gets full, and the
 /// shard has to serve between two pieces.
 const SLOTS_PER_PIECE: u32 = 512;
 
@@ -80,7 +80,7 @@ impl Giving {
         self.hashes[at] = hash;
     }
 
-    /// Called when a connection was opened.
+    /// A connection was opened.
     pub fn opened(&mut self, slot: u32) {
         // The copy reaches higher slots by itself.
         if slot < self.next {
@@ -88,7 +88,7 @@ impl Giving {
         }
     }
 
-    /// Called when a connection has left its slot. Notes the slot if the other process has its record.
+    /// A connection has left its slot. Notes the slot if the other process has its record.
     pub fn left(&mut self, slot: u32) {
         if self.hash(slot) != 0 {
             self.set_hash(slot, 0);
@@ -217,7 +217,7 @@ impl Shard {
     }
 
     fn begin_giving(&mut self, path: &Path) -> io::Result<()> {
-        // Two descriptors are what a full shard has left.
+        // A full shard has two descriptors left, and one of them is the spare.
         let spare = self.spare.take();
         let channel = Channel::connect(path);
         drop(spare);
@@ -283,7 +283,7 @@ impl Shard {
         self.giving.as_ref().is_some_and(|giving| giving.may_send() && self.has_more(giving))
     }
 
-    /// True while there is something to copy.
+    /// True if a copy is due.
     fn has_more(&self, giving: &Giving) -> bool {
         giving.copies
             // A shard without connections still has to report that all is copied.
@@ -308,8 +308,8 @@ impl Shard {
         }
     }
 
-    /// Copies as many pieces as may be under way. After a long turn it goes on for as long as the turn took: in a node with
-    /// too much to do a turn takes seconds, and the copy has to end there, too.
+    /// Copies as many pieces as may be in flight. After a long turn, the copy goes on for as long as the turn took: an
+    /// overloaded node has turns of seconds, and the copy must end there, too.
     fn copy_pieces(&mut self, giving: &mut Giving) -> io::Result<()> {
         let began_us = self.now_us();
         let end_us = began_us + began_us.saturating_sub(self.engine.now_us());
@@ -451,8 +451,8 @@ impl Shard {
         self.giving.as_ref().is_some_and(|giving| giving.still)
     }
 
-    /// A turn of a shard that reads and accepts nothing more: it only runs the commands that others still send. It
-    /// does not wait at the poller, which so loses no event if the shard has to serve on.
+    /// A turn of a shard that reads and accepts nothing more: it only runs commands, which others still send. It does
+    /// not wait at the poller. So the poller loses no event if the shard has to serve on.
     pub(crate) fn still_turn(&mut self) {
         let ready = {
             let mut fds = [PollFd::new(&self.commands.waker().0, PollFlags::IN)];
@@ -469,7 +469,7 @@ impl Shard {
         self.giver.set_at_rest(self.engine.is_still());
     }
 
-    /// Sends all that the other shard doesn't have yet. Called while all shards stand still.
+    /// Sends everything that the new shard doesn't have yet. Called while all shards stand still.
     fn give_rest(&mut self) -> io::Result<()> {
         let mut giving =
             self.giving.take().ok_or_else(|| io::Error::other("nothing was copied"))?;
@@ -529,7 +529,7 @@ impl Shard {
         }
     }
 
-    /// Serves on for now, after it stood still. The other shard keeps what it has.
+    /// Serves on for now, after the shard stood still. The new shard retains the copy.
     fn go_on(&mut self) {
         if let Some(giving) = &mut self.giving {
             giving.still = false;

@@ -36,7 +36,7 @@ mod tests {
     fn a_turn_ends_before_the_sleep_that_follows() {
         let mut shard = shard();
         let metrics = shard.engine.metrics().clone();
-        // The first turn has none before it; the shard slept since it was made.
+        // The first turn has none before it. The shard has slept since it was created.
         shard.measure_turn(100, 500);
         assert_eq!((metrics.turn_time.sum_us.get(), metrics.asleep_us.get()), (0, 400));
         shard.measure_turn(1_500, 3_500);

@@ -83,8 +83,8 @@ impl World {
         }
     }
 
-    /// Checks that one member gets each message, and no message comes to two. None is lost while all are there, nor
-    /// one with QoS 1 while one member stays.
+    /// Checks that no message comes to two members of the group. No message is lost while all members are connected,
+    /// and no QoS 1 message while one member stays connected.
     fn check_group(&self) {
         let members: Vec<&Client> = self.clients.iter().filter(|it| it.is_member()).collect();
         let counts: Vec<_> = members.iter().map(|member| member.counts()).collect();
@@ -96,7 +96,7 @@ impl World {
             let is_once = message.qos != Qos::AtLeastOnce && !self.may_repeat(payload);
             assert!(!is_once || count <= 1, "{what}");
             let is_calm = number(payload) >= self.calm && !matches!(kind(payload), 'w' | 'x');
-            // Another member gets what a member leaves with QoS 1.
+            // If a member leaves with unconfirmed QoS 1 messages, another member gets them.
             let is_for_another = message.qos == Qos::AtLeastOnce
                 && matches!(kind(payload), 'm' | 'r')
                 && self.done.borrow().contains_key(payload)

@@ -95,7 +95,7 @@ impl Disk {
         is_some
     }
 
-    /// Loses what is not written, and the completions, as the server dies. Returns what is written.
+    /// Drops unwritten data and the completions, as when the server dies. Returns the written data.
     pub fn crash(&self) -> Written {
         let state = &mut *self.state();
         state.waiting.clear();

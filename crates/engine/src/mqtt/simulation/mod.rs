@@ -346,7 +346,7 @@ impl World {
         }
     }
 
-    /// All clients are there: what they publish now reaches everyone.
+    /// All clients are connected and subscribed: each message that they publish now must reach all subscribers.
     fn talk(&mut self) {
         self.node.late.iter().for_each(|late| late.reply_at_once());
         self.calm = self.log.len();

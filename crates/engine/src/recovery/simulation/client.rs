@@ -1,4 +1,4 @@
-//! A client, what it knows when it comes back, and what it must hear.
+//! A simulated client: the positions that it comes back with, and checks of the messages that it gets.
 
 mod commands;
 
@@ -16,23 +16,23 @@ use super::progress::{Begins, Progress, Wants};
 use super::read::{self, Kind, Reader, Unit};
 use super::state::State;
 
-/// How one connection stands with an acknowledged topic.
+/// The state of one connection in an acknowledged topic.
 #[derive(Debug, Default)]
 pub(super) struct Acks {
     next: usize,
-    /// It is to be told that something of what waited is gone.
+    /// The client must get a notice that queued messages were dropped.
     lost: bool,
-    /// All that came on this connection.
+    /// All messages that came on this connection.
     delivered: BTreeSet<usize>,
-    /// Those that are not acknowledged.
+    /// The received messages that are not acknowledged.
     pub received: BTreeSet<usize>,
-    /// Where the user's cursor was since the connection began.
+    /// The positions of the user's cursor since the connection began.
     pub cursors: Vec<usize>,
 }
 
 #[derive(Debug)]
 enum Command {
-    /// Enter a topic, and from where.
+    /// Enter a topic.
     Enter {
         from: From,
         was_in: bool,
@@ -52,30 +52,30 @@ struct Pending {
     id: u64,
     topic: usize,
     command: Command,
-    /// So many messages the topic had when it was sent.
+    /// The number of messages in the topic when the command was sent.
     requested: usize,
 }
 
 pub(super) struct Connection {
     pub socket: ClientEnd,
     reader: Reader,
-    /// Of topics without history, and such as the application put it in: the next message.
+    /// The next message of each topic that has no history or that the application put the connection in.
     live: BTreeMap<usize, usize>,
-    /// How many messages each topic had when it came: of those it may get some, where nothing is
-    /// retained.
+    /// The number of messages in each topic when the connection entered it. Of topics without history, the client may
+    /// still get some of these earlier messages.
     joined: Vec<usize>,
-    /// The application takes it out of topics.
+    /// The application takes the connection out of topics.
     pub loose: bool,
     pub acks: BTreeMap<usize, Acks>,
     pending: VecDeque<Pending>,
-    /// The topics that it is in.
+    /// The topics that the connection is in.
     inside: BTreeSet<usize>,
-    /// Those that it has entered or left by a command: what the reply said counts more than a recovery
-    /// that was asked for before, and is told later.
+    /// Topics that the connection entered or left by a command. The reply to the command overrides an earlier recovery
+    /// whose result comes later.
     commanded: BTreeSet<usize>,
-    /// A poll waits for its answer.
+    /// A poll waits for its reply.
     pub asks: bool,
-    /// It asked for nothing but what is there, and has no answer yet.
+    /// The client requested only stored messages, and has no reply yet.
     fresh: bool,
 }
 
@@ -83,18 +83,18 @@ pub(super) struct Client {
     pub name: usize,
     pub kind: Kind,
     pub user: String,
-    /// Those that it names when it connects.
+    /// The topics that the client names when it connects.
     pub topics: Vec<usize>,
-    /// What it asks for as long as it knows no position.
+    /// The stored messages that the client requests as long as it knows no position.
     wants: Option<Wants>,
-    /// What it comes back with, where one position says all.
+    /// The position that the client comes back with, if one position covers all topics.
     position: Option<String>,
-    /// The same for single topics.
+    /// The positions of single topics.
     since: BTreeMap<usize, String>,
     pub progress: BTreeMap<usize, Progress>,
-    /// What it has of compacted topics.
+    /// What the client has of compacted topics.
     states: BTreeMap<usize, State>,
-    /// What it has of those with `conflate` that aren't compacted.
+    /// What the client has of topics with `conflate` that aren't compacted.
     newest: BTreeMap<usize, Newest>,
     pub connection: Option<Connection>,
     /// The application has put it into a topic.
@@ -102,7 +102,7 @@ pub(super) struct Client {
     commands: u64,
 }
 
-/// How many messages of a topic, the oldest, the limits have dropped.
+/// Returns how many of a topic's oldest messages the limits have dropped.
 fn dropped(log: &Log, topic: usize) -> usize {
     match what(topic) {
         What::Small(retained) | What::Ack(retained) => log[topic].len().saturating_sub(retained),
@@ -116,12 +116,13 @@ fn dropped(log: &Log, topic: usize) -> usize {
     }
 }
 
-/// How the messages say their key. Where nothing is compacted, some have none, which is as one of all.
+/// Returns the key in a message. In topics that aren't compacted, messages with key 0 have none: they conflate as if
+/// they shared a key.
 pub(super) fn key_of(topic: usize, key: usize) -> Option<String> {
     (key > 0 || is_state(topic)).then(|| format!("k{key}"))
 }
 
-/// Whether the newest of each key is all that must come of a topic, which isn't compacted.
+/// Returns true for a topic that isn't compacted and of which the client must get only the newest message of each key.
 fn is_newest(topic: usize) -> bool {
     matches!(what(topic), What::Newest { .. })
 }
@@ -155,8 +156,8 @@ impl Client {
         }
     }
 
-    /// The request with which it connects or polls. `reload`: what a page was made with says where
-    /// it is, for each topic.
+    /// Returns the request with which the client connects or polls. With `reload`, the URL has a position for each
+    /// topic, as after a reload of the page.
     pub fn request(&self, seconds: u32, reload: bool) -> String {
         let path = match self.kind {
             Kind::Sse => "/sse?",
@@ -172,7 +173,7 @@ impl Client {
             self.topics.iter().for_each(|it| target += &format!("&topic={}", TOPICS[*it].0));
         }
         let each = matches!(self.kind, Kind::Stream | Kind::Ws) || reload;
-        // An event stream comes back with the URL that it began with.
+        // An event stream reconnects with its first URL.
         let repeats = self.kind.is_sse() || self.position.is_none();
         if let Some(wants) = self.wants.filter(|_| repeats && self.kind != Kind::Phoenix) {
             target += &format!("&since={wants}");
@@ -199,14 +200,14 @@ impl Client {
         format!("GET {target} HTTP/1.1\r\nHost: h\r\n{headers}\r\n")
     }
 
-    /// An event stream's page can be made anew when it knows where it is in each topic.
+    /// Returns true for an event stream that knows its position in each topic, so that its page can be reloaded.
     pub fn may_reload(&self) -> bool {
         let retained = self.topics.iter().filter(|it| what(**it).has_history());
         self.kind.is_sse() && retained.clone().all(|it| self.since.contains_key(it))
     }
 
-    /// The request is about to be understood: from now on it hears what it does not know.
-    /// `at_once`: the history answers it before anything else happens.
+    /// The server is about to read the request: from now on the client gets the messages that it lacks. `at_once` is
+    /// true if the history replies before anything else happens.
     pub fn begin(
         &mut self,
         log: &Log,
@@ -265,7 +266,7 @@ impl Client {
                 connection.acks.insert(topic, acks);
             } else if (what(topic).has_history() || poll) && !knows && self.kind != Kind::Phoenix {
                 let wants = self.wants.filter(|_| what(topic).has_history());
-                // A poll may wait, and begins with what is there when it is answered.
+                // A poll may wait, and begins with the messages that are stored when its reply is made.
                 let exact = at_once && !poll;
                 let begins_at_once =
                     matches!(what(topic), What::Big | What::Newest { retained: true });
@@ -275,7 +276,7 @@ impl Client {
                         let latest = log[topic].len();
                         Progress::with_what_is_there(begins.by(latest))
                     }
-                    // Who asks for what is there isn't told what is gone of what waited.
+                    // A client that requests stored messages gets no gap notice for queued messages that were dropped.
                     None => {
                         Progress::new(next, what(topic).is_acknowledged() && self.wants.is_some())
                     }
@@ -284,8 +285,8 @@ impl Client {
             } else if let Some(begins) =
                 self.progress.get_mut(&topic).and_then(|it| it.begins.as_mut())
             {
-                // It was cut before it learned where the topic begins: the position that it has may be
-                // from before the history said so.
+                // The connection was cut before the client learned where the topic begins. Its position may be older
+                // than the history's reply.
                 if !at_once {
                     (begins.exact, begins.low) = (false, 0);
                 }
@@ -296,7 +297,7 @@ impl Client {
         self.connection = Some(connection);
     }
 
-    /// Reads some bytes. False when the server has closed.
+    /// Reads some bytes. Returns false if the server has closed the connection.
     pub fn read(&mut self, log: &Log, bytes_max: usize) -> bool {
         let Some(connection) = &mut self.connection else {
             return true;
@@ -370,7 +371,7 @@ impl Client {
         }
     }
 
-    /// It has all of a topic's state.
+    /// The client has the whole state of a topic.
     fn complete(&mut self, log: &Log, topic: &str) {
         let topic = TOPICS.iter().position(|it| it.0 == topic).unwrap();
         assert!(is_state(topic) && self.connection.as_ref().unwrap().inside.contains(&topic));
@@ -391,7 +392,7 @@ impl Client {
         }
     }
 
-    /// Whether the limits have dropped what the client has not received.
+    /// Returns true if the limits have dropped messages that the client has not received.
     fn has_lost(&self, log: &Log, topic: usize) -> bool {
         if let What::State(_) = what(topic) {
             return log.changes[topic].floor(log[topic].len()) > 0;
@@ -402,7 +403,7 @@ impl Client {
         position.is_some_and(|position| position < dropped(log, topic))
     }
 
-    /// A message says the same of itself each time, and no more where that is all there is to say.
+    /// Checks the id of a message: it is always the same, and has no more parts than necessary.
     fn check_id(&self, log: &Log, topic: usize, number: usize, id: &str) {
         let own: Position = id.split('/').next().unwrap().parse().unwrap();
         assert_eq!(own.offset, log[topic][number], "client {}: {id}", self.name);
@@ -412,7 +413,7 @@ impl Client {
         assert!(is_plain || (self.kind.is_sse() && (self.is_put_in || !is_only)), "{id}");
     }
 
-    /// Gives the message's topic.
+    /// Checks a message, and returns its topic.
     fn message(&mut self, log: &Log, message: &read::ReadMessage) -> usize {
         let read::ReadMessage { topic_and_number, ref id, ref key } = *message;
         let (topic, number) = topic_and_number.unwrap_or_else(|| {
@@ -433,7 +434,7 @@ impl Client {
             let topic = name_of(topic);
             panic!("client {name} {kind:?}: {what}: {topic} {number}, where {next} was next")
         };
-        // Who reads slowly gets the newest; polls get all in any case.
+        // A slow client gets only the newest messages; a poll gets all.
         let skips = conflates(topic) && kind != Kind::Poll;
         let live = matches!(
             what(topic),
@@ -468,7 +469,7 @@ impl Client {
             return topic;
         }
         if let Some(acks) = connection.acks.get_mut(&topic) {
-            // What others of the user acknowledge is not missed.
+            // A message that another connection of the user has acknowledged is not missed.
             if acks.lost && acks.cursors.len() == 1 {
                 wrong("not told what is gone", acks.next);
             }
@@ -483,7 +484,7 @@ impl Client {
             }
             acks.next = acks.next.max(number + 1);
             acks.received.insert(number);
-            // What is gone takes no capacity.
+            // Dropped messages take no capacity.
             let cursor = gone.max(*acks.cursors.last().unwrap());
             let flight = acks.received.range(cursor..).count();
             assert!(flight <= WINDOW, "client {name}: {flight} in flight");
@@ -524,7 +525,7 @@ impl Client {
         let fresh = std::mem::take(&mut self.connection.as_mut().unwrap().fresh);
         if fresh {
             let in_vain = self.topics.iter().filter(|it| !what(**it).is_retained()).count();
-            // Where nothing else is asked for, the user's own topic counts.
+            // Without topics in the request, the user's personal topic counts.
             let in_vain = if self.topics.is_empty() { 1 } else { in_vain };
             assert_eq!((recovered, lost.len()), (Some(in_vain == 0), in_vain), "client {name}");
         }
@@ -572,7 +573,7 @@ impl Client {
         connection.socket.send(bytes);
     }
 
-    /// Everything was published and read: it must have all of it.
+    /// Everything was published and read: checks that the client has all of it.
     pub fn has_all(&self, log: &Log) -> Result<(), String> {
         let Some(connection) = &self.connection else {
             return Err(format!("client {} is not connected", self.name));

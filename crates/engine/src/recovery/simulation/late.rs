@@ -1,4 +1,4 @@
-//! A history that answers later: what another process would have to be asked.
+//! A history that replies later, as one in another process would.
 
 use history_local::Local;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use history::{
 use model::{AcknowledgeRule, Envelope, Epoch, HistoryRule, Name, Position, ResumeRequest, Rules};
 use random::Random;
 
-/// Answers what the local history says, some turns later.
+/// Replies with what the local history has, some turns later.
 pub(crate) struct Late {
     local: Local,
     state: Mutex<State>,
@@ -22,24 +22,24 @@ type LateReply = Box<dyn FnOnce() -> bool + Send>;
 
 struct State {
     random: Random,
-    /// Nothing is answered at once.
+    /// Never replies at once.
     always: bool,
-    /// All is answered in the next turn, with what is true then.
+    /// Always replies in the next turn, with the state of that moment.
     steady: bool,
-    /// All is answered at once.
+    /// Always replies at once.
     at_once: bool,
-    /// Answers under way, and in how many turns each of them comes.
+    /// Pending replies, each with the number of turns until it comes.
     waiting: Vec<(usize, LateReply)>,
-    /// So many came.
+    /// The number of replies that came later.
     replies: usize,
     /// Replies that no requester awaited any more.
     abandoned: usize,
-    /// None comes.
+    /// No reply comes now.
     is_paused: bool,
 }
 
 impl State {
-    /// Memory knows what would have to be asked for otherwise.
+    /// Returns true if memory can answer queries that would otherwise need a later reply.
     fn knows(&self) -> bool {
         self.at_once || self.steady || !self.always
     }
@@ -55,24 +55,24 @@ impl Late {
         Arc::new(Late { local, state: Mutex::new(state) })
     }
 
-    /// One that always answers in the next turn.
+    /// Creates a history that always replies in the next turn.
     pub fn steady(local: Local) -> Arc<Self> {
         let late = Late::new(local, 0);
         late.state.lock().unwrap().steady = true;
         late
     }
 
-    /// From now on everything is answered at once.
+    /// From now on every reply comes at once.
     pub fn reply_at_once(&self) {
         self.state.lock().unwrap().at_once = true;
     }
 
-    /// From now on no answer comes, or they come again.
+    /// Holds all replies back, or releases them.
     pub fn pause(&self, is_paused: bool) {
         self.state.lock().unwrap().is_paused = is_paused;
     }
 
-    /// A turn is over: some answers come, not in the order in which they were asked for.
+    /// A turn is over: some replies come, not in the order of their queries.
     pub fn turn(&self) {
         let mut state = self.state.lock().unwrap();
         if state.is_paused {
@@ -87,7 +87,7 @@ impl Late {
         self.state.lock().unwrap().abandoned += abandoned;
     }
 
-    /// Whether answers are under way.
+    /// Returns true while replies are pending.
     pub fn waits(&self) -> bool {
         !self.state.lock().unwrap().waiting.is_empty()
     }
@@ -97,12 +97,12 @@ impl Late {
         self.state.lock().unwrap().abandoned
     }
 
-    /// How many answers came later.
+    /// Returns the number of replies that came later.
     pub fn replies(&self) -> usize {
         self.state.lock().unwrap().replies
     }
 
-    /// The answer is that of this moment, or that of a later one; it comes in some turns.
+    /// Replies with the state of this moment or of a later one, after some turns.
     fn reply<T: Send + 'static>(
         &self,
         completion: Completion<T>,
@@ -114,7 +114,7 @@ impl Late {
         }
         let always = state.always;
         let turns = 1 + state.random.below(30);
-        // What is held is not answered before, in any way.
+        // While replies are held back, none comes earlier in another way.
         let way = if state.is_paused || state.steady { 9 } else { state.random.below(10) };
         let turns = if state.steady { 1 } else { turns };
         let reply: Box<dyn FnOnce() -> Result<T, HistoryError> + Send> = match way {

@@ -6,26 +6,26 @@ use model::Position;
 
 use super::state::{Changes, KEYS};
 
-/// What is retained of a topic.
+/// The kind of a topic: what the history retains of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Big,
-    /// So many messages.
+    /// So many messages are retained.
     Small(usize),
     Plain,
-    /// Users acknowledge it, and so many messages are retained.
+    /// Users acknowledge the topic, and so many messages are retained.
     Ack(usize),
-    /// The last message of each key, and so many keys.
+    /// The last message of each key is retained, for so many keys.
     State(usize),
-    /// Who reads slowly gets the newest of each key; retained as in a big one, or not at all.
+    /// Slow clients get the newest message of each key. Retained like `Big`, or not at all.
     Newest {
         retained: bool,
     },
-    /// As big, but only the application puts clients in.
+    /// Only the application puts clients in this topic. It has no history.
     Extra,
-    /// Everyone's.
+    /// The topic of all connections.
     All,
-    /// What passes by the history of a topic, and names no position.
+    /// Messages that bypass the history of their topic and have no position.
     Passing,
 }
 
@@ -41,7 +41,7 @@ impl What {
         matches!(self, What::Ack(_))
     }
 
-    /// Whether its messages are retained, so that messages can pass its history by.
+    /// Returns true if the topic's messages are retained, so that some can bypass the history.
     pub fn is_retained(self) -> bool {
         self.has_history() || self.is_acknowledged()
     }
@@ -66,20 +66,20 @@ pub(super) const TOPICS: [(&str, What); 17] = [
     ("extra", What::Extra),
     ("*", What::All),
 ];
-/// Whoever acknowledges on the connection is given this one's messages again.
+/// A client that acknowledges on its connection gets the messages of this topic again.
 pub(super) const AGAIN: usize = 8;
 pub(super) const EXTRA: usize = 15;
 pub(super) const ALL: usize = 16;
-/// From this topic on to [`EXTRA`], who reads slowly gets the newest of each key.
+/// In the topics from this one up to [`EXTRA`], slow clients get the newest message of each key.
 pub(super) const CONFLATED: usize = 12;
-/// What passes by a topic's history has a log of its own, so much further on.
+/// Messages that bypass a topic's history have a log of their own, at this distance.
 pub(super) const PASSING: usize = TOPICS.len();
 
 /// Messages of an acknowledged topic that may be in flight.
 pub(super) const WINDOW: usize = 3;
 pub(super) const REDELIVERY_SECONDS: u32 = 5;
 
-/// The offsets of each topic's messages, and what those of compacted topics say.
+/// The offsets of each topic's messages, and the changes by messages of compacted topics.
 pub(super) struct Log {
     pub offsets: Vec<Vec<u64>>,
     pub changes: Vec<Changes>,
@@ -91,7 +91,7 @@ impl Log {
         Log { offsets: vec![Vec::new(); PASSING + TOPICS.len()], changes: changes.collect() }
     }
 
-    /// The topic and the number of the message with history that has this offset.
+    /// Returns the topic and the number of the message with history that has this offset.
     pub fn find(&self, offset: u64) -> (usize, usize) {
         let with_history = (0..TOPICS.len()).filter(|topic| what(*topic).has_history());
         let mut found = with_history
@@ -112,7 +112,7 @@ pub(super) fn what(topic: usize) -> What {
     TOPICS.get(topic).map_or(What::Passing, |topic| topic.1)
 }
 
-/// Whether who reads slowly gets the newest of each key, and not all.
+/// Returns true if slow clients get only the newest message of each key.
 pub(super) fn conflates(topic: usize) -> bool {
     (CONFLATED..EXTRA).contains(&topic)
 }
@@ -121,7 +121,7 @@ pub(super) fn name(topic: usize) -> &'static str {
     TOPICS[topic % TOPICS.len()].0
 }
 
-/// How many of these messages are not after a position.
+/// Returns how many of these messages are not after a position.
 pub(super) fn count(offsets: &[u64], since: &str) -> usize {
     let id: Position = since.split('/').next().unwrap().parse().unwrap();
     offsets.partition_point(|offset| *offset <= id.offset)

@@ -1,13 +1,13 @@
-//! A seeded simulation of topics with history: clients of all transports connect, read slowly, are
-//! cut and come back, while messages are published between any two steps of the shards. Each must
-//! hear every message once and in order, or be told that it can't. What a user has not acknowledged
-//! is never given up, and comes once on each connection, but where the rule has it again. A message
-//! has the same id whenever and however it comes. Where a rule has `conflate`, who reads slowly gets the
-//! newest message of each key and is not closed. Now and then new engines take the place of all, as
-//! when another process takes over: no client may notice.
+//! A seeded simulation of topics with history. Clients of all transports connect, read slowly, are cut and come back,
+//! while messages are published between any two steps of the shards.
 //!
-//! `SHARD_SEED=n cargo test -p engine simulation` replays one run, with `SHARD_TRACE=1` step by step;
-//! `SHARD_SEEDS=n` does so many.
+//! Each client must get every message once and in order, or a notice that it can't. A message that a user has not
+//! acknowledged is never given up. It comes once on each connection, unless the rule redelivers it. The id of a message
+//! is always the same. If a rule has `conflate`, a slow client gets the newest message of each key and is not closed.
+//! Now and then new engines replace all old ones, as in an upgrade, and no client may notice.
+//!
+//! `SHARD_SEED=n cargo test -p engine simulation` replays one run, with `SHARD_TRACE=1` step by step; `SHARD_SEEDS=n`
+//! plays so many.
 
 mod client;
 pub(crate) mod late;
@@ -52,12 +52,12 @@ fn trace(text: impl FnOnce() -> String) {
     }
 }
 
-/// What one run does more or less of, so that runs differ.
+/// The focus of a run, so that runs differ.
 struct Swarm {
     kinds: Vec<Kind>,
     topics: Vec<usize>,
-    /// Of publishing, shards' turns, clients' reads, cuts, acknowledgements, what the application
-    /// does, clients' commands, time, reloads of settings, and upgrades.
+    /// The weights of publishing, shards' turns, clients' reads, cuts, acknowledgements, the application's actions,
+    /// clients' commands, time, reloads of settings, and upgrades.
     weights: [usize; 10],
 }
 
@@ -81,20 +81,21 @@ struct World {
     swarm: Swarm,
     broker: Arc<broker::Local>,
     history: Arc<history_local::Local>,
-    /// The shards' history, where it answers later.
+    /// The shards' history, if it replies later.
     late: Option<Arc<Late>>,
     handles: Vec<Handle>,
     shards: Vec<Driver>,
     services: Services,
-    /// New engines, to which connections have been copied.
+    /// New engines with copies of connections.
     upgrading: Option<Upgrade>,
-    /// Which part of its turn each shard has come to.
+    /// The next part of each shard's turn.
     parts: Vec<usize>,
     clients: Vec<Client>,
     log: Log,
-    /// How many messages of a topic each user has acknowledged, or was there before.
+    /// How many messages of a topic each user has acknowledged. Messages from before the user's first connection count
+    /// as acknowledged.
     acknowledged: BTreeMap<(String, usize), usize>,
-    /// Shards that have still to take a user's connections out of a topic.
+    /// The number of shards that still have to take a user's connections out of a topic.
     leaving: BTreeMap<String, Arc<AtomicUsize>>,
     publishes: bool,
     /// Connections that earlier engines have closed because they read too slowly.
@@ -103,7 +104,7 @@ struct World {
 }
 
 impl World {
-    /// `topics`: those to which messages are published.
+    /// `topics` are those to which messages are published.
     fn new(seed: u64, is_late: bool, topics: Range<usize>) -> Self {
         let mut random = Random::new(seed);
         let handles: Vec<Handle> = (0..1 + random.below(2)).map(|_| testing::handle(200)).collect();
@@ -147,7 +148,8 @@ impl World {
         let shared = Arc::new(services.shared());
         let mut shards = testing::drivers(&handles, settings(), broker.clone(), requested, shared);
         for shard in &mut shards {
-            // These tell connections and follows apart that had a place in turn, and wrap around.
+            // Serial numbers and numbers of catch-ups tell apart those that had the same slot in turn. They wrap around
+            // soon.
             shard.engine.serial = u32::MAX - (seed % 40) as u32;
             shard.engine.recovery.catchups.number = u32::MAX - (seed % 90) as u32;
         }
@@ -200,12 +202,12 @@ impl World {
         Client::new(name, kind, user, topics, wants)
     }
 
-    /// Publishes what the history does not retain: the server's own word, or a message that is to pass.
+    /// Publishes a message that the history does not retain: a presence notice, or one with `no_history`.
     fn publish_passing(&mut self, topic: usize) {
         let log = PASSING + topic;
         let data = Data::Text(format!("<{log}.{}>", self.log[log].len()).into());
         let mut publication = Publication::new(TOPICS[topic].0, data);
-        // Where messages are conflated those without a key would be so, but not the server's own word.
+        // In a topic with `conflate`, messages without a key would replace each other, but presence notices don't.
         let id = match self.random.one_in(2) || conflates(topic) {
             true => {
                 publication.event = Some("presence_diff".into());
@@ -265,7 +267,7 @@ impl World {
         }
     }
 
-    /// One part of a shard's turn; see `Shard::turn`.
+    /// Runs one part of a shard's turn; see `Shard::turn`.
     fn part(&mut self, at: usize) {
         let shard = &mut self.shards[at];
         shard.engine.set_now(self.now_us);
@@ -282,7 +284,7 @@ impl World {
         self.late.iter().for_each(|late| late.turn());
     }
 
-    /// What sockets and the mailbox say. Others publish meanwhile, as long as it is not the end.
+    /// Handles the events of sockets and the mailbox. Messages are published in between, until the run ends.
     fn events(&mut self, at: usize) {
         self.shards[at].resume();
         let (sockets, commands) = self.shards[at].events();
@@ -332,14 +334,14 @@ impl World {
         let acknowledged = &self.acknowledged;
         let cursor = |topic: usize| acknowledged[&(user.clone(), topic)];
         self.clients[client].begin(&self.log, ours, &cursor, self.late.is_none());
-        // It may be taken out by a command that was given before.
+        // An earlier command of the application may take the connection out of the topic.
         let leaving = self.leaving.get(&user).is_some_and(|it| it.load(Ordering::Relaxed) > 0);
         self.clients[client].connection.iter_mut().for_each(|it| it.loose |= leaving);
         self.shards[at].engine.set_now(self.now_us);
         self.shards[at].connect(theirs);
     }
 
-    /// A client says that its user has one of the messages that it got.
+    /// A client acknowledges one of the messages that it got.
     fn acknowledge(&mut self, client: usize, last: bool) {
         self.end_turn(0);
         let Client { user, connection, .. } = &self.clients[client];
@@ -447,7 +449,7 @@ impl World {
         }
     }
 
-    /// New settings, and the same rules.
+    /// Applies new settings with the same rules.
     fn reload(&mut self) {
         let outbox_bytes_max = (10 + self.random.below(6)) << 10;
         trace(|| format!("new settings, with outboxes of {outbox_bytes_max}"));
@@ -456,8 +458,8 @@ impl World {
         self.handles.iter().for_each(|it| it.send(Command::Settings(settings.clone())));
     }
 
-    /// All that is in the mailboxes is done. An engine that stands still takes it all, and who leaves a
-    /// topic then may be owed more than an outbox holds.
+    /// Runs all commands in the mailboxes. An engine that stands still takes all of them. If a client leaves a topic
+    /// then, the messages that it is still owed may exceed its outbox.
     fn empty_mailboxes(&mut self) {
         let publishes = std::mem::replace(&mut self.publishes, false);
         let waits = |shard: &Driver| {
@@ -470,8 +472,8 @@ impl World {
         self.publishes = publishes;
     }
 
-    /// New engines are given some of the connections as they are; or they take the place of the old ones, or
-    /// don't.
+    /// Copies some connections to new engines as they are, or the new engines replace the old ones, or the upgrade
+    /// fails.
     fn upgrade(&mut self) {
         if self.swarm.topics.iter().all(|topic| conflates(*topic)) {
             self.empty_mailboxes();
@@ -505,7 +507,7 @@ impl World {
         }
     }
 
-    /// How many connections were closed because they read too slowly.
+    /// Returns how many connections were closed because they read too slowly.
     fn closed_as_slow(&self) -> u64 {
         let slow = CloseReason::SlowConsumer as usize;
         let closed = self.shards.iter().map(|shard| shard.engine.metrics().closed[slow].get());
@@ -539,7 +541,7 @@ impl World {
         }
     }
 
-    /// Nothing is published any more, and everyone reads: who is there must get everything.
+    /// Publishes nothing more and lets all clients read: each connected client must get everything.
     fn end(&mut self) {
         self.publishes = false;
         let mut missing = BTreeMap::new();
@@ -573,7 +575,7 @@ impl World {
     }
 }
 
-/// Says which run it was that failed.
+/// Prints which run has failed.
 struct Failing(u64, bool, Range<usize>);
 
 impl Drop for Failing {

@@ -1,32 +1,30 @@
-//! What a client has of a topic with `conflate`: if it reads slowly, the newest message of each key and
-//! not all.
+//! What a client has of a topic with `conflate`: a slow client gets the newest message of each key, and not all.
 
 use std::collections::BTreeMap;
 
 use super::state::{Changes, KEYS};
 
-/// The messages that a client has of such a topic.
+/// The messages of such a topic that a client has.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Newest {
-    /// Those before this one it need not have.
+    /// The client need not have messages before this one.
     from: usize,
-    /// The last one of each key.
+    /// The last message of each key.
     has: BTreeMap<usize, usize>,
 }
 
 impl Newest {
-    /// It must have what comes from this message on.
+    /// Creates the state of a client that must get the messages from this one on.
     pub fn new(from: usize) -> Self {
         Newest { from, has: BTreeMap::new() }
     }
 
-    /// It asked to hear again what comes from this message on.
+    /// The client has requested the messages from this one on again.
     pub fn go_back(&mut self, to: usize) {
         self.has.retain(|_, number| *number < to);
     }
 
-    /// A message has come. Those of other keys may be missing only if newer ones of their keys are on
-    /// their way.
+    /// A message has come. Earlier messages of other keys may be missing only if newer ones of these keys follow.
     pub fn observe(&mut self, changes: &Changes, number: usize) {
         self.has.insert(changes.of(number).key, number);
         if let Some(missing) = self.missing(changes, number) {
@@ -34,14 +32,14 @@ impl Newest {
         }
     }
 
-    /// A message before this one that it lacks, though it is the newest of its key.
+    /// Returns a message before this one that the client lacks although it is the newest of its key.
     fn missing(&self, changes: &Changes, before: usize) -> Option<usize> {
         let newest = (0..KEYS).filter_map(|key| Some((key, changes.newest(key)?)));
         let mut due = newest.filter(|(_, number)| (self.from..before).contains(number));
         due.find(|(key, number)| self.has.get(key) != Some(number)).map(|(_, number)| number)
     }
 
-    /// Whether it has the newest message of each key.
+    /// Returns true if the client has the newest message of each key.
     pub fn has_all(&self, changes: &Changes) -> bool {
         self.missing(changes, usize::MAX).is_none()
     }

@@ -1,17 +1,17 @@
-//! How far a client has received a topic with history, and where it may begin with what is there.
+//! How far a client has received a topic with history, and where its stored messages may begin.
 
 use super::log::{Log, What, what};
 
 /// How far a client has received a topic with history.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
-    /// The message that comes next, by its position in the topic.
+    /// The next message, by its position in the topic.
     pub next: usize,
-    /// It was told that some are lost: the next may be a later one.
+    /// The client got a gap notice: the next message may be a later one.
     pub jump: bool,
-    /// Others of its user have acknowledged so many messages; of a poll's topic.
+    /// The number of messages that the user's other connections have acknowledged. Only for a topic of a poll.
     pub acknowledged: usize,
-    /// It requested what is there, and has received nothing of it.
+    /// The client requested stored messages, and has received none yet.
     pub begins: Option<Begins>,
 }
 
@@ -25,7 +25,7 @@ impl Progress {
     }
 }
 
-/// What is asked for of what is there.
+/// The stored messages that a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wants {
     Start,
@@ -41,16 +41,16 @@ impl std::fmt::Display for Wants {
     }
 }
 
-/// With which message a topic begins for whoever asked for what is there.
+/// The message with which a topic begins for a client that requested stored messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begins {
-    /// So many of the newest messages, at the most.
+    /// The limit on the newest messages.
     newest: usize,
-    /// The first message, had it been answered when it was asked.
+    /// The first message, if the reply was made at the time of the request.
     pub low: usize,
-    /// That is when it was answered.
+    /// True if the reply was made at that time.
     pub exact: bool,
-    /// What comes from this one on comes in any case: it was in the topic by then.
+    /// All messages from this one on must come, because the client was in the topic by then.
     latest: usize,
 }
 
@@ -75,12 +75,12 @@ impl Begins {
         Begins { newest, low, exact, latest: usize::MAX }
     }
 
-    /// It was in the topic when it had so many messages.
+    /// The client was in the topic when it had so many messages.
     pub fn by(self, latest: usize) -> Self {
         Begins { latest, ..self }
     }
 
-    /// Whether the topic, of so many messages by now, may have begun with this one.
+    /// Returns whether the topic, which has `len` messages now, may have begun with this one.
     pub fn may_be(&self, first: usize, len: usize) -> bool {
         let high = if self.exact { self.low } else { len.saturating_sub(self.newest) };
         (self.low..=high.max(self.low)).contains(&first) && first <= self.latest

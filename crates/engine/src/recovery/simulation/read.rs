@@ -1,4 +1,4 @@
-//! What clients of each transport read from the bytes that come.
+//! How clients of each transport read the bytes that come.
 
 use serde_json::Value;
 
@@ -26,8 +26,8 @@ impl Kind {
     }
 }
 
-/// A message that came: the number of its topic, its number among the topic's, its id and its key. Only
-/// the id says which message it is that has no payload.
+/// A received message: the number of its topic, its number in the topic, its id and its key. A message without a
+/// payload can be identified by its id only.
 #[derive(Debug)]
 pub(super) struct ReadMessage {
     pub topic_and_number: Option<(usize, usize)>,
@@ -35,18 +35,18 @@ pub(super) struct ReadMessage {
     pub key: Option<String>,
 }
 
-/// One whole thing that a server said.
+/// One complete item from the server.
 #[derive(Debug)]
 pub(super) enum Unit {
     /// A message.
     Message(ReadMessage),
-    /// Where an event stream is, without a message.
+    /// The position of an event stream, without a message.
     Position(String),
-    /// From where topics are followed, and which of them lost messages.
+    /// The position from which topics are followed, and the topics that have lost messages.
     Recovery { since: String, recovered: Option<bool>, lost: Vec<(String, String)> },
-    /// The answer to a command.
+    /// The reply to a command.
     Reply { id: u64, ok: bool, since: Option<String>, recovered: Option<bool>, why: String },
-    /// The answer to a poll.
+    /// The reply to a poll.
     Poll {
         messages: Vec<ReadMessage>,
         since: String,
@@ -58,11 +58,11 @@ pub(super) enum Unit {
     State(String),
 }
 
-/// What has come on one connection and is not read yet.
+/// The received bytes of one connection that are not read yet.
 #[derive(Default)]
 pub(super) struct Reader {
     bytes: Vec<u8>,
-    /// The head of an answer that does not end has been read.
+    /// The head of an endless response has been read.
     body: bool,
     /// The content of chunks.
     text: Vec<u8>,
@@ -73,7 +73,7 @@ impl Reader {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole thing; what says nothing of messages is passed over.
+    /// Returns the next complete item. Skips items without messages.
     pub fn next(&mut self, kind: Kind) -> Option<Unit> {
         loop {
             if !self.body {
@@ -126,7 +126,7 @@ impl Reader {
         })
     }
 
-    /// One block of an event stream.
+    /// Takes one block of an event stream.
     fn block(&mut self) -> Option<Option<Unit>> {
         let end = find(&self.bytes, b"\n\n")? + 2;
         let block: Vec<u8> = self.bytes.drain(..end).collect();
@@ -144,7 +144,7 @@ impl Reader {
         })
     }
 
-    /// One line of a chunked answer.
+    /// Takes one line of a chunked response.
     fn line(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(end) = find(&self.text, b"\n") {
@@ -159,7 +159,7 @@ impl Reader {
         }
     }
 
-    /// One frame of a WebSocket, if it is text.
+    /// Takes one frame of a WebSocket, if it is text.
     fn frame(&mut self) -> Option<Option<Vec<u8>>> {
         let [first, second, ..] = self.bytes[..] else { return None };
         let (from, length) = match second {
@@ -185,7 +185,7 @@ fn text(value: &Value) -> Option<String> {
     value.as_str().map(str::to_string)
 }
 
-/// `<topic.number>` in a payload, or none where a key is removed.
+/// Parses `<topic.number>` in a payload. A message that removes a key has none.
 fn message(payload: &str, id: Option<String>, key: Option<String>) -> Option<ReadMessage> {
     if payload == "null" {
         return Some(ReadMessage { topic_and_number: None, id, key });
@@ -195,7 +195,7 @@ fn message(payload: &str, id: Option<String>, key: Option<String>) -> Option<Rea
     Some(ReadMessage { topic_and_number, id, key })
 }
 
-/// A message as an object.
+/// Parses a message in the form of an object.
 fn object(json: &Value) -> Option<ReadMessage> {
     let payload = json["data"].as_str().unwrap_or("null");
     message(payload, text(&json["id"]), text(&json["key"]))

@@ -1,4 +1,4 @@
-//! What a compacted topic holds, and what a client has of it.
+//! The content of a compacted topic, and what a client has of it.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ pub(super) struct Change {
     pub removes: bool,
 }
 
-/// All that was published to a compacted topic, and what of it was retained after each message.
+/// All messages that were published to a compacted topic, and those that were retained after each of them.
 #[derive(Default)]
 pub(super) struct Changes {
     all: Vec<Change>,
-    /// The retained ones, by their numbers.
+    /// The numbers of the retained messages.
     retained: Vec<usize>,
-    /// After so many messages: those before this one that are not retained were dropped by the limit.
+    /// The floor after each message: of the messages before it, the limit has dropped all that are not retained.
     floors: Vec<usize>,
 }
 
@@ -40,18 +40,18 @@ impl Changes {
         self.all[number]
     }
 
-    /// The last message of a key.
+    /// Returns the last message of a key.
     pub fn newest(&self, key: usize) -> Option<usize> {
         self.all.iter().rposition(|change| change.key == key)
     }
 
-    /// After so many messages, those before this one may have been dropped.
+    /// Returns the floor after so many messages: earlier messages may have been dropped.
     pub fn floor(&self, messages: usize) -> usize {
         messages.checked_sub(1).map_or(0, |last| self.floors[last])
     }
 
-    /// Whether a client with these states has those of so many messages that are the newest of their keys.
-    /// No limit has dropped any.
+    /// Returns true if the states of a client include, for each key, the newest message that is among the first
+    /// `messages`. No limit has dropped any.
     fn is_newest(&self, states: &BTreeMap<usize, usize>, messages: usize) -> bool {
         (0..KEYS).all(|key| match self.newest(key).filter(|newest| *newest < messages) {
             Some(newest) if self.all[newest].removes => !states.contains_key(&key),
@@ -60,8 +60,8 @@ impl Changes {
         })
     }
 
-    /// Whether a client with these states has missed nothing of so many messages. What the limit has
-    /// dropped it may have or not.
+    /// Returns true if a client with these states has missed nothing of the first `messages`. It may have messages that
+    /// the limit has dropped, or not.
     fn is_state(&self, states: &BTreeMap<usize, usize>, messages: usize) -> bool {
         (0..KEYS).all(|key| {
             let last = self.all[..messages].iter().rposition(|change| change.key == key);
@@ -75,23 +75,23 @@ impl Changes {
     }
 }
 
-/// What a client has of a compacted topic.
+/// A client's state of a compacted topic.
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// The message of each key.
     states: BTreeMap<usize, usize>,
-    /// Messages come in order.
+    /// The least number of the next message: messages come in order.
     next: usize,
-    /// So many messages the topic had when the connection entered it: those come before the marker.
+    /// The number of messages in the topic when the connection entered it: these come before the marker.
     entered: usize,
     /// The marker has come on this connection.
     complete: bool,
-    /// It came, or it was in the last answer.
+    /// The marker has come, or the last reply has had it.
     pub is_sent: bool,
 }
 
 impl State {
-    /// A connection enters; one that is `new` has nothing yet.
+    /// A connection enters the topic. With `new`, the client has nothing yet.
     pub fn enter(&mut self, messages: usize, new: bool) {
         if new {
             self.forget();
@@ -99,17 +99,17 @@ impl State {
         (self.entered, self.complete) = (messages, false);
     }
 
-    /// The client was told that it must take the state anew.
+    /// The client got a notice that it must read the whole state again.
     pub fn forget(&mut self) {
         *self = State { entered: self.entered, ..State::default() };
     }
 
-    /// It asked from a position before the last that it has received.
+    /// The client resumed from a position before the last message that it has received.
     pub fn go_back(&mut self, messages: usize) {
         self.next = self.next.min(messages);
     }
 
-    /// `conflates`: of what is behind the marker, a message may be missing of whose key a newer one comes.
+    /// Checks a message. With `conflates`, messages after the marker may be missing if newer ones of their keys follow.
     pub fn observe(&mut self, changes: &Changes, number: usize, conflates: bool) {
         assert!(number >= self.next, "a duplicate: {number} in {self:?}");
         let change = changes.of(number);
@@ -136,7 +136,7 @@ impl State {
         (self.complete, self.is_sent) = (true, true);
     }
 
-    /// It has all there is, and was told so.
+    /// Returns true if the client has the whole state, and a marker has confirmed it.
     pub fn has_all(&self, changes: &Changes) -> bool {
         self.is_sent && changes.is_state(&self.states, changes.all.len())
     }

@@ -57,7 +57,7 @@ fn a_greeting_names_the_shard_and_its_listeners() {
     }
 }
 
-/// All frames of a shard with one connection with an outbox, whose fan-out was under way.
+/// Checks all frames of a shard that has one connection, with an outbox and an unfinished fan-out.
 #[test]
 fn the_layout_of_frames_stays() {
     let mut old = shard();

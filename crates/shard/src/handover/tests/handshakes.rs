@@ -1,4 +1,4 @@
-//! TLS handshakes that are under way in the moment of a switch: rustls can't pass them on.
+//! TLS handshakes in progress at the time of a switch: rustls can't pass them on.
 
 use std::io::BufReader;
 
@@ -10,7 +10,7 @@ use super::*;
 
 const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
 
-/// A client whose handshake goes on when the test says so.
+/// A client whose handshake goes on only when the test says so.
 struct Client {
     tls: ClientConnection,
     peer: Peer,
@@ -59,8 +59,8 @@ impl Client {
     }
 }
 
-/// A shard that has copied its connections and begins no handshake: one client's is under way, the other's has to
-/// wait.
+/// A shard that has copied its connections and begins no handshake: one client's handshake is in progress, the other
+/// client has to wait.
 fn finishing() -> (Shard, New, [Client; 2]) {
     let mut old = shard();
     let begun = Client::connect(&mut old);

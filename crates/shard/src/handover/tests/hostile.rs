@@ -1,4 +1,4 @@
-//! A shard takes over from one that sends anything: it reports an error, and harms no connection.
+//! A shard takes over from an old shard that sends arbitrary frames: it reports an error, and no connection breaks.
 
 use std::os::fd::AsFd;
 

@@ -70,7 +70,7 @@ fn connect_to(shard: &mut Shard, tls: bool) -> Peer {
     Peer { socket: theirs, got: Vec::new() }
 }
 
-/// A client's socket, with all bytes that came to it.
+/// A client's socket, with all bytes that it has received.
 struct Peer {
     socket: UnixStream,
     got: Vec<u8>,
@@ -81,7 +81,7 @@ impl Peer {
         self.socket.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Reads what is there. Returns true at the end.
+    /// Reads the available bytes. Returns true at the end.
     fn read(&mut self) -> bool {
         self.socket.read_to_end(&mut self.got).is_ok()
     }
@@ -104,7 +104,7 @@ fn turns(shard: &mut Shard, what: &str, mut until: impl FnMut(&mut Shard) -> boo
     let began = Instant::now();
     while !until(shard) {
         assert!(began.elapsed() < PATIENCE, "{what}: it takes too long");
-        // After a wake-up no turn waits.
+        // A pending wake-up keeps the turn from waiting.
         shard.commands.waker().wake();
         shard.turn();
     }

@@ -5,7 +5,7 @@ use crate::handover::wire;
 
 const SSE: &str = "GET /sse?topic=news HTTP/1.1\r\nHost: x\r\n\r\n";
 
-/// Peers of many kinds. Their shard has copied them, and has had more to do since.
+/// Peers of many kinds, whose connections were copied. Some have changed since.
 struct Scene {
     old: Shard,
     new: New,
@@ -170,7 +170,7 @@ fn what_changes_during_the_copy_is_copied_again_before_the_pause() {
     scene.goes_on_in_the_new_shard();
 }
 
-/// An upgrade that finds calls under way lets the shard serve before the next attempt.
+/// An upgrade that finds calls in progress lets the shard serve before the next attempt.
 #[test]
 fn a_shard_that_stood_still_for_nothing_serves_and_keeps_the_copy() {
     let mut scene = Scene::new();
@@ -227,7 +227,7 @@ fn no_client_notices_that_another_shard_did_not_go_on() {
 fn a_new_shard_that_breaks_off_leaves_the_old_one_as_it_was() {
     let mut scene = Scene::new();
     let broker = scene.old.engine.broker().clone();
-    // The new shard gets a frame that it can't read, as if the old shard were another version.
+    // The new shard gets a frame that it can't read, as if the old shard had another version.
     let damaged = wire::GONE;
     scene.old.giving.as_ref().unwrap().channel.send(damaged, b"?", &[]).unwrap();
     assert!(scene.new.reports.recv_timeout(PATIENCE).unwrap().1.is_err());
@@ -237,7 +237,7 @@ fn a_new_shard_that_breaks_off_leaves_the_old_one_as_it_was() {
         "{}",
         error_of(&scene.old.giver)
     );
-    // The old shard serves on before its next order, and whatever that is.
+    // The old shard serves on before its next order, whatever that is.
     publish(&broker, scene.next..scene.next + 1, 0);
     scene.next += 1;
     some_turns(&mut scene.old);
@@ -251,7 +251,7 @@ fn a_new_shard_that_breaks_off_leaves_the_old_one_as_it_was() {
     scene.goes_on(&broker, some_turns);
 }
 
-/// A fan-out that has begun when all stands still goes on where it was, on either side.
+/// A fan-out that runs when the shards stand still continues at the same position: in the new shard, or in the old one.
 #[test]
 fn what_a_fan_out_owes_is_sent_once() {
     for goes in [true, false] {
@@ -291,7 +291,7 @@ fn what_a_fan_out_owes_is_sent_once() {
     }
 }
 
-/// A session without a socket that ends after its copy does not survive in the new process.
+/// A session without a socket that ends after its copy does not exist in the new process.
 #[test]
 fn a_session_that_has_ended_is_not_there_afterwards() {
     let mut old = shard();
@@ -327,7 +327,7 @@ fn a_shard_without_connections_copies_at_once() {
     assert!(!old.has_to_copy());
 }
 
-/// A node with too much to do has few turns: each uses all that the new shard has taken since the last.
+/// An overloaded node has few turns: each turn sends as many frames as the new shard has taken since the last.
 #[test]
 fn a_turn_sends_as_many_frames_as_were_taken() {
     let mut old = shard();

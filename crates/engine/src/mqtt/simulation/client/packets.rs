@@ -94,7 +94,7 @@ impl Client {
         let is_before = self.before.as_ref().is_some_and(|(before, connects)| {
             self.connects > *connects && before.contains(payload)
         });
-        // Other members get what a member leaves, whenever they came.
+        // The messages that a member leaves go to other members, whenever they were published.
         assert!(!is_before || dup || self.is_member(), "{payload} is from before");
         let is_expired =
             self.done.borrow().get(payload).is_some_and(|it| it.expires_us < self.since_us);

@@ -1,4 +1,4 @@
-//! What a client asks for on a connection that is open, and what it is told.
+//! The commands of a client on an open connection, and their replies.
 
 use super::super::log::{Log, PASSING, TOPICS, count, what};
 use super::super::newest::Newest;
@@ -7,7 +7,7 @@ use super::super::read::Kind;
 use super::{Client, Command, From, Pending, is_newest, is_state};
 
 impl Client {
-    /// The answer to a command.
+    /// Handles the reply to a command.
     pub(super) fn reply(
         &mut self,
         log: &Log,
@@ -20,7 +20,7 @@ impl Client {
         let connection = self.connection.as_mut().unwrap();
         let at = connection.pending.iter().position(|it| it.id == id).expect("a command");
         let Pending { topic, command, requested, .. } = connection.pending.remove(at).unwrap();
-        // What changes nothing is answered at once.
+        // A command that changes nothing gets its reply at once.
         let changes = !matches!(command, Command::Enter { from: From::Now, was_in: true });
         let earlier = connection.pending.iter().find(|it| it.topic == topic && it.id < id);
         assert!(!changes || earlier.is_none(), "client {name}: answered before {earlier:?}");
@@ -49,9 +49,9 @@ impl Client {
             let lost = recovered == Some(false);
             assert!(!lost || (why.contains("too_old") && self.has_lost(log, topic)), "{why}");
             let state = self.states.entry(topic).or_default();
-            // A position before all there was is that of one who has nothing yet.
+            // A position before the first message is that of a client without messages.
             state.enter(requested, lost || !matches!(from, From::Position(1..)));
-            // It may have heard more of what comes again now.
+            // The client may have later messages, which come again.
             state.go_back(count(&log[topic], &since));
             self.since.insert(topic, since);
             return;
@@ -65,7 +65,7 @@ impl Client {
             }
             From::WhatIsThere(begins) => {
                 assert_eq!(recovered, Some(true), "client {name}: {why}");
-                // It has left before anything came: it has nothing.
+                // The client has left before any message came.
                 let leaves = connection.pending.iter().any(|it| it.topic == topic && it.id > id);
                 let may_be = begins.may_be(next, log[topic].len()) || (leaves && next == 0);
                 assert!(may_be, "client {name}: {topic} begins with {next}: {begins:?}");
@@ -87,7 +87,7 @@ impl Client {
         self.since.insert(topic, since);
     }
 
-    /// Enters or leaves a topic, or asks anew for what it has missed there; `anew` for what is there.
+    /// Enters or leaves a topic, or requests the missed messages again. With `anew`, requests stored messages.
     pub fn command(&mut self, log: &Log, topic: usize, enter: bool, anew: bool) {
         let Some(connection) = &mut self.connection else { return };
         let is_in = connection.inside.contains(&topic);
@@ -97,7 +97,7 @@ impl Client {
         if (!enter && !is_in) || (enter && is_in && phoenix) || what(topic).is_acknowledged() {
             return;
         }
-        // Who has asked for the whole state has none to go on from until it comes.
+        // A client that has requested the whole state has no position before the state comes.
         let renews = |it: &Pending| {
             it.topic == topic
                 && matches!(it.command, Command::Enter { from: From::WhatIsThere(_), .. })
