@@ -1,10 +1,10 @@
-// The dashboard's logic without a page: `node --test`, run by dashboard.rs beside it.
+// The dashboard's logic without a page: dashboard.rs beside it runs this by `node --test`.
 
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { test } from 'node:test';
 
-/** The modules are served as they are, without a package.json: node is given them as data. */
+/** Loads a module as data, since the modules are served without a package.json. */
 async function load(name) {
   const text = await readFile(new URL(`../src/dashboard/page/${name}`, import.meta.url), 'utf8');
   return import(`data:text/javascript,${encodeURIComponent(text)}`);

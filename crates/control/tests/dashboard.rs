@@ -1,5 +1,4 @@
-//! The logic of the dashboard's page. (That its files are served is tested beside what serves
-//! them.)
+//! The logic of the dashboard's page. Tests beside the code that serves its files test that it serves them.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,7 +16,7 @@ fn the_pages_logic_passes_its_tests() {
     assert!(output.status.success(), "{text}\n{errors}");
 }
 
-/// Modules that the tests above don't load must at least be JavaScript.
+/// Checks the syntax of modules that the tests above do not load.
 #[test]
 fn every_module_is_read_by_node() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/dashboard/page");

@@ -116,7 +116,7 @@ impl<V> NameMap<V> {
     }
 }
 
-/// The result for one name, and where the scan goes on.
+/// The result for one name, and where the scan continues.
 #[derive(Debug, PartialEq, Eq)]
 enum MatchStep {
     Match,

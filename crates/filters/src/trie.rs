@@ -23,7 +23,7 @@ struct Node {
     texts: u32,
     /// The value of the filter that ends here.
     value: Option<Id>,
-    /// The value of the filter that goes on with a `#` alone.
+    /// The value of the filter that continues with a `#` alone.
     rest: Option<Id>,
 }
 

@@ -15,7 +15,7 @@ impl Encoding {
     /// How many encodings a process may know. Each costs a message that is sent 24 bytes.
     pub const MAX: usize = 22;
 
-    /// All numbers below [`Encoding::MAX`], whether something has them or not.
+    /// All numbers below [`Encoding::MAX`], also those that no protocol has.
     pub const ALL: [Encoding; Encoding::MAX] = {
         let mut all = [Encoding(0); Encoding::MAX];
         let mut number = 1;

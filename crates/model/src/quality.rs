@@ -85,7 +85,7 @@ impl Properties {
         Self::bytes_of(texts, user.len())
     }
 
-    /// The memory that properties take with so many bytes of texts and so many user properties, roughly.
+    /// The memory that properties take with this many bytes of texts and this many user properties, roughly.
     pub fn bytes_of(texts_bytes: usize, user: usize) -> usize {
         let pair = size_of::<(Box<str>, Box<str>)>() + PAIR_ALLOCATED_BYTES;
         size_of::<Properties>() + texts_bytes + user * pair

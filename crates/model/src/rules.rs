@@ -76,8 +76,8 @@ pub struct HistoryRule {
 pub struct AcknowledgeRule {
     /// Messages that a connection may have without having acknowledged them; at least 1.
     pub window_messages_max: u32,
-    /// A client that acknowledges on the connection itself gets a message again there after so many
-    /// seconds without an acknowledgement; 0 is never. A new connection gets it in any case.
+    /// A client that acknowledges on the connection itself gets a message again there after this many seconds without
+    /// an acknowledgement; 0 is never. A new connection gets it in any case.
     pub redelivery_seconds: u32,
     /// How often the server delivers a message before it gives it up: the message then goes to the
     /// dead-letter topic, or nowhere. 0 is without end.
@@ -191,7 +191,8 @@ mod tests {
             proptest::prop_assert_eq!(matches(&pattern, &text), want);
         }
 
-        /// What check.rs relies on: nothing that a covered pattern matches escapes.
+        /// The checks of the configuration rely on this: a pattern that matches another one as a text matches all of
+        /// its topics.
         #[test]
         fn a_pattern_that_matches_another_covers_it(
             a in "[ab*]{1,5}", b in "[ab*]{1,5}", text in "[abc]{0,6}",

@@ -1,10 +1,10 @@
-//! The beginning from which a client reads topics with history: behind a message that it saw, from the start, or
-//! with the newest messages.
+//! The beginning from which a client reads topics with history: after a message that it saw, from the start, or with
+//! the newest messages.
 //!
 //! ```text
-//! 5f3a91c2:1042      what came after this message, and the other forms of a resume token
-//! start              all that is still there
-//! last:50            the newest 50 of what is still there
+//! 5f3a91c2:1042      the messages after this one; the other forms of a resume token are valid, too
+//! start              all retained messages
+//! last:50            the newest 50 retained messages
 //! ```
 
 use std::fmt;

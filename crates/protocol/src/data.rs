@@ -40,7 +40,7 @@ pub fn of_json(raw: &RawValue) -> Data {
     from_json(raw, None).unwrap_or_else(|_| Data::Json(compact(raw.get())))
 }
 
-/// Checks the meta of a connection in a topic's presence: the text of a JSON object with so many bytes at most. The
+/// Checks the meta of a connection in a topic's presence: the text of a JSON object of at most `bytes_max` bytes. The
 /// error has the reason.
 pub fn meta(json: &str, bytes_max: usize) -> Result<&str, String> {
     if !json.starts_with('{') {

@@ -173,8 +173,7 @@ pub trait Protocol: Sync {
     }
 
     /// Reads the first request, frame or line of `bytes`, which may be changed. A reply that needs no engine is
-    /// appended to
-    /// `out`. Bytes that are not consumed come again, with more behind them.
+    /// appended to `out`. Bytes that are not consumed come again, with more behind them.
     fn read(&self, reader: &mut Reader<'_>, bytes: &mut [u8], out: &mut Vec<u8>) -> Read;
 
     /// Appends the message, with the same bytes for every connection of this encoding.
@@ -234,7 +233,7 @@ pub trait Protocol: Sync {
         self.goodbye(close, 0, out);
     }
 
-    /// Exports the state of a connection in the middle of a frame or a message, so that another process can go on
+    /// Exports the state of a connection in the middle of a frame or a message, so that another process can continue
     /// there. The engine exports all other state.
     fn export(&self, decoder: &Decoder) -> Vec<u8> {
         decoder.export()

@@ -2,12 +2,12 @@
 //! most.
 //!
 //! [`Quotas`] has an [`Account`] only for a subject that does more within a second than is free ([`Limits::free`]),
-//! which a table of small counters shows. Hence a crowd in which each does a little, as when it connects, takes no
-//! memory at all. An account that has been quiet for [`QUIET_US`] is forgotten, with all that it was owed or owes.
-//! There are at most [`ACCOUNTS_MAX`]; a subject that comes at that limit has none, and no rate binds it.
+//! which a table of small counters shows. So a crowd of subjects that each do a little, as when clients connect, takes
+//! no memory at all. An account without use for [`QUIET_US`] is forgotten, with its credit and its debt. There are at
+//! most [`ACCOUNTS_MAX`] accounts. A subject that comes at that limit has none, and no rate limits it.
 //!
-//! Free use is charged to no account: a limit of N a second lets N pass at once, and what is free at most twice
-//! more, in the second in which a subject becomes active and in the one before.
+//! Free use is charged to no account. So a limit of N a second lets N pass at once, and at most twice the free use
+//! more: in the second in which a subject becomes active, and in the one before.
 //!
 //! Accounts and counters are atomics, so that all threads use them at the same time; the table of accounts is
 //! locked in parts, and only to find the account of a subject that has one.
@@ -190,7 +190,7 @@ impl Cost {
     /// Nothing.
     pub const NOTHING: Cost = Cost([0; UNITS]);
 
-    /// Returns this cost with so much of this unit.
+    /// Returns this cost with `amount` of this unit.
     #[must_use]
     pub const fn with(mut self, unit: Unit, amount: u64) -> Self {
         self.0[unit as usize] = amount;
@@ -326,7 +326,7 @@ impl Default for Quotas {
 }
 
 impl Quotas {
-    /// Makes quotas with at most so many accounts.
+    /// Makes quotas with at most this many accounts.
     pub fn new(accounts_max: usize) -> Self {
         Quotas {
             sketch: Sketch::default(),

@@ -40,8 +40,8 @@ fn an_account_lets_a_second_pass_at_once_and_then_its_share() {
     assert!(charge(&quotas, Who::User("bob"), &COMMAND, &limits, 7_000_000));
 }
 
-/// For any limit, speed and pauses: within any time passes what the limit allows, a second's worth ahead of it, and
-/// what is free.
+/// For any limit, speed and pauses, no more passes in any period than the limit allows, a second's worth ahead of it,
+/// and the free use.
 #[test]
 fn a_limit_lets_pass_what_it_says_and_what_is_free() {
     for seed in 0..300 {
@@ -95,7 +95,7 @@ fn a_crowd_of_which_each_does_a_little_has_no_accounts() {
         }
     }
     assert_eq!(quotas.accounts(), 0);
-    // A user that goes on gets one.
+    // A user that does more gets an account.
     for _ in 0..=limits.free(&cost) {
         charge(&quotas, Who::User("busy"), &cost, &limits, 10 * SECOND_US);
     }
@@ -161,7 +161,7 @@ fn only_what_is_limited_and_requested_for_counts() {
     assert_eq!(account.rejecting_unit(&joins, &Limits::NONE, 1), None, "0 is no limit");
     let wait = account.wait(Unit::Joins, 1);
     assert_eq!((wait, account.wait(Unit::Commands, 1)), (Duration::from_secs(9), Duration::ZERO));
-    // However much it was, the account is open again soon.
+    // However much the use was, the account is open again within `AHEAD_NS`.
     assert_eq!(account.rejecting_unit(&joins, &limits, AHEAD_NS / 1_000), None);
 }
 

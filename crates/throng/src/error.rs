@@ -11,7 +11,7 @@ pub enum CommandError {
     /// The system or another program rejected something.
     #[error("{0}")]
     Runtime(String),
-    /// An upgrade was rejected or given up: the server serves on as it is. The text may be empty.
+    /// An upgrade was rejected or failed, and the server continues to serve. The text may be empty.
     #[error("{0}")]
     NothingMoved(String),
     /// An upgrade was done, and it closed some connections.

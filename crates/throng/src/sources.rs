@@ -11,7 +11,7 @@ use crate::flags::Flags;
 /// The default file, which is read only if it exists.
 const FILE: &str = "throng.toml";
 
-/// The largest configuration in bytes: enough for far more rules than anyone writes.
+/// The largest configuration in bytes: enough for far more rules than any operator writes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// The setting that names the file with the key, so that no list of processes shows the key.

@@ -204,7 +204,7 @@ impl Authority {
         }
     }
 
-    /// Returns why no key was right, after so many were tried.
+    /// Returns the error of a token that no key has verified, after `tried_keys` were tried.
     fn unsigned(
         &self,
         algorithm: Algorithm,

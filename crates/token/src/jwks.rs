@@ -13,7 +13,7 @@ pub const FETCH_SECONDS_MIN: u64 = 5;
 /// Seconds after which a failed fetch is repeated, and sooner if a token needs it.
 const RETRY_SECONDS: u64 = 30;
 
-/// A fetch that the caller has not begun after so many seconds counts as failed.
+/// A fetch that the caller has not begun after this many seconds counts as failed.
 const REQUESTED_SECONDS_MAX: u64 = 10;
 
 /// The published keys of all issuers.
@@ -145,8 +145,8 @@ impl Jwks {
         self.sources.iter().map(|source| source.url.clone()).collect()
     }
 
-    /// Takes the JSON from an address: tokens that wait for one of these keys go on, while others may still be
-    /// fetched. Invalid JSON leaves the keys as they were.
+    /// Takes the JSON from an address. Tokens that wait for one of these keys can be verified from now on, even if
+    /// other keys are still being fetched. Invalid JSON leaves the keys as they were.
     ///
     /// # Errors
     /// When it is no set of keys.
@@ -165,9 +165,9 @@ impl Jwks {
         Ok(keys)
     }
 
-    /// Ends a fetch at this time, in seconds since 1970: all responses have come, or their time is over, and
-    /// waiting tokens go on. A slow fetch counts from its end: otherwise the next one would begin at once, and
-    /// tokens with unknown keys would wait for ever.
+    /// Ends a fetch at this time, in seconds since 1970: all responses have come, or their time is over, and tokens
+    /// wait no longer. A slow fetch counts from its end: otherwise the next one would begin at once, and tokens with
+    /// unknown keys would wait for ever.
     pub fn end(&self, now_s: u64) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         (state.fetching, state.ended_s) = (false, now_s);

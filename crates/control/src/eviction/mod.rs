@@ -60,7 +60,7 @@ pub(crate) enum EvictionError {
 /// A drain or a rebalance, from its beginning until another one begins or it is cancelled.
 pub(crate) struct Job {
     pub kind: Kind,
-    /// When it began. This tells it from a later one.
+    /// When it began, which distinguishes it from a later one.
     pub began: Instant,
     /// When it began to close connections, and the pace since then.
     pub closing: Option<(Instant, Pace)>,

@@ -58,8 +58,8 @@ impl Pace {
         Pace { duration_us, ..pace }
     }
 
-    /// Returns how many to close now to empty a node: `open` are there, and `closed` were closed since the beginning.
-    /// Connections that have come meanwhile count as all others.
+    /// Returns how many connections to close now to empty a node that has `open`, after `closed` were closed since the
+    /// beginning. Connections that have come meanwhile count like all others.
     pub fn to_empty(self, now: Tick, open: u64, closed: u64) -> u64 {
         let left = self.connections - self.due_at(now.elapsed_us);
         open.saturating_sub(left).min(self.allowed(now, closed))
@@ -118,7 +118,7 @@ mod tests {
         Tick { elapsed_us, since_us: TICK_US }
     }
 
-    /// Returns how many are closed after so many ticks.
+    /// Returns how many are closed after this many ticks.
     fn closed_until(pace: Pace, ticks: u64) -> u64 {
         (1..=ticks).fold(0, |closed, at| closed + pace.to_close(tick(at * TICK_US), closed))
     }

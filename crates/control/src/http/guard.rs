@@ -87,7 +87,7 @@ pub(crate) async fn guard<S: Served + ?Sized>(
     next.run(request).await
 }
 
-/// Counts a wrong key for its address, which is named among the noisiest if it goes on.
+/// Counts a wrong key for its address. An address that sends many is listed among the noisiest.
 fn guessed(served: &(impl Served + ?Sized), origin: Origin) {
     let (who, now_us) = (Who::Address(network(origin.ip())), served.now_us());
     if let Some(account) = served.quotas().account(who, &COMMAND, &GUESSES, now_us) {

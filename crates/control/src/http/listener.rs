@@ -355,7 +355,7 @@ mod tests {
                 connections.drain(..connections.len().saturating_sub(4));
             }
         };
-        // If each waited until one of the two is 20 ms old, it would take 10 seconds.
+        // If each connection waited until one of the two is 20 ms old, this would take 10 seconds.
         soon(all).await;
         let _other = TcpStream::connect(address).await.unwrap();
         assert_eq!(soon(bounded.accept()).await.1.ip(), address.ip());

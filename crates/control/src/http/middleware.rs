@@ -1,7 +1,7 @@
-//! What surrounds every call: its log, a time limit, the headers of all responses, and the progress of the request,
-//! on which its connection depends.
+//! The layer around every call. It logs the call, limits its time, sets the headers of all responses, and notes the
+//! progress of the request, on which its connection depends.
 //!
-//! It is one layer, as each costs every call two allocations.
+//! It is one layer, because each layer costs every call two allocations.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -230,7 +230,7 @@ fn explained<T: DeserializeOwned>(query: &str, error: String) -> String {
             why => format!("{name} can't be {value:?}: {why}"),
         };
     }
-    // Each is valid by itself: one is missing, or there twice.
+    // Each parameter is valid by itself, so one is missing or repeated.
     error
 }
 

@@ -70,7 +70,7 @@ fn sent_id(headers: &HeaderMap) -> Option<HeaderValue> {
     is_sane.then(|| id.clone())
 }
 
-/// A request without a response yet. When its caller goes away, it is dropped where it is.
+/// A request without a response yet. If its caller goes away, it is dropped without one.
 pub(crate) struct Call {
     span: Span,
     began: Instant,

@@ -23,7 +23,7 @@ pub(crate) fn percentile_ms(buckets: &[u64; Histogram::BUCKETS], percent: u64) -
     for (at, count) in buckets.iter().enumerate() {
         seen += count;
         if seen >= rank && total > 0 {
-            // The last bucket has no bound: the one before it is a lower one.
+            // The last bucket has no upper bound. The bound of the bucket before it is its lower one.
             return Histogram::bound_seconds(at.min(Histogram::BUCKETS - 2)) * 1e3;
         }
     }

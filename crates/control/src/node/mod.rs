@@ -74,13 +74,13 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub webhook: Arc<webhook::Dispatcher>,
     /// The topics that users enter when they connect.
     pub subscriptions: Arc<::subscriptions::Subscriptions>,
-    /// Stores changes of those, if they outlive the process.
+    /// Stores changes of subscriptions, if these outlive the process.
     pub keep_subscriptions: Option<Arc<dyn ::subscriptions::SubscriptionStore>>,
-    /// Has them in PostgreSQL, if they are there.
+    /// The stored subscriptions in PostgreSQL, if the configuration names a database.
     pub subscription_database: Option<subscriptions_postgres::Postgres>,
     /// Begins spans of traces, if a collector is configured.
     pub tracer: Option<Arc<Tracer>>,
-    /// Passes all of this to another process.
+    /// Upgrades, which pass this state to another process.
     pub upgrades: Upgrades,
     /// True if the process did not take over from another one, so that it lacks the retained messages of its cluster.
     pub is_new: bool,

@@ -171,7 +171,7 @@ fn reply_text(shard: usize, command: Command) -> String {
             format!("members {topic} {limit}")
         }
         Command::MqttClients { listing, reply } => {
-            // Each shard has a client in front of the others, and one behind them.
+            // In the order of their keys, the clients of one shard alternate with those of the other.
             let keys = [["al\0phone", "y"], ["b", "z"]][shard];
             let keys = keys.into_iter().filter(|key| listing.has(sessions::SessionKey::parse(key)));
             let clients = keys.take(listing.limit).map(|key| mqtt_client(shard as u16, key));
@@ -190,7 +190,7 @@ fn reply_text(shard: usize, command: Command) -> String {
             format!("end {slot} {key}")
         }
         Command::Trace { number, target, sink, reply } => {
-            // A connection of shard 1 is there, and no other.
+            // Only the connection with the slot 12 exists.
             let count = match &target {
                 Target::User(_) => 1,
                 Target::Connection(id) => u32::from(id.slot == 12),

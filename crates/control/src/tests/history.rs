@@ -229,7 +229,7 @@ async fn a_page_ends_at_4_mib() {
     assert_eq!((offsets(&page), &page["next"]), (vec![5], &Value::Null));
 }
 
-/// Publishes messages of so many bytes to `bulk:a`, past the API.
+/// Publishes messages of this many bytes to `bulk:a`, not through the API.
 fn fill(bench: &Bench, bytes: usize, messages: usize) {
     for _ in 0..messages {
         let publication =

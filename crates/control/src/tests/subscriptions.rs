@@ -21,7 +21,7 @@ async fn topics(bench: &Bench, user: &str) -> Value {
     bench.get(&format!("{PATH}/{user}")).await.json()["topics"].take()
 }
 
-/// Called when a change is stored, or is not.
+/// Called with the result of storing a change.
 type OnStored = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 /// Stores a change when a test calls back.
@@ -278,8 +278,8 @@ async fn silent_shards_get_the_commands_and_are_not_counted() {
     assert_eq!(topics(&bench, "alice").await, json!(["a"]));
 }
 
-/// Changes of few users at once, by turns, through a store that is slow and fails now and then: in the end memory has
-/// what a restart would find.
+/// Changes few users' subscriptions concurrently, with a store that is slow and fails at times. At the end, memory has
+/// what a restart would load from the store.
 fn changes_at_once(seeds: &[(u8, u8, bool, bool)]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

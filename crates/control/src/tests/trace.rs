@@ -20,7 +20,7 @@ async fn open(bench: &Bench, query: &str) -> axum::body::BodyDataStream {
     response.into_body().into_data_stream()
 }
 
-/// Returns the lines of the next pieces, until there are so many in all or the trace ends.
+/// Returns the lines of the next pieces, until there are `count` lines in all or the trace ends.
 async fn lines(body: &mut axum::body::BodyDataStream, count: usize) -> Vec<Value> {
     let mut all = Vec::new();
     while all.len() < count

@@ -210,7 +210,7 @@ fn requests_wait_and_go_on_at_the_new_process() {
     assert_eq!(old.count(), at_pause);
     old.gate.forward(socket);
     until("publishes at the new one", || new.count() > 20);
-    // A connection that was silent in all this time is served on.
+    // The server still serves a connection that was silent in all this time.
     assert_eq!(same_connection.call("GET", "/api/stats", ""), 200);
     assert!(
         same_connection.stream.is_none() && same_connection.call("GET", "/api/stats", "") == 200
@@ -269,7 +269,7 @@ fn a_request_with_half_a_body_delays_no_other_and_goes_on_at_the_new_process() {
     for (client, _) in &mut pending_requests {
         assert_eq!(client.read_reply(), 200);
     }
-    // The next process may be replaced as well.
+    // Another process may replace the next one as well.
     rest();
     new.gate.pause();
     assert!(new.gate.is_quiet());
@@ -324,7 +324,7 @@ fn streams_of_figures_end_where_another_process_serves() {
         assert!(length > 0, "the stream is cut off");
         all.push_str(&String::from_utf8_lossy(&buffer[..length]));
     }
-    // The next one ends at once, and its connection with it.
+    // The next stream ends at once, and its connection with it.
     stream.write_all(b"GET /api/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
     let mut reply = String::new();
     stream.read_to_string(&mut reply).unwrap();
@@ -332,7 +332,7 @@ fn streams_of_figures_end_where_another_process_serves() {
     old.running.end_forwarding();
 }
 
-/// A stream that ends at once needs the same key as one that goes on.
+/// A stream that ends at once needs the same key as one that continues.
 #[test]
 fn streams_need_their_key_where_another_process_serves_too() {
     let folder = Folder::new("live-key");

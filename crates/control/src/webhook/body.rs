@@ -81,7 +81,7 @@ fn event(out: &mut Vec<u8>, hook_request: &WebhookRequest) {
     out.push(b'}');
 }
 
-/// A client without a token. A parameter may stand several times in a query: each has a list.
+/// Appends a client without a token. A query may repeat a parameter, so each parameter has a list.
 fn connecting(out: &mut Vec<u8>, Connecting { address, request, .. }: &Connecting) {
     out.extend_from_slice(br#","address":"#);
     match address {
@@ -155,7 +155,7 @@ pub(super) fn about_topic(number: u64, at_ms: u64, kind: &str, topic: &str) -> V
     out
 }
 
-/// An event about a connection; `end` is why it has ended, and how many seconds it was there.
+/// An event about a connection; `end` is why it ended, and how many seconds it was open.
 pub(super) fn about_connection(
     number: u64,
     at_ms: u64,

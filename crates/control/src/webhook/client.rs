@@ -80,7 +80,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// A client. Holds at most so many unused connections to a host.
+    /// Makes a client that has at most this many unused connections to a host.
     ///
     /// # Errors
     /// If TLS can't be set up.
@@ -195,7 +195,7 @@ fn request(
     request.headers_mut().extend(signed);
     if let Some(secret) = &proof.secret {
         let invalid = |_| {
-            // More words about it would show it.
+            // A more detailed error could show the secret.
             let cause = "the secret can't be sent in a header: it must be visible ASCII";
             RequestError::new(ErrorKind::Unreachable, cause)
         };

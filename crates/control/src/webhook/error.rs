@@ -106,7 +106,7 @@ impl Default for Log {
 }
 
 impl Log {
-    /// Logs an error of so many events at this URL, unless one of this kind was just logged.
+    /// Logs an error of this many events at a URL, unless one of this kind was just logged.
     pub fn warn(&self, error: &RequestError, url: Option<&str>, events: u64) {
         let now_us = self.began.elapsed().as_micros() as u64;
         let Some(suppressed) = self.kinds[error.kind as usize].pass(now_us, events) else {
@@ -123,8 +123,8 @@ impl Log {
     }
 }
 
-/// A URL as a log may hold it: queries and user names, which the configuration rejects, carry
-/// secrets.
+/// Returns a URL as a log may have it: without query, fragment and user, which carry secrets. The configuration rejects
+/// queries and user names.
 pub(super) fn shown(text: &str) -> String {
     let Ok(mut url) = Url::parse(text) else { return "(no URL)".into() };
     let has_user = !url.username().is_empty() || url.password().is_some();

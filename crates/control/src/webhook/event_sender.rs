@@ -49,7 +49,7 @@ pub struct EventSender {
 pub struct EventStart {
     /// The store of events, if there is one.
     pub store: Option<Arc<dyn EventStore>>,
-    /// The events that the process before this one has left there, with their numbers.
+    /// The events that the previous process has left in the store, with their numbers.
     pub left: Vec<(u64, Box<[u8]>)>,
     /// The name of this node, with which the ids of its connections begin.
     pub node: String,
@@ -75,7 +75,7 @@ impl EventSender {
             let settings = dispatcher.settings();
             let (due, now, batch) = {
                 let _turn = dispatcher.counts.gate.turn().await;
-                // Earlier events are collected below.
+                // This comes before `collect`, so that all events from before the end are collected.
                 let is_closed = dispatcher.events.is_closed();
                 let mut queue = dispatcher.event_queue.lock();
                 if !queue.begun && settings.has_events() {

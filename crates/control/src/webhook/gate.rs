@@ -1,4 +1,4 @@
-//! Pauses all work with the application, so that another process can go on with it.
+//! Pauses all work with the application, so that another process can continue it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -10,14 +10,14 @@ use token::{INFO_BYTES_MAX, PATTERNS_MAX};
 
 use super::response::{CODE_BYTES_MAX, Expects, MESSAGE_BYTES_MAX, USERS_MAX, read};
 
-/// Users and topics of a connection, at the most.
+/// Users and topics of a connection, together, at most.
 const TOPICS_MAX: usize = 10;
 
-/// What may be expected of a reply.
+/// What requests expect of their replies.
 const EXPECTS: [Expects; 3] = [Expects::Changes, Expects::Connect(TOPICS_MAX), Expects::Refresh];
 
-/// Reads bytes as the answer to so many events of each kind, and checks that it is an error, or has a decision or an
-/// error for each, which every transport can carry.
+/// Reads bytes as the response to this many events, with the kinds in turn. The result must be an error, or for each
+/// event a decision or an error that every transport can carry.
 ///
 /// # Panics
 /// If a check fails.
@@ -70,7 +70,7 @@ fn check(response: WebhookResponse, expects: Expects) {
     }
 }
 
-/// Checks what is said of a connection.
+/// Checks an admission.
 fn admitted(admission: Admission, expects: Expects) {
     let Admission { users, grants, topics, info, seconds } = admission;
     let users = users.unwrap_or_default();

@@ -243,23 +243,23 @@ impl Dispatcher {
         }
     }
 
-    /// From now on nothing goes on: no request to the application begins, whatever it answers is kept and told
-    /// nobody, and nobody's time is over. Shards may ask and tell still. What is there is for the parts
-    /// [`Hooks`], [`Forwarded`] and [`EventsPart`] to write down, and another process goes on with it. One that
-    /// takes over stands still from its beginning until it is to go on.
+    /// Closes the gate: no request to the application begins, no response takes effect, and no time limit passes.
+    /// Shards may still send requests and events. The parts [`Hooks`], [`Forwarded`] and [`EventsPart`] export the
+    /// pending work, with which another process continues. The dispatcher of that process stands still from its
+    /// beginning until [`Dispatcher::go_on`].
     ///
-    /// Returns when nothing goes on any more. Whoever ends while all stands still answers nobody, and waits
-    /// for nothing.
+    /// Returns when no worker has a turn any more. If the dispatcher ends while it stands still, it sends no replies
+    /// and waits for nothing.
     pub fn stand_still(&self) {
         self.counts.gate.close();
     }
 
-    /// All goes on where it stood; the time in between counts for nothing.
+    /// Opens the gate: the work continues, and the time in between does not count for time limits.
     pub fn go_on(&self) {
         self.counts.gate.open();
     }
 
-    /// The same without waiting.
+    /// Ends the workers like [`Dispatcher::end`], but does not wait.
     pub fn stop(&self) {
         self.request_queue.close();
         self.events.close();
@@ -271,12 +271,12 @@ impl Dispatcher {
         self.events.stats()
     }
 
-    /// What was counted of the rules that forward, by filter.
+    /// Returns the counters of the rules that forward, by filter.
     pub fn forward_stats(&self) -> Vec<(Arc<str>, ForwardStats)> {
         self.forwards.stats()
     }
 
-    /// The counters now; each is right, but they may be of different moments.
+    /// Returns the counters. Each one is right, but they may be of different moments.
     pub fn stats(&self) -> Stats {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Stats {
@@ -290,13 +290,13 @@ impl Dispatcher {
         }
     }
 
-    /// What waits for each URL, at most so many of them, those first for which most wait. Names are
-    /// without what may be secret.
+    /// Returns the requests that wait for each URL, for `max` URLs at most, the one with the most requests first. Names
+    /// of URLs have no secret parts.
     pub fn urls(&self, max: usize) -> Vec<(String, UrlStats)> {
         self.request_queue.urls(max)
     }
 
-    /// From request to response or error, of all that were accepted.
+    /// The time from request to response or error, of all accepted requests.
     pub fn latency(&self) -> &Histogram {
         &self.latency
     }

@@ -1,4 +1,4 @@
-//! A queue of a URL: where requests wait for the batch before theirs, and for its answer.
+//! A queue of a URL. Its requests wait for the batch before theirs, and then for the response.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,13 +14,14 @@ use super::gate::later;
 use super::request_queue::PendingRequest;
 use super::signature::RequestId;
 
-/// No event joins a batch that has so many bytes: servers reject large bodies, often from 1 MiB.
+/// No request is added to a batch that has this many bytes: servers reject large bodies, often from 1 MiB.
 pub(super) const BATCH_BYTES_MAX: usize = 512 << 10;
 
-/// The request in which one is sent, and how many are in that; nothing where it is not, or no longer as it began.
+/// The id of the batch in which a request is under way, and how many requests the batch has. `None` if the request is
+/// not under way, or if some requests of the batch have failed.
 pub(super) type SentIn<'a> = Option<(&'a RequestId, usize)>;
 
-/// Which queue: all requests of a connection for a URL are in one.
+/// The key of a queue. All requests of a connection to a URL are in one queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct QueueKey {
     pub url: Arc<str>,
@@ -28,7 +29,7 @@ pub(super) struct QueueKey {
 }
 
 impl QueueKey {
-    /// The queue for a connection, of so many that the URL has.
+    /// Returns the key of a connection's queue, if the URL has this many queues.
     pub fn of(url: Arc<str>, connection: ConnectionId, queues: usize) -> QueueKey {
         let mut hasher = DefaultHasher::new();
         (&url, connection).hash(&mut hasher);
@@ -37,8 +38,8 @@ impl QueueKey {
     }
 }
 
-/// Requests in the order in which they came: those of the batch that is under way, if one is, and
-/// those that wait for it to end.
+/// Requests in the order of their arrival: those of the batch under way, if there is one, and those that wait for its
+/// end.
 #[derive(Default)]
 pub(super) struct Queue {
     batch: Option<Batch>,
@@ -55,20 +56,20 @@ struct Batch {
 /// Requests whose time is over.
 #[derive(Default)]
 pub(super) struct Late {
-    /// Those that were sent.
+    /// Requests that were sent.
     pub sent: Vec<PendingRequest>,
-    /// Those that were not.
+    /// Requests that were not sent.
     pub waiting: Vec<PendingRequest>,
 }
 
 impl Queue {
-    /// Puts a request behind the others.
+    /// Appends a request.
     pub fn put(&mut self, request: PendingRequest) {
         self.waiting.push_back(request);
     }
 
-    /// The requests of the next batch, at most so many; `None` while one is under way or there
-    /// is nothing to send.
+    /// Takes the requests of the next batch, `events_max` at most. Returns `None` while a batch is under way, and if no
+    /// request waits.
     pub fn take(&mut self, events_max: usize) -> Option<VecDeque<PendingRequest>> {
         if self.batch.is_some() || self.waiting.is_empty() {
             return None;
@@ -86,7 +87,7 @@ impl Queue {
         Some(self.waiting.drain(..fitting).collect())
     }
 
-    /// Takes the requests of the batch that is now under way with this id.
+    /// Sets the batch that is now under way, with its requests and its id.
     pub fn begin(&mut self, task: AbortHandle, requests: VecDeque<PendingRequest>, id: RequestId) {
         self.batch = Some(Batch { task, requests, late: 0, id });
     }
@@ -103,21 +104,21 @@ impl Queue {
         }
     }
 
-    /// Time of this length counted for nothing.
+    /// Moves the arrival of each request by the time that the gate was closed, so that this time does not count.
     pub fn later(&mut self, by: Duration, now: Instant) {
         let sent = self.batch.iter_mut().flat_map(|batch| &mut batch.requests);
         let all = sent.chain(&mut self.waiting);
         all.for_each(|request| request.accepted_at = later(request.accepted_at, by, now));
     }
 
-    /// Frees the queue of this batch: its requests, and how many that stood before them were too
-    /// late. `None` if another is under way, or none.
+    /// Ends this batch. Returns its requests, and how many requests before them have failed because their time was
+    /// over. `None` if this batch is not under way.
     pub fn end(&mut self, id: task::Id) -> Option<(VecDeque<PendingRequest>, usize)> {
         let batch = self.batch.take_if(|batch| batch.task.id() == id)?;
         Some((batch.requests, batch.late))
     }
 
-    /// Takes out what has waited so long. Aborts the batch when nobody waits for it.
+    /// Removes and returns requests that have waited for `timeout`. Aborts the batch if all of its requests have.
     pub fn take_late(&mut self, now: Instant, timeout: Duration) -> Late {
         let mut late = Late::default();
         if let Some(batch) = &mut self.batch {
@@ -132,27 +133,27 @@ impl Queue {
         late
     }
 
-    /// When the oldest of its requests came.
+    /// Returns the arrival of the oldest request.
     pub fn oldest(&self) -> Option<Instant> {
         let sent = self.batch.iter().flat_map(|batch| &batch.requests);
         sent.chain(&self.waiting).next().map(|request| request.accepted_at)
     }
 
-    /// Whether it has nothing to do.
+    /// Returns true if no request is under way or waits.
     pub fn is_empty(&self) -> bool {
         self.batch.is_none() && self.waiting.is_empty()
     }
 }
 
-/// How many of these another process has sent together, as one request that is to be sent again as it was;
-/// nothing where not all of it is here, or nothing of it was sent.
+/// Returns how many of the first requests another process has sent together, as one batch that must be sent again
+/// unchanged. `None` if the first one was not sent, or if some requests of its batch are missing.
 fn sent_together(waiting: &VecDeque<PendingRequest>) -> Option<usize> {
     let (id, count) = waiting.front()?.sent_in.as_ref()?;
     let is_in = |it: &&PendingRequest| it.sent_in.as_ref().is_some_and(|(other, _)| other == id);
     (waiting.iter().take_while(is_in).count() == *count).then_some(*count)
 }
 
-/// The oldest come first, so the rest is younger than the first that has time.
+/// Removes the requests whose time is over. The oldest come first, so it stops at the first one that has time.
 fn drain_late(
     requests: &mut VecDeque<PendingRequest>,
     now: Instant,

@@ -17,7 +17,7 @@ use super::gate::{Gate, later};
 use super::signature::RequestId;
 use super::{Fixed, body};
 
-/// What is counted; any thread may write.
+/// The counters, which any thread may write.
 #[derive(Default)]
 pub(super) struct Counts {
     pub accepted: AtomicU64,
@@ -25,13 +25,13 @@ pub(super) struct Counts {
     pub error: AtomicU64,
     pub failures: [AtomicU64; ErrorKind::ALL.len()],
     pub waiting: AtomicUsize,
-    /// What those hold in memory that wait; see [`body::memory_bytes`].
+    /// Bytes of the waiting requests: see [`body::memory_bytes`].
     pub waiting_bytes: AtomicUsize,
-    /// Closed while another process takes over what waits.
+    /// Closed while another process takes over the waiting requests.
     pub gate: Arc<Gate>,
 }
 
-/// What waits for one URL.
+/// The requests that wait for one URL.
 pub(super) struct Share {
     url: Arc<str>,
     waiting: AtomicUsize,
@@ -39,29 +39,29 @@ pub(super) struct Share {
     rejected: AtomicU64,
 }
 
-/// What waits for one URL, for the metrics.
+/// The requests that wait for one URL, for the metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UrlStats {
-    /// Gauge: requests without an answer so far.
+    /// Gauge: requests without a response so far.
     pub waiting: u64,
     /// Gauge: bytes of their payloads and names.
     pub waiting_bytes: u64,
-    /// Requests that were rejected because too many waited. It begins anew when the URL was not
-    /// used for long and many others are.
+    /// Requests that were rejected because too many waited. When the node knows 1,000 URLs, it forgets those for which
+    /// no request waits, and their counts begin anew.
     pub rejected: u64,
 }
 
-/// A request that was accepted and gets one response: dropped without one, it gets the response that
-/// the node shuts down, unless another process is to answer it.
+/// An accepted request, which gets one response. If it is dropped without one, it gets the response that the node shuts
+/// down, unless another process takes it over.
 pub(super) struct PendingRequest {
     pub hook_request: WebhookRequest,
     /// When a shard put it into the request queue.
     pub accepted_at: Instant,
-    /// Where to send it; nowhere if no URL was configured when it came.
+    /// The destination; `None` if no URL was configured when the request came.
     pub url: Option<Arc<str>>,
-    /// Its number: those that come later have higher ones.
+    /// Its number. Later requests have higher ones.
     pub number: u64,
-    /// In which request another process has sent it, and how many were in that.
+    /// The id of the batch in which another process has sent it, and how many requests that batch had.
     pub sent_in: Option<(RequestId, usize)>,
     bytes: usize,
     share: Arc<Share>,
@@ -80,7 +80,7 @@ impl PendingRequest {
         self.end(response);
     }
 
-    /// Responds in the application's place, with the reason why it has not.
+    /// Responds in the application's place, with the reason why the application has not responded.
     pub fn fail(mut self, kind: ErrorKind) {
         self.counts.failures[kind as usize].fetch_add(1, Ordering::Relaxed);
         self.end(kind.response());
@@ -114,18 +114,18 @@ impl Drop for PendingRequest {
 /// A request that another process had accepted.
 pub(super) struct Restored {
     pub hook_request: WebhookRequest,
-    /// Where to send it.
+    /// The destination; `None` if no URL was configured when the request came.
     pub url: Option<Arc<str>>,
     /// See [`PendingRequest::sent_in`].
     pub sent_in: Option<(RequestId, usize)>,
 }
 
-/// The way from the shards to the control thread.
+/// The queue between the shards and the worker of the control thread.
 pub(super) struct RequestQueue {
     events: Bound,
     events_per_url_max: usize,
     bytes: Bound,
-    /// In place of a URL where there is none.
+    /// Stands for the URL of requests that have none.
     nowhere: Arc<str>,
     counts: Arc<Counts>,
     state: Mutex<State>,
@@ -143,23 +143,23 @@ struct State {
     rejected: Option<Arc<str>>,
 }
 
-/// Events that a URL may always have, inside the bounds of all, however many wait for others.
+/// Requests that a URL may always have within the limit of all URLs, however many wait for others.
 const URL_EVENTS: usize = 64;
 
-/// What these may hold.
+/// Bytes of these requests.
 const URL_BYTES: usize = 256 << 10;
 
-/// How many URLs may have that at least when the bounds are small: then it is less.
+/// If the limits are small, the share of each URL is reduced so that this many URLs can have it.
 const URLS_MIN: usize = 16;
 
-/// One in so many is reserved for that.
+/// One part in this many is reserved for these shares.
 const RESERVED_PART: usize = 4;
 
-/// A bound on what waits, for all URLs and for one.
+/// The limits on what waits, in requests or bytes: for all URLs, and for one.
 #[derive(Clone, Copy)]
 struct Bound {
     all: usize,
-    /// What a URL may always have, from what is reserved.
+    /// What a URL may always have, out of the reserved part.
     of_url: usize,
 }
 
@@ -168,11 +168,11 @@ impl Bound {
         Bound { all, of_url: of_url.min(all / RESERVED_PART / URLS_MIN) }
     }
 
-    /// Whether a URL that has `own` of all that waits may have so many more.
+    /// Returns true if a URL that has `own` of the `waiting` requests or bytes may get `more`.
     ///
-    /// It may have as many as there is capacity for yet. So however many wait for one that does not
-    /// answer, as many again can wait for others, and of those none can take all of that either.
-    /// What halves for each of them is soon nothing, so a part is reserved for those that have little.
+    /// A URL may have at most as much as is still free. So a URL that does not respond leaves as much to the others as
+    /// it takes, and none of them can take all of that, either. What is free halves with each such URL and is soon
+    /// small, so a part is reserved for URLs that have little.
     fn has_capacity(self, own: usize, waiting: usize, more: usize) -> bool {
         let own = own.saturating_add(more);
         let shared = self.all - self.all / RESERVED_PART;
@@ -181,7 +181,7 @@ impl Bound {
     }
 }
 
-/// URLs that are known. With more, those that nothing waits for are forgotten.
+/// The most URLs to remember. At this limit, the node forgets URLs for which no request waits.
 const URLS_MAX: usize = 1_000;
 
 impl State {
@@ -203,7 +203,7 @@ impl State {
 }
 
 impl RequestQueue {
-    /// An request queue with the bounds of all URLs and of each.
+    /// Creates a request queue with the limits of all URLs and of each.
     pub fn new(fixed: &Fixed, counts: Arc<Counts>) -> Self {
         let state = State {
             open: true,
@@ -223,14 +223,13 @@ impl RequestQueue {
         }
     }
 
-    /// Puts requests, each for its URL, to the others; rejects all of them at the limits of one, and after
-    /// the end.
+    /// Appends requests, each with its URL. Rejects all of them if one exceeds a limit, and after the end.
     pub fn put(
         &self,
         hook_requests: Vec<(WebhookRequest, Option<Arc<str>>)>,
     ) -> Result<(), QueueFull> {
         let mut state = self.lock();
-        // What each URL would have then, of those that these are for.
+        // The URLs of these requests, with how many requests and bytes each URL gets.
         let mut shares: Vec<(Arc<Share>, usize, usize)> = Vec::with_capacity(1);
         let (mut all, mut all_bytes) = (0, 0);
         for (hook_request, url) in &hook_requests {
@@ -255,9 +254,9 @@ impl RequestQueue {
                 return Err(QueueFull);
             }
         }
-        // The worker takes all at once, so only the first must wake it: a wake-up is a system call.
+        // The worker takes all requests at once, so only the first one must wake it: a wake-up is a system call.
         let first = state.requests.is_empty();
-        // Under the lock, so that the oldest come first.
+        // The lock is held, so that the oldest requests come first.
         let accepted_at = Instant::now();
         for (hook_request, url) in hook_requests {
             self.push(&mut state, hook_request, url, None, accepted_at);
@@ -269,8 +268,8 @@ impl RequestQueue {
         Ok(())
     }
 
-    /// Takes in what another process had accepted, in its order and without regard to limits, unless this is
-    /// the end. It counts as if it came now.
+    /// Imports requests of another process, in their order and without limits; after the end, it drops them. Their time
+    /// begins anew.
     pub fn restore(&self, hook_requests: Vec<Restored>) {
         let mut state = self.lock();
         if !state.open {
@@ -319,15 +318,15 @@ impl RequestQueue {
         self.lock().requests.iter().for_each(visit);
     }
 
-    /// Time of this length counted for nothing.
+    /// Moves the arrival of each request by the time that the gate was closed, so that this time does not count.
     pub fn later(&self, by: Duration, now: Instant) {
         let mut state = self.lock();
         let all = state.requests.iter_mut();
         all.for_each(|request| request.accepted_at = later(request.accepted_at, by, now));
     }
 
-    /// Whether a URL may have so many more events and bytes, the last of which is one of so many more of
-    /// all URLs. To be called under the lock, since the numbers grow only there.
+    /// Returns true if the URL may have `more` requests and bytes, when all URLs together get `all`. The caller holds
+    /// the lock, because the numbers grow only under it.
     fn has_capacity(
         &self,
         share: &Share,
@@ -341,13 +340,13 @@ impl RequestQueue {
         let own_bytes = share.bytes.load(Ordering::Relaxed);
         let few =
             own + more <= self.events_per_url_max && self.events.has_capacity(own, waiting, more);
-        // A request that is alone is accepted however large it is: else it could never be sent.
+        // A request that is alone is accepted whatever its size: otherwise it could never be sent.
         let alone = waiting == 0 && more == 1;
         few && (alone || self.bytes.has_capacity(own_bytes, waiting_bytes, more_bytes))
     }
 
-    /// What waits for each URL, by the name that a log may hold; no more than so many, those first
-    /// for which most wait.
+    /// Returns the requests that wait for each URL, by the name that a log may show, for `max` URLs at most, the one
+    /// with the most requests first.
     pub fn urls(&self, max: usize) -> Vec<(String, UrlStats)> {
         let mut urls: HashMap<String, UrlStats> = HashMap::new();
         for (url, share) in self.lock().shares.iter().filter(|(url, _)| !url.is_empty()) {
@@ -367,19 +366,19 @@ impl RequestQueue {
         self.lock().rejected.clone()
     }
 
-    /// All that came since the last time; `None` after the end.
+    /// Takes all requests that came since the last call; `None` after the end.
     pub fn take(&self) -> Option<VecDeque<PendingRequest>> {
         let mut state = self.lock();
         state.open.then(|| std::mem::take(&mut state.requests))
     }
 
-    /// Rejects whatever comes from now on, and fails what is here.
+    /// Rejects later requests, and fails those in the queue.
     pub fn close(&self) {
         let mut state = self.lock();
         state.open = false;
         let requests = std::mem::take(&mut state.requests);
         drop(state);
-        // Their replies are called here, without the lock.
+        // The drop calls the replies, which must not run under the lock.
         drop(requests);
         self.ready.notify_one();
     }

@@ -1,4 +1,4 @@
-//! What is read of an application's answer: JSON, no I/O.
+//! Reads the application's responses: JSON, no I/O.
 
 use std::sync::Arc;
 
@@ -22,23 +22,23 @@ struct ResponseBody<'a> {
 struct Reply<'a> {
     #[serde(default)]
     status: Status,
-    // `default` is for where there is none: a null that is there is a response.
+    // `default` applies if the field is missing: a null is a response.
     #[serde(borrow, default, deserialize_with = "some")]
     response: Option<&'a RawValue>,
     #[serde(borrow)]
     meta: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "some")]
     payload: Option<&'a RawValue>,
-    /// Of the payload.
+    /// The encoding of the payload.
     encoding: Option<String>,
     tags: Option<Vec<String>>,
     key: Option<String>,
-    /// A refusal in the form in which clients are told errors.
+    /// A rejection, in the form of errors for clients.
     #[serde(borrow)]
     error: Option<&'a RawValue>,
 }
 
-/// What a reply says of a connection that is let in, or that may stay.
+/// The fields of a reply about a connection that is admitted, or that may stay.
 #[derive(Deserialize)]
 struct Admitted<'a> {
     user: Option<String>,
@@ -51,7 +51,7 @@ struct Admitted<'a> {
     expires: Option<u32>,
 }
 
-/// What a response that is an error may say to clients that are no Phoenix clients.
+/// The fields of an error response for clients that are not Phoenix clients.
 #[derive(Deserialize)]
 struct Reason<'a> {
     #[serde(borrow)]
@@ -85,22 +85,22 @@ pub(super) enum ResponseError {
     Count { events: usize, replies: usize },
 }
 
-/// What a response has for each event.
+/// For each event its response, or why its reply can't be read.
 pub(super) type Responses = Vec<Result<WebhookResponse, ResponseError>>;
 
-/// What a reply may say besides yes and no.
+/// What a reply may have besides its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expects {
-    /// What becomes of a message, or how somebody is shown in a topic.
+    /// Changes of a message, or of a user's meta in a topic.
     Changes,
-    /// Who somebody is, with so many users and topics at the most.
+    /// An admission, with at most this many users and topics together.
     Connect(usize),
-    /// For how long a connection may stay.
+    /// How long a connection may stay, and its grants.
     Refresh,
 }
 
 impl Expects {
-    /// What is expected as the answer to this.
+    /// Returns what this request expects of its reply.
     pub fn of(hook_request: &WebhookRequest) -> Self {
         match (&hook_request.details.connect, hook_request.details.kind) {
             (Some(connect), _) => Expects::Connect(connect.topics_max),
@@ -116,7 +116,7 @@ impl Expects {
     }
 }
 
-/// The responses to events, in their order. A reply that can't be read concerns its own event only.
+/// Reads the responses to events, in their order. A reply that can't be read fails its own event only.
 pub(super) fn read(body: &[u8], events: &[Expects]) -> Result<Responses, ResponseError> {
     if body.trim_ascii().is_empty() {
         return Ok(vec![Ok(WebhookResponse::yes()); events.len()]);
@@ -168,10 +168,10 @@ fn response(reply: Reply) -> Result<WebhookResponse, ResponseError> {
     Ok(WebhookResponse::Ok { response, changes: Box::new(changes) })
 }
 
-/// Users that a reply may name.
+/// Users that a reply may name, at most.
 pub(super) const USERS_MAX: usize = 100;
 
-/// Who somebody is that is let in: so many users and topics together at the most.
+/// Reads an admission, with at most `topics_max` users and topics together.
 fn admission(admitted: Admitted<'_>, topics_max: usize) -> Result<Admission, ResponseError> {
     let named = admitted.user.is_some() || admitted.users.is_some();
     let mut users: Vec<Name> = Vec::new();
@@ -198,7 +198,7 @@ fn admission(admitted: Admitted<'_>, topics_max: usize) -> Result<Admission, Res
     Ok(Admission { users: named.then_some(users), topics, ..renewal })
 }
 
-/// For how long a connection may stay, and what it may do.
+/// Reads how long a connection may stay, its grants and its info.
 fn renewal(admitted: Admitted<'_>) -> Result<Admission, ResponseError> {
     if admitted.expires == Some(0) {
         return Err(ResponseError::Value("expires must be a number of seconds, at least 1".into()));
@@ -223,13 +223,13 @@ fn compact(raw: &RawValue) -> Box<str> {
     }
 }
 
-/// A code of the application's, in bytes.
+/// The longest code of the application, in bytes.
 pub(super) const CODE_BYTES_MAX: usize = 64;
 
-/// A message of the application's, in bytes.
+/// The longest message of the application, in bytes.
 pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 10;
 
-/// Why the application refuses: its `code`, and its `message` or `reason`, as far as it says so.
+/// Reads a rejection: its `code`, and its `message` or `reason`. Defaults replace missing and invalid ones.
 fn refusal(response: Box<str>) -> HookRefusal {
     let reason: Option<Reason> = object(response.as_bytes()).ok();
     let text = |raw: Option<&RawValue>| -> Option<String> { serde_json::from_str(raw?.get()).ok() };
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
     use crate::webhook::check_response;
 
-    /// Whether a response is ok, and what it has.
+    /// Returns whether a response is ok, and its text.
     fn plain(response: WebhookResponse) -> (bool, String) {
         match response {
             WebhookResponse::Ok { response, .. } => (true, response.into()),
@@ -301,7 +301,7 @@ mod tests {
         }
     }
 
-    /// What a reply says of who comes, with room for so many users and topics.
+    /// Reads the admission in a reply, with at most this many users and topics together.
     fn admitted(reply: &str, topics_max: usize) -> Result<Admission, ResponseError> {
         let body = format!(r#"{{"replies":[{reply}]}}"#);
         let response = read(body.as_bytes(), &[Expects::Connect(topics_max)])?.remove(0)?;
@@ -328,12 +328,12 @@ mod tests {
         let Grants::Patterns(patterns) = &*grants else { panic!("{grants:?}") };
         assert_eq!((&*patterns.subscribe[0], patterns.publish.len()), ("a:*", 0));
         assert!(some(r#"{"grants":{}}"#).grants.is_some(), "nothing is granted");
-        // Each user has a topic of its own.
+        // Each user has a topic of its own, which counts.
         let full = r#"{"user":"al","topics":["a","b"]}"#;
         assert!(admitted(full, 3).is_ok());
         let error = admitted(full, 2).unwrap_err().to_string();
         assert!(error.contains("at most 2 topics"), "{error}");
-        // What others are asked has none of that, and may be called so.
+        // Replies to other requests have no admission: these fields may have any value there.
         assert_eq!(responses(r#"{"replies":[{"user":7,"topics":{}}]}"#).len(), 1);
     }
 
@@ -459,7 +459,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is read is what was written, and keeps to the bounds.
+        /// An admission is read as it was written, and is within the limits.
         #[test]
         fn an_admission_is_read_as_written(
             users in proptest::collection::vec(".{0,6}", 0..5),

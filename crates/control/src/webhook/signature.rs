@@ -1,9 +1,9 @@
-//! What proves to the application who sends a request, and that nobody has changed it: the headers of
-//! Standard Webhooks, version 1
-//! (<https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>).
+//! The headers of Standard Webhooks, version 1
+//! (<https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>). They prove to the
+//! application that this server has sent a request, and that the request is unchanged.
 //!
-//! The signature is the HMAC-SHA256 of the request's id, its timestamp and its body, with dots between
-//! them. The timestamp lets the application refuse a request that somebody has recorded and sends again.
+//! The signature is the HMAC-SHA256 of the request's id, its timestamp and its body, with dots between them. The
+//! timestamp lets the application reject a request that an attacker has recorded and sends again.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -29,12 +29,12 @@ impl fmt::Debug for SigningKey {
 }
 
 impl SigningKey {
-    /// A key of these bytes; nothing where there are none.
+    /// Makes a key of these bytes; `None` if there are none.
     pub fn new(bytes: Vec<u8>) -> Option<Self> {
         Some(bytes).filter(|bytes| !bytes.is_empty()).map(|bytes| SigningKey(bytes.into()))
     }
 
-    /// The value of `webhook-signature`, at a time in seconds since 1970.
+    /// Returns the value of `webhook-signature`, at a time in seconds since 1970.
     fn sign(&self, id: &str, seconds: u64, body: &[u8]) -> String {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0)
             .unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"));
@@ -44,38 +44,39 @@ impl SigningKey {
     }
 }
 
-/// What names a request: the same each time that it is sent again.
+/// The id of a request, which stays the same when the request is sent again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RequestId(String);
 
 impl RequestId {
-    /// One that nothing else has.
+    /// Returns an id that no other request has.
     pub fn random() -> Self {
-        // A request without one is as good, but for who looks for repetitions.
+        // If the system has no randomness, requests share an id. That matters only if the application detects
+        // repetitions.
         RequestId(format!("msg_{:016x}", getrandom::u64().unwrap_or_default()))
     }
 
-    /// That of a request which another process has sent.
+    /// Makes the id of a request that another process has sent.
     pub fn of_text(text: String) -> Self {
         RequestId(text)
     }
 
-    /// As it is sent.
+    /// Returns the text of the header.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// That of a request which is sent again with the same events.
+    /// Returns the id of a request with these events, the same when they are sent again.
     pub fn of(first: u64, last: u64) -> Self {
         RequestId(format!("msg_{first}_{last}"))
     }
 }
 
-/// The headers of a request that is sent now; those of the signature only with a key.
+/// Returns the headers of a request that is sent now; the signature only with a key.
 pub(super) fn headers(id: &RequestId, key: Option<&SigningKey>, body: &[u8]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let mut add = |name, text: String| {
-        // All three are ASCII.
+        // All three texts are ASCII.
         if let Ok(value) = HeaderValue::try_from(text) {
             headers.insert(name, value);
         }

@@ -1,4 +1,4 @@
-//! Sends what is in the request queue, and hands out the responses.
+//! Sends the requests of the request queue, and passes on the responses.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -18,8 +18,7 @@ use super::response::{self, Expects, Responses};
 use super::signature::RequestId;
 use super::{Dispatcher, Settings};
 
-/// So long after a request that failed in passing it is sent again, as long as that is within the time that
-/// it has.
+/// The pauses before a request is sent again that failed temporarily, if its time limit allows it.
 const RETRIES: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(300)];
 
 /// The control thread's side: sends requests to the application.
@@ -27,37 +26,37 @@ pub struct Worker {
     dispatcher: Arc<Dispatcher>,
     client: LazyClient,
     queues_per_url: usize,
-    /// The URLs whose last request failed in spite of all: there nothing is sent again.
+    /// The URLs whose last request failed in spite of retries. Requests to them are not sent again.
     down: HashSet<Arc<str>>,
-    /// No request's time is over before; `None` if there is none.
+    /// No request's time is over before this; `None` without requests.
     due: Option<Instant>,
-    /// The one that `due` was reckoned with.
+    /// The timeout from which `due` was calculated.
     timeout: Duration,
-    /// For how long all stood still so far.
+    /// How long the gate had been closed, in all, at the last turn.
     closed_for: Duration,
     log: Log,
-    /// How many rejected requests are in the log.
+    /// How many rejected requests were logged.
     full_logged: u64,
 }
 
-/// Why the worker has something to do.
+/// Why the worker wakes up.
 enum Woken {
-    /// There are requests.
+    /// Requests have come.
     Ready,
     /// A batch has ended.
     Done(Result<(task::Id, Done), JoinError>),
-    /// Some request's time is over.
+    /// The time of a request is over.
     Due,
 }
 
-/// What came of a batch.
+/// The result of a batch.
 pub(super) struct Done {
     key: QueueKey,
     result: Result<Responses, RequestError>,
 }
 
 impl Worker {
-    /// A worker with so many queues for each URL, at least one.
+    /// Makes a worker with this many queues for each URL, at least one.
     pub(super) fn new(
         dispatcher: Arc<Dispatcher>,
         queues_per_url: usize,
@@ -76,8 +75,8 @@ impl Worker {
         }
     }
 
-    /// Runs until [`Dispatcher::stop`], or until it is dropped; either way whatever waits gets an
-    /// error as response. Needs a tokio runtime with I/O and time.
+    /// Runs until [`Dispatcher::stop`], or until it is dropped. In both cases, requests that wait get an error as
+    /// response. Needs a tokio runtime with I/O and time.
     pub async fn run(mut self) {
         let mut batches = JoinSet::new();
         let dispatcher = self.dispatcher.clone();
@@ -111,7 +110,8 @@ impl Worker {
         }
     }
 
-    /// All stood still for so long, altogether: that is nobody's time.
+    /// Excludes the time for which the gate was closed since the last turn from time limits. `closed_for` is the time
+    /// in all.
     fn stood_still(&mut self, closed_for: Duration) {
         let by = closed_for - std::mem::replace(&mut self.closed_for, closed_for);
         if by > Duration::ZERO {
@@ -122,7 +122,7 @@ impl Worker {
         }
     }
 
-    /// Puts requests into their queues, and returns these.
+    /// Puts requests into their queues, and returns the keys of these queues.
     pub(super) fn sort(&mut self, requests: VecDeque<PendingRequest>) -> Vec<QueueKey> {
         let mut touched = Vec::with_capacity(requests.len());
         let mut nowhere = Vec::new();
@@ -145,7 +145,7 @@ impl Worker {
         touched
     }
 
-    /// Fails the requests whose time is over, and returns the queues in which such were.
+    /// Fails the requests whose time is over, and returns the keys of their queues.
     fn fail_late(&mut self, now: Instant) -> Vec<QueueKey> {
         let timeout = self.timeout;
         let mut all = Vec::new();
@@ -172,7 +172,7 @@ impl Worker {
         touched.collect()
     }
 
-    /// Starts a batch of a queue that is free and has requests; forgets the queue if it has none.
+    /// Starts a batch if none is under way in the queue and requests wait. Removes an empty queue.
     pub(super) fn send(
         &mut self,
         key: &QueueKey,
@@ -216,13 +216,13 @@ impl Worker {
         let (id, dispatcher) = (id(&requests), self.dispatcher.clone());
         let sent_as = id.clone();
         let request = async move {
-            // What has not begun when all stands still is not begun.
+            // No request begins while the gate is closed.
             drop(dispatcher.counts.gate.turn().await);
             let began = Instant::now();
             let mut reply = client.post(&of.url, &id, &proof, events, body.clone()).await;
             for pause in retries {
                 let failed = reply.as_ref().is_err_and(|error| error.is_passing);
-                // There is an error to tell: that no time is left for another try is none.
+                // Without time for another attempt, the error of the last attempt is the result.
                 if !failed || late.is_some_and(|late| Instant::now() + *pause >= late) {
                     break;
                 }
@@ -249,15 +249,15 @@ impl Worker {
         queues.entry(key.clone()).or_default().begin(task, requests, sent_as);
     }
 
-    /// Responds to the requests of a batch that is over, and returns the queue that is free now.
+    /// Responds to the requests of an ended batch, and returns the key of its queue, which is free now.
     pub(super) fn finish(&mut self, done: Result<(task::Id, Done), JoinError>) -> Option<QueueKey> {
         let (id, Done { key, result }) = match done {
             Ok(done) => done,
-            // Aborted: it was too late for all.
+            // The batch was aborted, because the time of all its requests was over.
             Err(error) if error.is_cancelled() => return None,
             Err(error) => {
                 tracing::error!(%error, "a webhook request ended without a result: this is a bug");
-                // Dropping its requests responds to them.
+                // The drop of the batch's requests responds to them.
                 let ended = self
                     .dispatcher
                     .queues()
@@ -313,7 +313,7 @@ impl Worker {
         self.dispatcher.latency.record(us, 1);
     }
 
-    /// Logs the requests that were rejected: not by the shards, whose threads have no time for it.
+    /// Logs the requests that were rejected. The shards don't do it, because their threads have no time for it.
     fn log_full(&mut self) {
         let full =
             self.dispatcher.counts.failures[ErrorKind::Full as usize].load(Ordering::Relaxed);
@@ -338,15 +338,15 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Nobody would take from the request queue again.
+        // Without the worker, no other code takes requests from the request queue.
         self.dispatcher.stop();
         let queues = std::mem::take(&mut *self.dispatcher.queues());
-        // Their replies are called here, without the lock.
+        // The drop calls the replies, which must not run under the lock.
         drop(queues);
     }
 }
 
-/// The id with which requests are sent: that of the request in which another process has sent just these.
+/// Returns the id of a batch: if another process has sent exactly these requests together, the id with which it did.
 fn id(requests: &VecDeque<PendingRequest>) -> RequestId {
     let sent = requests.front().and_then(|first| first.sent_in.clone());
     match sent {
@@ -355,7 +355,7 @@ fn id(requests: &VecDeque<PendingRequest>) -> RequestId {
     }
 }
 
-/// Sleeps until then, or for ever.
+/// Sleeps until this time, or for ever.
 pub(super) async fn until(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,

@@ -267,7 +267,7 @@ impl Route<'_> {
         Ok(())
     }
 
-    /// Checks that a connection may be in so many topics, including the users' own.
+    /// Checks that a connection may be in this many topics, including the users' own.
     pub(crate) fn check_topics(&self, topics: usize) -> Result<(), Rejection> {
         let max = self.settings.topics_per_connection_max;
         match topics <= max {

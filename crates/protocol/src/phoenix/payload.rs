@@ -62,7 +62,7 @@ impl<'a> Join<'a> {
         has_tags || self.meta(usize::MAX).is_ok_and(|meta| meta.is_some())
     }
 
-    /// Returns the checked fields, with a meta of at most so many bytes.
+    /// Returns the checked fields, with a meta of at most `meta_bytes_max` bytes.
     ///
     /// # Errors
     /// The reason why a field is invalid.

@@ -92,7 +92,7 @@ impl Gathered {
         self.bytes.get(self.read..).unwrap_or_default()
     }
 
-    /// Marks so many more bytes as read. The rest moves only if it is less than half: each byte moves once on
+    /// Marks `consumed` more bytes as read. The rest moves only if it is less than half: each byte moves once on
     /// average.
     fn advance(&mut self, consumed: usize) {
         self.read = (self.read + consumed).min(self.bytes.len());
@@ -151,7 +151,7 @@ impl Decoder {
         self.gathered.take().unwrap_or_default()
     }
 
-    /// Puts the gathered bytes back, after the protocol read so many more of them.
+    /// Puts the gathered bytes back, after the protocol has read `consumed` more of them.
     pub fn put_gathered(&mut self, mut gathered: Gathered, consumed: usize) {
         gathered.advance(consumed);
         self.gathered = (!gathered.unread().is_empty()).then_some(gathered);

@@ -37,7 +37,7 @@ impl Deflater {
         Deflater { level: level.min(9), large: None, small: None, out: Vec::new() }
     }
 
-    /// Returns the payload of a compressed message, for a peer with a window of so many bits, 9 to 15. Below 15 the
+    /// Returns the payload of a compressed message, for a peer with a window of `window_bits`, 9 to 15. Below 15 the
     /// deflater uses a window of 9.
     pub fn compress(&mut self, payload: &[u8], window_bits: u8) -> &[u8] {
         let (slot, bits) = match window_bits >= WINDOW_BITS_MAX {

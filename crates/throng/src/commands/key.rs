@@ -19,7 +19,7 @@ use crate::sources;
 /// Random bytes of a key: too many to guess, however fast the hash is.
 const KEY_BYTES: usize = 32;
 
-/// The prefix of a key, which shows anyone who finds a key what it is.
+/// The prefix of a key, by which people recognise a leaked key.
 const PREFIX: &str = "throng_";
 
 /// What to do with keys of the API.

@@ -16,9 +16,9 @@ use signal_hook::iterator::Signals;
 
 use crate::error::CommandError;
 
-/// Returns true if this process must stay after another one has taken over: as process 1 of a container, whose end is
-/// the container's, and if a supervisor needs it (`is_required`). `is_child` is true if this process has started the
-/// new one; a new process with another parent has that parent to wait for it.
+/// Returns true if this process must stay after another one has taken over: as process 1, because a container ends with
+/// it, or because a supervisor requires it (`is_required`). `is_child` is true if this process started the new one. The
+/// parent of any other new process waits for that itself.
 pub fn must_stay(is_child: bool, is_required: bool) -> bool {
     is_child && (std::process::id() == 1 || (is_required && !is_waited_for()))
 }
@@ -30,8 +30,8 @@ fn is_waited_for() -> bool {
     line.is_some_and(|line| line.split(|byte| *byte == 0).nth(1) == Some(b"parent"))
 }
 
-/// Passes signals on to the children from now on, until this process becomes `throng parent`: it still replies to
-/// calls, and receives the signals for the server meanwhile.
+/// Forwards signals to the children until this process becomes `throng parent`. Meanwhile it still replies to calls,
+/// and gets the signals that are meant for the server.
 pub fn pass_signals_on() {
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR2]);
     let thread = std::thread::Builder::new().name("signals".into());
@@ -46,14 +46,14 @@ pub fn pass_signals_on() {
     }
 }
 
-/// Becomes `throng parent` in this process's place, with its children. The caller calls this when nothing is left to
-/// do, from any thread. It returns only if it fails.
+/// Replaces this process by `throng parent`, which has the same process id and children. Any thread may call this, when
+/// nothing else is left to do. Returns only if it fails.
 pub fn become_parent(binary: &Path) -> io::Error {
     adopt_orphans();
     Command::new(binary).arg("parent").exec()
 }
 
-/// Makes the kernel give orphans among its descendants to this process, as process 1 gets them anyway: the server's
+/// Makes this process the new parent of orphans among its descendants; process 1 is their parent anyway. The server's
 /// child may upgrade again, and then end.
 fn adopt_orphans() {
     if let Err(error) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
@@ -113,7 +113,7 @@ impl Family {
                 }
             }
         }
-        // An orphan that came to this process from a child that ended has not got the signal.
+        // An orphan that this process has adopted from an ended child has not got the signal yet.
         if let Some(signal) = self.ending {
             for child in children() {
                 if self.signalled.insert(child.as_raw_pid()) {

@@ -95,8 +95,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// Brings nodes down to the mean that are more than `within` percent above it. Nodes that drain are left out:
-    /// they take no connections, and give all away by themselves.
+    /// Plans to bring nodes down to the mean that are more than `within` percent above it. It leaves out draining
+    /// nodes: they accept no connections, and close all of theirs anyway.
     fn new(nodes: Vec<Node>, within: u64) -> Result<Self, String> {
         let (drain, serve): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| node.draining);
         if serve.len() < 2 {

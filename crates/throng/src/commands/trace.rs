@@ -55,7 +55,7 @@ pub fn run(args: &Trace) -> Result<(), CommandError> {
     let path = format!("/api/trace?{query}");
     let mut has_ended = false;
     let mut each = |line: &[u8]| {
-        // A line that is no event shows that the trace goes on.
+        // A line that is not an event shows that the trace continues.
         let Ok(event) = serde_json::from_slice::<Value>(line) else {
             return ControlFlow::Continue(());
         };
@@ -131,8 +131,8 @@ fn details(event: &Value, name: &str, whom: &str) -> String {
     text
 }
 
-/// Formats a message: its topic and id, its event if that is no usual one, its size, its age, and why it does not
-/// come.
+/// Formats a message: its topic and id, its event unless that is the default, its size, its age, and why it is not
+/// delivered.
 fn message(event: &Value) -> String {
     let word = |key: &str| event[key].as_str().unwrap_or_default();
     let name = match word("name") {

@@ -1,4 +1,4 @@
-//! `throng upgrade`: makes a running node go on as another binary, and prints the progress.
+//! `throng upgrade`: replaces the binary of a running node, and prints the progress.
 
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::ops::ControlFlow;

@@ -161,7 +161,7 @@ async fn run_rebalance(node: Arc<Node>, began: Instant) {
             let is_it = |job: &&mut Job| job.began == began && job.ended.is_none();
             let Some(job) = job.as_mut().filter(is_it) else { return };
             let Some((from, pace)) = job.closing else { return };
-            // If none is open, the others have left by themselves.
+            // If no connection is open, clients have closed the rest themselves.
             if job.closed >= pace.connections || open(&node) == 0 {
                 job.ended = Some(Instant::now());
                 tracing::info!(closed = job.closed, "the rebalance of this node is done");

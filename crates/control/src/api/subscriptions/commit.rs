@@ -94,14 +94,15 @@ impl Sent {
     }
 }
 
-/// Makes the open connections of users enter and leave topics that the table has already. Returns when shards have replied.
+/// Makes the open connections of users enter and leave topics that the table has already. Returns when the shards have
+/// replied.
 pub(super) async fn enter_and_leave(node: &Node, edits: &[(Name, Edited)]) {
     for sent in send_all(node, edits).await {
         sent.connections().await;
     }
 }
 
-/// Rejects a change that adds so many subscriptions more than it removes.
+/// The rejection of a change that would add `more` subscriptions in all, above the limit `max`.
 pub(super) fn full(max: u64, more: u64) -> Rejection {
     let message = format!(
         "the node may have {max} subscriptions (history.subscriptions_max), and {more} more would \

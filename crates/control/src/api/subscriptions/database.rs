@@ -169,7 +169,8 @@ fn with_limits(node: &Node, edits: Vec<UserEdit>, all_or_nothing: bool) -> Edits
     Edits { edits, all_or_nothing, topics_max: max(node), total_max }
 }
 
-/// Makes edits. They go on if the caller goes away, and until then the node's state does not pass to another process.
+/// Makes edits. They continue if the caller goes away, and until then the node's state does not pass to another
+/// process.
 async fn edit(
     node: &Node,
     database: &Postgres,

@@ -112,7 +112,7 @@ impl State {
             let this = (class, since, *number);
             *least = Some(least.map_or(this, |least: (Class, Instant, u64)| least.min(this)));
         }
-        // A request that has just begun goes on, unless a connection with the key would be evicted.
+        // A request that has just begun continues, unless a connection with the key would be evicted.
         begun.filter(|_| next.is_some_and(|(class, ..)| class.is_keyed())).or(next)
     }
 }
@@ -455,7 +455,7 @@ pub(crate) mod tests {
         let admit = |of: u8| connections.admit(address(of)).unwrap();
         let other = admit(2);
         let mut of_one: Vec<_> = (0..100).map(|_| admit(1)).collect();
-        // The last two are there, and all came at one moment.
+        // The last two are open. All 100 came at the same moment.
         let last = of_one.split_off(98);
         assert!(of_one.iter().all(is_evicted) && !last.iter().any(is_evicted));
         assert!(last.iter().all(|permit| permit.is_pressed && !permit.peer.is_spare));

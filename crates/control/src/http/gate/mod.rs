@@ -66,7 +66,7 @@ pub(crate) enum Pass {
 }
 
 impl Gate {
-    /// Makes requests wait that begin from now on. Those under way go on: see [`Gate::is_quiet`].
+    /// Makes requests wait that begin from now on. Those under way continue: see [`Gate::is_quiet`].
     pub fn pause(&self) {
         self.change(|mode| *mode == Mode::Open, Mode::Paused);
     }

@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use super::Gate;
 
-/// How long the gate waits for requests under way. New requests wait meanwhile, so an attempt is short; after a failed
-/// one all requests go on for a while.
+/// How long the gate waits for requests under way. New requests wait meanwhile, so an attempt is short. After a failed
+/// attempt, all requests continue for a while.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// How long an attempt waits while the shards serve.
     pub wait: Duration,
     /// How long it then waits while the shards stand still.
     pub still: Duration,
-    /// How long all go on between two attempts.
+    /// How long all requests continue between two attempts.
     pub pause: Duration,
     /// How many attempts there are.
     pub attempts: u32,
@@ -28,17 +28,17 @@ pub trait Attempts {
     /// Called at each poll.
     ///
     /// # Errors
-    /// If no attempt should go on.
+    /// If no attempt should continue.
     fn check(&mut self) -> Result<(), Self::Error>;
 
-    /// Makes the shards stand still: they reply to requests, and do nothing else. Called when requests take long, since
-    /// in a node with too much to do they wait for the shards.
+    /// Makes the shards stand still: they reply to requests, and do nothing else. Called when requests take long,
+    /// because requests wait for the shards of an overloaded node.
     ///
     /// # Errors
     /// If the shards can't.
     fn stand_still(&mut self) -> Result<(), Self::Error>;
 
-    /// Makes the shards serve again. Called when that did not help.
+    /// Makes the shards serve again. Called if requests are still under way after that.
     ///
     /// # Errors
     /// If the shards can't.
@@ -53,7 +53,7 @@ pub trait Attempts {
 
 impl Gate {
     /// Makes new requests wait, once no request is under way. Returns since when they wait, or `None` if a request
-    /// outlasted every attempt; then all go on. The shards may stand still afterwards.
+    /// outlasted every attempt; then all requests continue. The shards may stand still afterwards.
     ///
     /// # Errors
     /// Those of `attempts`. New requests may still wait then.
@@ -171,7 +171,7 @@ mod tests {
             let paused = other.pause_when_quiet(PATIENCE, &mut attempts).unwrap();
             paused.is_some() && attempts.retry >= 3 && attempts.go_on == attempts.retry
         });
-        // Requests wait and go on again, more than once.
+        // Requests wait and continue, more than once.
         for _ in 0..3 {
             while gate.work().is_some() {
                 std::thread::yield_now();
@@ -193,7 +193,7 @@ mod tests {
         let mut attempts = Counted { gate: gate.clone(), waits_for_shards, ..Counted::default() };
         assert!(gate.pause_when_quiet(PATIENCE, &mut attempts).unwrap().is_some());
         assert_eq!((attempts.stand_still, attempts.go_on, attempts.retry), (1, 0, 0));
-        // Without requests nothing has to.
+        // Without requests under way, the shards need not stand still.
         gate.release();
         assert!(gate.pause_when_quiet(PATIENCE, &mut attempts).unwrap().is_some());
         assert_eq!(attempts.stand_still, 1);

@@ -1,4 +1,4 @@
-//! Events and occupied topics on their way to another process.
+//! Exports and imports events and occupied topics, for another process.
 
 use std::ops::Bound;
 use std::time::Duration;
@@ -9,36 +9,36 @@ use tokio::time::Instant;
 
 use super::{Events, Inbox, Queue, Topic, Waiting, now_ms};
 
-/// What shards have said of a topic.
+/// What shards have reported about a topic.
 pub(in crate::webhook) struct TopicState {
     /// The shards on which it has members.
     pub shards: Vec<u16>,
     /// The state that the application knows.
     pub is_occupied: bool,
-    /// When an event says otherwise, in milliseconds since 1970.
+    /// When the next event about the topic is due, in milliseconds since 1970.
     pub due_ms: Option<u64>,
 }
 
-/// What is no single event's.
+/// The state of the queue besides its events.
 pub(in crate::webhook) struct QueueState {
     /// The number of the next event.
     pub next: u64,
-    /// Events that were dropped since the application was last told.
+    /// Events that were dropped since the last batch that the application has taken.
     pub lost: u64,
-    /// The application was told that the node has begun.
+    /// The event that this node has begun was added.
     pub begun: bool,
-    /// How many events the request has that was not taken, and how many were dropped before it, as it says.
+    /// The number of events of the batch that was not taken, and of dropped events that it reports.
     pub again: Option<(usize, u64)>,
 }
 
 impl Events {
-    /// Writes down the events that have no number yet, in their order.
+    /// Passes the events that have no number yet to `write`, in their order, and returns the results.
     pub fn unnumbered<T>(&self, write: impl Fn(u64, &HookEvent) -> Option<T>) -> Vec<T> {
         let inbox = self.lock();
         inbox.events.iter().filter_map(|(at_ms, event)| write(*at_ms, event)).collect()
     }
 
-    /// Some topics behind a name, by name.
+    /// Returns the first topics after this name, sorted by name.
     pub fn topics_after(&self, after: Option<&Name>, limit: usize) -> Vec<(Name, TopicState)> {
         let (now, now_ms) = (Instant::now(), now_ms());
         let inbox = self.lock();
@@ -55,7 +55,7 @@ impl Events {
         some.map(state).collect()
     }
 
-    /// A topic is so in another process, or is not known there.
+    /// Sets the state of a topic that another process has; `None` removes the topic.
     pub fn set_topic(&self, name: Name, state: Option<TopicState>) {
         let (now, now_ms) = (Instant::now(), now_ms());
         let mut inbox = self.lock();
@@ -69,7 +69,7 @@ impl Events {
         }
     }
 
-    /// All topics have come, and these events, which have no number yet and are before all others.
+    /// Completes the import of all topics. `unnumbered` are events without numbers, which come before all later ones.
     pub fn restore(&self, unnumbered: Vec<(u64, HookEvent)>) {
         let mut inbox = self.lock();
         let Inbox { events, topics, due, .. } = &mut *inbox;
@@ -84,7 +84,7 @@ impl Events {
 }
 
 impl Queue {
-    /// Writes down some of the events that wait behind a number.
+    /// Passes the first waiting events after this number to `write`, in their order, and returns the results.
     pub fn after<T>(
         &self,
         number: Option<u64>,
@@ -96,20 +96,20 @@ impl Queue {
         self.waiting.range(from..).take(limit).map(write).collect()
     }
 
-    /// What another process goes on with besides the events.
+    /// Returns the state with which another process continues, besides the events.
     pub fn state(&self) -> QueueState {
         let full = self.events.full.load(std::sync::atomic::Ordering::Relaxed);
         QueueState {
             next: self.next,
-            // What was dropped since the last request is not in it yet.
+            // `lost` does not include the latest drops before the next batch is made.
             lost: self.lost + (full - self.full_seen),
             begun: self.begun,
             again: self.again.as_ref().map(|batch| (batch.events, batch.lost)),
         }
     }
 
-    /// Goes on where another process was, which has left these events, by their numbers. Nothing is written:
-    /// the store has what that one has written.
+    /// Continues with the events and the state of another process. The events are sorted by number. Stores nothing:
+    /// that process has stored them.
     pub fn restore(&mut self, waiting: Vec<Waiting>, state: QueueState) {
         let QueueState { next, lost, begun, again } = state;
         self.bytes = waiting.iter().map(|event| event.json.len()).sum();

@@ -15,8 +15,8 @@ fn inbox(occupancy_ms: u64) -> Inbox {
 }
 
 proptest! {
-    /// Whatever shards say, in whatever order: the application hears by turns that a topic is
-    /// occupied and vacated, only of what has stayed so, and at the end knows how it is.
+    /// In whatever order shards report, the application gets occupied and vacated events in turn, only about a state
+    /// that has lasted for the time, and the last event has the final state.
     #[test]
     fn a_topic_is_reported_as_it_is(
         steps in prop::collection::vec((0u16..3, any::<bool>(), 0u64..150), 0..60),
@@ -25,7 +25,7 @@ proptest! {
         let begin = Instant::now();
         let (mut now_ms, mut notified) = (0, Vec::new());
         let mut shards = [false; 3];
-        // Since when it is as it is.
+        // When the topic last became occupied or vacated.
         let mut since_ms = 0;
         for (shard, occupied, pause_ms) in steps {
             let before = shards.contains(&true);

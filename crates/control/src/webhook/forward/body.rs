@@ -1,4 +1,4 @@
-//! What a back end is sent: JSON, in the words of the API's publish, no I/O.
+//! Requests to back ends: JSON with the field names of the API's publish, no I/O.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,10 +6,10 @@ use model::{Data, Properties};
 use protocol::json;
 use shard::ForwardRequest;
 
-/// What a message takes besides its payload and names, in bytes, roughly.
+/// The rough number of bytes of a message besides its payload and names.
 const MESSAGE_BYTES: usize = 192;
 
-/// What a message makes a queue hold, in bytes, roughly; never 0.
+/// The rough number of bytes that a message takes in a queue; never 0.
 pub(super) fn memory_bytes(request: &ForwardRequest) -> usize {
     let publication = &request.publication;
     let users: usize = request.users.iter().map(|user| user.len()).sum();
@@ -82,7 +82,7 @@ fn message(out: &mut Vec<u8>, id: &str, request: &ForwardRequest) {
     out.push(b'}');
 }
 
-/// What only MQTT has, as the API's publish takes it.
+/// Appends the properties of MQTT, with the field names of the API's publish.
 fn mqtt(out: &mut Vec<u8>, request: &ForwardRequest) {
     let publication = &request.publication;
     let (qos, retain) = (publication.qos.number(), publication.retain);

@@ -186,7 +186,7 @@ impl Forwards {
         homeless
     }
 
-    /// Accepts no more messages, and ends when all were sent, or soon.
+    /// Accepts no more messages. Those that wait are still sent for `END` at most.
     pub fn close(&self) {
         self.end.send_if_modified(|end| {
             let is_first = end.is_none();
@@ -255,7 +255,7 @@ impl Forwarder {
 
 impl Drop for Forwarder {
     fn drop(&mut self) {
-        // Nobody would take from the queues again.
+        // Without the forwarder, no sender serves the queues.
         self.forwards.close();
         self.forwards.begun().into_iter().for_each(|queue| queue.abandon());
     }

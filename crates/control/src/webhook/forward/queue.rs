@@ -1,4 +1,4 @@
-//! The queue of a rule, and what is counted there.
+//! The queue of a rule, and its counters.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,47 +17,47 @@ use super::super::queue::BATCH_BYTES_MAX;
 use super::super::signature::RequestId;
 use super::{Forward, ReplyTo, Restored, body};
 
-/// What was counted of a rule's messages so far.
+/// The counters and gauges of a rule's messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForwardStats {
     /// Messages that the back end has taken.
     pub taken: u64,
-    /// Those that it has not taken in time, or has refused.
+    /// Messages that the back end has not taken in time, or has rejected.
     pub failed: u64,
-    /// Those for which there was no capacity, and whose clients were told so.
+    /// Messages without capacity whose clients got an error.
     pub refused: u64,
-    /// Those for which there was no capacity, and for which nobody waited.
+    /// Messages without capacity for whose result no client waited.
     pub dropped: u64,
     /// HTTP requests that were sent, or could not be.
     pub requests: u64,
-    /// Those of them that were sent again.
+    /// HTTP requests that were sent again.
     pub retries: u64,
     /// Bytes of the bodies of all requests.
     pub bytes: u64,
-    /// Messages of answers that were published.
+    /// Replies that were published.
     pub replies_published: u64,
-    /// Messages of answers, and whole answers, that could not be.
+    /// Replies, and whole responses, that could not be published.
     pub rejected: u64,
-    /// Gauge: messages that the back end has still to take.
+    /// Gauge: messages that the back end has not taken yet.
     pub waiting: u64,
-    /// Gauge: what they hold, in bytes.
+    /// Gauge: bytes of these messages.
     pub waiting_bytes: u64,
 }
 
-/// What becomes of the messages that a back end replies.
+/// Counts the replies of a back end, by their result.
 #[derive(Debug, Default)]
 pub struct ReplyCounts {
-    /// They were published.
+    /// Replies that were published.
     pub published: AtomicU64,
-    /// They could not be.
+    /// Replies, and whole responses, that could not be published.
     pub rejected: AtomicU64,
 }
 
-/// A message that is answered once, with what became of it: dropped without that, the node shuts down.
+/// A message that gets one result. If it is dropped without one, its result is that the node shuts down.
 pub(in crate::webhook) struct Pending {
     pub request: ForwardRequest,
     pub id: String,
-    /// Those that come later have higher ones.
+    /// Its number. Later messages have higher ones.
     pub number: u64,
     pub accepted_at: Instant,
     pub bytes: usize,
@@ -65,18 +65,18 @@ pub(in crate::webhook) struct Pending {
 }
 
 impl Pending {
-    /// The back end has taken it.
+    /// Reports that the back end has taken the message.
     pub fn taken(mut self) {
         self.queue.taken.fetch_add(1, Ordering::Relaxed);
         self.end(WebhookResponse::yes());
     }
 
-    /// It has not, for this reason.
+    /// Reports that the message has failed, for this reason.
     pub fn fail(mut self, kind: ErrorKind) {
         self.end(kind.response());
     }
 
-    /// Where the answer to it goes.
+    /// Returns the destination of the reply to the message.
     pub fn reply_to(&self) -> Option<ReplyTo> {
         let properties = self.request.publication.properties();
         let named = properties.and_then(|it| it.response_topic.clone());
@@ -98,7 +98,7 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        // What has ended holds nothing. While all stands still, another process is to end it.
+        // A message with a result has no bytes. While the gate is closed, another process takes over the message.
         if self.bytes > 0 && !self.queue.gate.is_closed() {
             self.end(ErrorKind::Stopped.response());
         }
@@ -125,10 +125,10 @@ struct State {
     rule: Arc<Forward>,
     proof: Proof,
     open: bool,
-    /// What is sent until it is taken, or its time is over.
+    /// The messages that are sent until the back end takes them, or their time is over.
     under_way: Option<UnderWay>,
     waiting: VecDeque<Pending>,
-    /// Those that wait, and those that are under way.
+    /// The number of messages that wait or are under way.
     queued: usize,
     queued_bytes: usize,
 }
@@ -136,12 +136,12 @@ struct State {
 /// Messages of one request.
 pub(super) struct UnderWay {
     pub id: RequestId,
-    /// It was sent before.
+    /// The request was sent before.
     pub is_again: bool,
     pub messages: VecDeque<Pending>,
 }
 
-/// A message that is not taken yet.
+/// A message that the back end has not taken yet.
 #[derive(Clone, Copy)]
 pub(in crate::webhook) struct Waits<'a> {
     pub pending: &'a Pending,
@@ -185,7 +185,7 @@ impl ForwardQueue {
         }
     }
 
-    /// Takes another rule, and what proves who sends.
+    /// Replaces the rule, and the proof for its requests.
     pub fn set(&self, rule: Forward, proof: Proof) {
         let mut state = self.lock();
         (state.rule, state.proof) = (rule.into(), proof);
@@ -193,29 +193,30 @@ impl ForwardQueue {
         self.ready.notify_one();
     }
 
-    /// The rule that is in force, and what proves who sends.
+    /// Returns the rule in force, and the proof for its requests.
     pub fn rule(&self) -> (Arc<Forward>, Proof) {
         let state = self.lock();
         (state.rule.clone(), state.proof.clone())
     }
 
-    /// Nothing more comes.
+    /// Accepts no more messages.
     pub fn close(&self) {
         self.lock().open = false;
         self.ready.notify_one();
     }
 
-    /// The same, and nobody serves it any more: whoever waits for what is here is told so.
+    /// Accepts no more messages, and drops those in the queue, so that their clients get an error. Called when the
+    /// queue has no sender any more.
     pub fn abandon(&self) {
         let mut state = self.lock();
         state.open = false;
         let gone = (state.under_way.take(), std::mem::take(&mut state.waiting));
         drop(state);
-        // Their replies are called here, without the lock.
+        // The drop calls the replies, which must not run under the lock.
         drop(gone);
     }
 
-    /// Puts a message behind the others, unless as many are there as may be.
+    /// Appends a message. Fails at the limits of the rule, and after the end.
     pub fn put(
         self: Arc<Self>,
         request: ForwardRequest,
@@ -237,7 +238,7 @@ impl ForwardQueue {
         let accepted_at = Instant::now();
         state.waiting.push_back(Pending { request, id, number, accepted_at, bytes, queue });
         let waiting = state.waiting.len();
-        // A wake-up is a system call: only what begins or fills a batch wakes.
+        // A wake-up is a system call, so only a message that begins or completes a batch wakes the sender.
         let wakes = waiting == 1 || waiting == state.rule.batch_messages_max;
         drop(state);
         if wakes {
@@ -246,7 +247,7 @@ impl ForwardQueue {
         Ok(())
     }
 
-    /// Says what the sender does next.
+    /// Returns the next step of the sender.
     pub(super) fn poll(&self, now: Instant) -> NextStep {
         let mut state = self.lock();
         let Some(first) = state.waiting.front() else {
@@ -267,18 +268,19 @@ impl ForwardQueue {
         NextStep::Send(state.waiting.drain(..fitting).collect())
     }
 
-    /// Messages are under way until they are taken, or their time is over.
+    /// Puts a batch under way, until the back end takes its messages or their time is over.
     pub fn begin(&self, messages: VecDeque<Pending>) {
         let under_way = UnderWay { id: RequestId::random(), is_again: false, messages };
         self.lock().under_way = Some(under_way);
     }
 
-    /// Whether messages are under way.
+    /// Returns true if a batch is under way.
     pub fn is_under_way(&self) -> bool {
         self.lock().under_way.is_some()
     }
 
-    /// Visits what is under way, and may change it; it is so no longer where none is left.
+    /// Passes the batch under way to `visit`, which may change it. A batch that has no messages left is no longer under
+    /// way.
     pub(super) fn under_way<T>(&self, visit: impl FnOnce(&mut UnderWay) -> T) -> Option<T> {
         let mut state = self.lock();
         let visited = visit(state.under_way.as_mut()?);
@@ -286,12 +288,12 @@ impl ForwardQueue {
         Some(visited)
     }
 
-    /// Takes out all that is under way.
+    /// Removes and returns the messages that are under way.
     pub fn take_under_way(&self) -> VecDeque<Pending> {
         self.lock().under_way.take().map(|it| it.messages).unwrap_or_default()
     }
 
-    /// Visits all that is not taken yet.
+    /// Visits all messages that the back end has not taken yet.
     pub fn each(&self, visit: &mut dyn FnMut(Waits<'_>)) {
         let state = self.lock();
         for UnderWay { id, messages, .. } in state.under_way.iter() {
@@ -300,7 +302,7 @@ impl ForwardQueue {
         state.waiting.iter().for_each(|pending| visit(Waits { pending, sent_in: None }));
     }
 
-    /// Takes in a message of another process; they come in their order.
+    /// Imports a message of another process. The caller imports messages in their order.
     pub fn restore(self: Arc<Self>, message: Restored) {
         let Restored { request, id, number, sent_in } = message;
         let bytes = body::memory_bytes(&request);
@@ -322,7 +324,7 @@ impl ForwardQueue {
         self.ready.notify_one();
     }
 
-    /// Time of this length counted for nothing.
+    /// Moves the arrival of each message by the time that the gate was closed, so that this time does not count.
     pub fn later(&self, by: Duration, now: Instant) {
         let mut state = self.lock();
         let State { under_way, waiting, .. } = &mut *state;
@@ -331,7 +333,8 @@ impl ForwardQueue {
         all.for_each(|pending| pending.accepted_at = later(pending.accepted_at, by, now));
     }
 
-    /// Takes out what has waited so long, to be failed without the lock.
+    /// Removes and returns messages that have waited for longer than `patience`. The caller fails them without the
+    /// lock.
     pub fn take_late(&self, now: Instant, patience: Duration) -> Vec<Pending> {
         let mut state = self.lock();
         let late = |it: &&Pending| now.saturating_duration_since(it.accepted_at) > patience;

@@ -1,4 +1,4 @@
-//! Sends a queue's messages, and takes the answers.
+//! Sends the messages of a queue, and processes the responses.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,25 +21,25 @@ use super::{PublishReplies, body};
 /// The pause after a failure, in milliseconds: the first one, and the longest.
 const RETRY_MS: (u64, u64) = (100, 5_000);
 
-/// What serves one queue.
+/// The sender of one queue.
 pub(super) struct ForwardSender {
     queue: Arc<ForwardQueue>,
     replies: Arc<dyn PublishReplies>,
-    /// When what waits is sent no longer.
+    /// When messages are sent no longer; `None` before the node ends.
     end: watch::Receiver<Option<Instant>>,
     gate: Arc<Gate>,
     client: LazyClient,
     log: Log,
-    /// For how long all stood still so far.
+    /// How long the gate had been closed, in all, at the last turn.
     closed_for: Duration,
 }
 
-/// A request that is sent.
+/// A request to the back end.
 struct Sending {
     messages: usize,
     body: Vec<u8>,
     id: RequestId,
-    /// It was sent before.
+    /// The request was sent before.
     is_again: bool,
 }
 
@@ -55,7 +55,7 @@ impl ForwardSender {
         ForwardSender { queue, replies, end, gate, client, log, closed_for }
     }
 
-    /// Runs until nothing can come any more and all was taken or has failed.
+    /// Runs until the queue is closed, and all of its messages were taken or have failed.
     pub async fn run(mut self) {
         let (gate, queue) = (self.gate.clone(), self.queue.clone());
         loop {
@@ -84,7 +84,8 @@ impl ForwardSender {
         }
     }
 
-    /// All stood still for so long, altogether: that is nobody's time.
+    /// Excludes the time for which the gate was closed since the last turn from time limits. `closed_for` is the time
+    /// in all.
     fn stood_still(&mut self, closed_for: Duration) {
         let by = closed_for - std::mem::replace(&mut self.closed_for, closed_for);
         if by > Duration::ZERO {
@@ -92,7 +93,7 @@ impl ForwardSender {
         }
     }
 
-    /// Sends what is under way until it is taken, or the time of its messages is over.
+    /// Sends the batch under way until the back end takes it, or the time of its messages is over.
     async fn send_until_taken(&mut self) {
         let gate = self.gate.clone();
         let mut backoff = Backoff::new(RETRY_MS.0, RETRY_MS.1);
@@ -129,7 +130,7 @@ impl ForwardSender {
         }
     }
 
-    /// A request has failed, and is sent again at this time, with those messages that have time.
+    /// Handles a failed request, which is sent again at `retry_at`. Messages whose time is over by then fail.
     fn failed(&self, error: &RequestError, retry_at: Instant) {
         let (rule, _) = self.queue.rule();
         let is_final = error.is_final || self.end.borrow().is_some_and(|end| retry_at >= end);
@@ -141,13 +142,13 @@ impl ForwardSender {
                 false => messages.iter().take_while(has_no_time).count(),
             };
             if late > 0 {
-                // What is left is another request.
+                // The rest of the batch is another request, and gets another id.
                 (*id, *is_again) = (RequestId::random(), true);
             }
             messages.drain(..late).collect::<Vec<_>>()
         });
         late.into_iter().flatten().for_each(|pending| pending.fail(error.kind));
-        // Those behind it have waited for it: they are not sent when their time is over.
+        // Messages behind this batch had to wait for it. Those whose time is over fail, and are not sent.
         let patience = rule.retry.max(rule.timeout);
         let waited = self.queue.take_late(Instant::now(), patience);
         waited.into_iter().for_each(|pending| pending.fail(ErrorKind::Timeout));
@@ -165,7 +166,7 @@ impl ForwardSender {
         within(rule.timeout, end, request).await
     }
 
-    /// The back end has taken a batch: what it answers is published, and who waits is told.
+    /// Handles a batch that the back end has taken: publishes the replies, and reports the result to the clients.
     fn took(&mut self, taken: Taken) {
         let batch = self.queue.take_under_way();
         let by_id: HashMap<&str, &Pending> =

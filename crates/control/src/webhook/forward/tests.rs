@@ -20,7 +20,7 @@ fn rule(filter: &str) -> Forward {
     }
 }
 
-/// A message whose client counts its answers there, if it waits.
+/// A message. With `replies` its client waits for results, and counts them there.
 fn message(data: &str, replies: Option<&Arc<AtomicUsize>>) -> ForwardRequest {
     let replies = replies.cloned();
     ForwardRequest {
@@ -77,7 +77,7 @@ async fn a_batch_leaves_when_it_is_full_or_has_waited() {
     (3..7).for_each(|n| put(&queue, &n.to_string(), None).unwrap());
     assert_eq!(sent(&queue).len(), 3, "as many as a request may carry");
     assert!(sent(&queue).is_empty());
-    // What waits at the end leaves at once.
+    // Messages that wait when the queue is closed are sent at once.
     queue.close();
     assert_eq!(sent(&queue).len(), 1);
     assert!(matches!(queue.poll(Instant::now()), NextStep::Ended));
@@ -98,7 +98,7 @@ async fn a_full_lane_refuses_who_waits_and_drops_the_rest() {
     assert_eq!(late.len(), 4);
     drop(late);
     assert_eq!((queue.stats().failed, replies.load(Ordering::Relaxed)), (4, 4));
-    // By bytes, but for one that is alone.
+    // The limit on bytes holds, except for a message that is alone.
     put(&queue, &"x".repeat(5_000), None).unwrap();
     assert_eq!(put(&queue, "x", None), Err(QueueFull));
     queue.abandon();
@@ -119,7 +119,7 @@ async fn rules_come_and_go_and_what_is_for_one_that_is_gone_is_refused() {
     forwards.set(&[], &proof);
     assert!(forwards.begun().is_empty());
     assert_eq!(replies.load(Ordering::Relaxed), 0);
-    // Who waits would take an answer for that of the back end.
+    // The queue rejects the message. A reply would look like one of the back end to its client.
     assert_eq!(forwards.put(message("x", Some(&replies))), Err(QueueFull));
     assert_eq!(
         (forwards.put(message("x", None)), replies.load(Ordering::Relaxed)),

@@ -23,8 +23,8 @@ const STATE: u8 = b's';
 /// The name of the part. It never changes.
 const EVENTS: &str = "events";
 
-/// Events that the application has not taken yet, and which topics are occupied, for another process, which goes on
-/// with the same numbers and in the same order. A request without a response is sent again unchanged.
+/// Events that the application has not taken yet, and occupied topics, for another process, which continues with the
+/// same numbers and in the same order. A request without a response is sent again unchanged.
 ///
 /// The other process gets everything from here, also if events are stored: it need not read the store, which has them
 /// already.
@@ -65,7 +65,7 @@ struct EventRecord {
 }
 
 impl EventRecord {
-    /// Absent for events without one.
+    /// Returns `None` for events without a source.
     fn new(at_ms: u64, event: &HookEvent) -> Option<Self> {
         let (kind, source, topic, end) = match event {
             HookEvent::Connected(source) => (0, source, None, None),
@@ -159,7 +159,7 @@ impl Part for EventsPart {
                 break;
             }
         }
-        // These have no lasting names: while the process serves they are soon gone.
+        // These events have no lasting keys, and soon get numbers while the process serves.
         if self.dispatcher.counts.gate.is_closed() {
             let inbox = events.unnumbered(EventRecord::new);
             for (at, record) in (0..).zip(inbox) {

@@ -32,7 +32,7 @@ const FORWARD: &str = "forward";
 /// Messages that wait for back ends or are under way, for another process, which sends them in their order. Those of
 /// one request are sent in one request with the same id again. Their time begins anew.
 ///
-/// A message whose rule the other process does not have has failed: its client gets an error.
+/// A message fails if the other process does not have its rule, and its client gets an error.
 pub struct Forwarded {
     dispatcher: Arc<Dispatcher>,
     to_shard: ToShard,
@@ -55,7 +55,7 @@ struct MessageRecord {
     filter: String,
     #[n(1)]
     id: String,
-    /// As the crate `handover` writes it.
+    /// The publication, as the crate `handover` encodes it.
     #[n(2)]
     publication: ByteVec,
     #[cbor(n(3), default)]
@@ -68,7 +68,7 @@ struct MessageRecord {
     client: Option<String>,
     #[n(7)]
     at_ms: u64,
-    /// What waits until the back end has taken it.
+    /// The shard's hook that waits until the back end has taken the message.
     #[n(8)]
     hook: Option<ByteVec>,
     /// The id of the request in which it is under way.
@@ -76,7 +76,7 @@ struct MessageRecord {
     sent_in: Option<String>,
 }
 
-/// What is no message's.
+/// The state besides the messages.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct StateRecord {
@@ -117,7 +117,7 @@ impl MessageRecord {
             .map_err(|error| PartError::new(FORWARD, error))?;
         let connection = self.connection.map(connection);
         let hook = self.hook.map(|bytes| hook(FORWARD, &bytes)).transpose()?;
-        // Only a connection waits.
+        // Only a message of a connection has a client that waits.
         let waits = connection.zip(hook.as_ref());
         let reply = waits.map(|(id, hook)| reply(to_shard, id, hook));
         let request = ForwardRequest {

@@ -70,7 +70,7 @@ struct RequestDetailsRecord {
     transport: String,
     #[n(10)]
     connect: Option<ConnectRecord>,
-    /// What waits for the response.
+    /// The shard's hook that waits for the response.
     #[n(11)]
     hook: ByteVec,
     /// The id of the batch in which it was sent, and how many requests that had.
@@ -100,7 +100,7 @@ struct ConnectRecord {
     topics_max: u64,
 }
 
-/// What an MQTT client says of itself.
+/// The credentials of an MQTT client.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct CredentialsRecord {
@@ -175,7 +175,7 @@ impl From<ConnectRecord> for Connecting {
 }
 
 impl RequestDetailsRecord {
-    /// Absent if its connection does not wait any more.
+    /// Returns `None` if the connection does not wait any more.
     fn new(request: &PendingRequest, sent_in: SentIn<'_>) -> Option<Self> {
         let WebhookRequest { url, details, connection, hook, reply: _ } = &request.hook_request;
         let RequestDetails { kind, topic, event, payload, tags, key, users, transport, connect } =

@@ -1,8 +1,8 @@
 //! The export of work with the application to another process: requests without a response, events, and messages for
 //! back ends.
 //!
-//! While the process serves, all of this changes all the time. What is exported while
-//! [all stands still](super::Dispatcher::stand_still) is complete, and goes on in its order.
+//! While the process serves, this work changes all the time. An export is complete and in order only while the
+//! dispatcher [stands still](super::Dispatcher::stand_still).
 
 mod events;
 mod forwarded;
@@ -27,7 +27,7 @@ pub type ToShard = Arc<dyn Fn(u16, Command) + Send + Sync>;
 /// Records by their keys.
 type Records = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
-/// Records that are imported all together, because their order and their absence count.
+/// Records that are imported together once all have come, because their order and removed records matter.
 #[derive(Default)]
 struct Staged(Mutex<Records>);
 
@@ -40,7 +40,7 @@ impl Staged {
         }
     }
 
-    /// All records, by their keys. None is left.
+    /// Removes and returns all records, by their keys.
     fn take(&self) -> Records {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,4 +1,4 @@
-//! The bounds of the request queue.
+//! The limits of the request queue.
 
 use model::Data;
 
@@ -48,7 +48,7 @@ fn the_request_queue_is_bounded_in_bytes_too() {
     let counts = Arc::new(Counts::default());
     let sized = |bytes: usize| hook_request_with(1, Data::Text("x".repeat(bytes).into()));
     let names = body::memory_bytes(&sized(0));
-    // Of which a quarter is reserved.
+    // A quarter of the bytes is reserved.
     let request_queue = RequestQueue::new(&fixed(20, 20, 2666), counts.clone());
     let waiting = || counts.waiting_bytes.load(Ordering::Relaxed);
     let took = |bytes: usize| request_queue.put(vec![(sized(bytes), None)]).is_ok();
@@ -80,7 +80,7 @@ fn however_many_urls_hang_the_next_one_has_capacity() {
                 .count()
         };
         let taken: Vec<_> = (0..14).map(|n| took(&format!("http://hangs/{n}"))).collect();
-        // Half of what is free of three quarters, each time, and never less than is reserved.
+        // Each URL gets half of what is free of three quarters, and never less than its reserved share.
         assert_eq!(taken[..6], [384, 192, 96, 48, 24, 16]);
         assert_eq!(taken[6..], [16; 8]);
         assert_eq!(took("http://answers"), 16);

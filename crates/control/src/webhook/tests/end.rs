@@ -2,13 +2,13 @@
 
 use super::*;
 
-/// Two requests under way, more behind them.
+/// Returns a dispatcher with two requests under way, and more behind them.
 async fn busy() -> (Arc<App>, Bench) {
     let app = app(0, echo).await;
     let bench = bench(2, Settings { batch_events_max: 1, ..settings(&app.url) });
     (0..20).for_each(|n| bench.hook_request(n, n).unwrap());
     app.sizes(2).await;
-    // These are in the request queue yet.
+    // These are still in the request queue.
     (20..30).for_each(|n| bench.hook_request(n, n).unwrap());
     (app, bench)
 }
@@ -48,7 +48,7 @@ fn a_runtime_that_ends_leaves_no_request_waiting() {
     let (_app, bench) = first.block_on(busy());
     drop(first);
     runtime().block_on(all_get_the_end(bench));
-    // Nor does a worker that never ran.
+    // A worker that never ran leaves no request waiting, either.
     let fixed = fixed(9, 1);
     let (dispatcher, Workers { worker, .. }) =
         Dispatcher::new(fixed, settings(""), EventStart::default());

@@ -1,4 +1,4 @@
-//! Answers that are errors, and what the log says of them.
+//! Responses that are errors, and their log lines.
 
 use std::io::Write;
 
@@ -78,7 +78,7 @@ async fn what_fails_in_passing_is_sent_again_with_the_same_id() {
         0 => StatusCode::BAD_GATEWAY.into_response(),
         1 => StatusCode::SERVICE_UNAVAILABLE.into_response(),
         2 => echo(events),
-        // It is there and says no: nothing is asked twice.
+        // A 500 is a response of the application: the request is not sent again.
         3 => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         _ => StatusCode::GATEWAY_TIMEOUT.into_response(),
     })
@@ -92,7 +92,7 @@ async fn what_fails_in_passing_is_sent_again_with_the_same_id() {
     };
     assert_eq!(ids.len(), 3);
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
-    // Once at the first, three times, and once more while nothing else has come back.
+    // One attempt with 500, three with 504, and one while the URL is down.
     for requests in [4, 7, 8] {
         bench.hook_request(1, 8).unwrap();
         assert!(!bench.response().await.1);
@@ -123,8 +123,8 @@ async fn logs_name_the_cause_and_no_secrets() {
         .with_max_level(tracing::Level::TRACE)
         .with_ansi(false)
         .with_writer(move || writer.clone());
-    // While there is a single subscriber, tracing turns off call sites for all threads when one
-    // without a subscriber, here another test's, comes to them first.
+    // With a single subscriber, tracing disables a call site for all threads if a thread without a subscriber, such as
+    // another test's, reaches it first.
     let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
     let _guard = tracing::subscriber::set_default(subscriber.finish());
     let app = app(OPEN, |_| StatusCode::BAD_GATEWAY.into_response()).await;

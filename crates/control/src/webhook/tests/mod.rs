@@ -1,4 +1,4 @@
-//! The dispatcher against an application that is there, slow, in error, or not there.
+//! The dispatcher against an application that responds, is slow, fails, or can't be reached.
 
 mod end;
 mod errors;
@@ -25,10 +25,10 @@ use super::*;
 
 const SECRET: &str = "s3cret-of-the-hook";
 
-/// What has not happened after this never will.
+/// A test fails if it has waited for this long.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 async fn until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -37,7 +37,7 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// A request of connection `0-slot-3` whose response nobody reads.
+/// A request of connection `0-slot-3` whose response is ignored.
 pub fn hook_request(slot: u32) -> WebhookRequest {
     let users = vec!["alice".into(), "bob".into()];
     let about = RequestDetails::new(WebhookKind::Message, Some("room:1".into()), users, "phoenix");
@@ -51,14 +51,14 @@ pub fn hook_request(slot: u32) -> WebhookRequest {
     }
 }
 
-/// The same with a payload.
+/// The same with this payload.
 pub fn hook_request_with(slot: u32, payload: Data) -> WebhookRequest {
     let mut base = hook_request(slot);
     base.details.payload = Some(payload);
     base
 }
 
-/// A request that came in.
+/// A request that the application has got.
 struct Seen {
     headers: HeaderMap,
     events: Vec<Value>,
@@ -72,7 +72,7 @@ impl Seen {
 
 type Responder = dyn Fn(&[Value]) -> Response + Send + Sync;
 
-/// An application that records what it gets, and answers as a test wants when the gate lets it.
+/// An application that records its requests. It responds with `responder`, once its gate has a permit.
 struct App {
     url: String,
     seen: Mutex<Vec<Seen>>,
@@ -116,7 +116,7 @@ async fn hook(State(app): State<Arc<App>>, headers: HeaderMap, body: String) -> 
 }
 
 impl App {
-    /// How many events each request had, as soon as there were so many requests.
+    /// Returns how many events each request had, once there are this many requests.
     async fn sizes(&self, requests: usize) -> Vec<usize> {
         let sizes = || -> Vec<usize> {
             self.seen.lock().unwrap().iter().map(|request| request.events.len()).collect()
@@ -126,12 +126,12 @@ impl App {
     }
 }
 
-/// What a response holds that did not come in time.
+/// The response to a request whose time is over.
 fn late() -> String {
     format!(r#"{{"reason":"{}"}}"#, ErrorKind::Timeout.reason())
 }
 
-/// Replies that say which event they are for.
+/// Replies with the payload of each event.
 fn echo(events: &[Value]) -> Response {
     let replies = events.iter().map(|event| json!({"response": event["payload"]}));
     json!({"replies": replies.collect::<Vec<_>>()}).to_string().into_response()
@@ -139,7 +139,7 @@ fn echo(events: &[Value]) -> Response {
 
 const OPEN: usize = Semaphore::MAX_PERMITS;
 
-/// A dispatcher at work, and who asks it.
+/// A running dispatcher, and the responses to its requests.
 struct Bench {
     dispatcher: Arc<Dispatcher>,
     worker: JoinHandle<()>,
@@ -161,7 +161,7 @@ fn settings(url: &str) -> Settings {
     }
 }
 
-/// One URL may have half of three quarters of these events.
+/// One URL may have half of three quarters of this number of requests.
 fn fixed(queue_events_max: usize, requests_max: usize) -> Fixed {
     let queue_events_per_url_max = queue_events_max;
     let events = EventLimits { events_max: 1_000, bytes_max: 1 << 20 };
@@ -187,7 +187,7 @@ fn bench(requests_max: usize, settings: Settings) -> Bench {
 }
 
 impl Bench {
-    /// Asks for connection `slot`, with the number `n` as payload.
+    /// Sends a request of connection `slot`, with the number `n` as payload.
     fn hook_request(&self, slot: u32, n: u32) -> Result<(), QueueFull> {
         self.hook_request_at(None, slot, n)
     }
@@ -200,7 +200,7 @@ impl Bench {
         self.dispatcher.send(vec![WebhookRequest { url, reply, ..base }])
     }
 
-    /// The next response: whose it is, whether it is ok, and its response.
+    /// Returns the next response: the number of its request, whether it is ok, and its text.
     async fn response(&mut self) -> (u32, bool, String) {
         let next = tokio::time::timeout(TIMEOUT, self.responses.recv()).await;
         let (n, response) = next.expect("a response").unwrap();
@@ -211,7 +211,7 @@ impl Bench {
         }
     }
 
-    /// Asks once, and checks that it fails so.
+    /// Sends a request, and checks that it fails with this error.
     async fn fails(&mut self, kind: ErrorKind) {
         let before = self.dispatcher.stats().failures[kind as usize];
         self.hook_request(1, 1).unwrap();
@@ -249,8 +249,8 @@ async fn what_waits_for_a_slow_reply_goes_together_in_order() {
 async fn queues_work_side_by_side_and_in_the_order_of_each_connection() {
     let app = app(0, echo).await;
     let mut bench = bench(4, Settings { batch_events_max: 5, ..settings(&app.url) });
-    // The port, which is part of what chooses a queue, is another in each run: so many
-    // connections leave none of the four queues empty.
+    // The port in the URL differs in each run, and is part of the hash that chooses a queue. With this many connections
+    // none of the four queues is empty.
     for n in 0..12 {
         for slot in 0..64 {
             bench.hook_request(slot, slot * 100 + n).unwrap();
@@ -308,14 +308,14 @@ async fn an_url_without_responses_slows_no_other() {
 
 #[tokio::test]
 async fn a_url_that_hangs_rejects_no_client_of_another() {
-    // It takes connections and says nothing.
+    // It accepts connections and never responds.
     let hangs = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let hangs = format!("http://{}/", hangs.local_addr().unwrap());
     let good = app(OPEN, echo).await;
     let mut bench = bench(2, settings(&good.url));
     let taken = (0..3000).filter(|n| bench.hook_request_at(Some(&hangs), *n, *n).is_ok()).count();
     assert_eq!(taken, 1000, "half of what is not reserved for others");
-    // More than all that the queue holds, and the other is renewed all the time.
+    // These requests exceed the queue's capacity, and requests to the other URL come and go meanwhile.
     for n in 0..3000 {
         assert_eq!(bench.hook_request_at(Some(&hangs), n, n), Err(QueueFull));
         bench.hook_request(n, n).expect("room for one that answers");
@@ -385,7 +385,7 @@ async fn a_request_goes_on_for_those_that_have_time() {
     let app = app(1, echo).await;
     let timeout = Duration::from_secs(4);
     let mut bench = bench(1, settings(&app.url));
-    // The first one waits for the certificates to be read.
+    // The first request waits until the certificates are read.
     bench.hook_request(0, 0).unwrap();
     assert!(bench.response().await.1);
     bench.dispatcher.set(Settings { timeout, ..settings(&app.url) });
@@ -420,7 +420,7 @@ async fn a_body_that_never_ends_is_late_too() {
     bench.fails(ErrorKind::Timeout).await;
 }
 
-/// Answers each connection's first bytes with these; then closes it, or keeps quiet.
+/// Replies to the first bytes of each connection with `outcome`. Then closes it, or sends no more.
 async fn raw_app(outcome: &'static [u8], close: bool) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
@@ -485,7 +485,7 @@ async fn new_settings_apply_to_what_waits_but_for_its_url() {
         bench.hook_request(1, n).unwrap();
         one.sizes(1).await;
     }
-    // Time for the worker to put them into their queue.
+    // Time for the worker to put the requests into their queue.
     tokio::time::sleep(Duration::from_millis(50)).await;
     bench.dispatcher.set(Settings { batch_events_max: 2, ..settings(&other.url) });
     bench.hook_request(1, 4).unwrap();

@@ -1,4 +1,4 @@
-//! Another process goes on with what one has begun with the application.
+//! Another process continues the work with the application.
 
 use ::handover::testing::pass;
 use ::handover::{Part, Sent};
@@ -7,10 +7,10 @@ use shard::{Command, EventSource, ForwardRequest, HookEvent, PendingHook, Shared
 
 use super::*;
 
-/// What a shard was told: the number of the question, and whether the answer is yes.
+/// The responses that a shard gets: the number of the request, and whether the response is ok.
 type Replies = mpsc::UnboundedReceiver<(u32, bool)>;
 
-/// Takes what shards are told.
+/// A shard that passes on the responses it gets.
 fn shards() -> (ToShard, Replies) {
     let (sender, replies) = mpsc::unbounded_channel();
     let to_shard = move |shard, command| {
@@ -30,7 +30,7 @@ async fn next(replies: &mut Replies) -> (u32, bool) {
     tokio::time::timeout(TIMEOUT, replies.recv()).await.expect("an answer").unwrap()
 }
 
-/// A question with a number, of connection `number % 10`.
+/// A request with a number, of connection `number % 10`.
 fn numbered_request(number: u32, to_shard: &ToShard) -> WebhookRequest {
     let (slot, to_shard) = (number % 10, to_shard.clone());
     let hook = SharedHook::new(PendingHook::Connect(number));
@@ -84,18 +84,18 @@ async fn requests_are_repeated_and_get_one_response() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     old.stand_still();
     old.send(vec![numbered_request(6, &to_old)]).unwrap();
-    // What the application answers now nobody hears.
+    // What the application responds from now on has no effect here.
     app.gate.add_permits(1);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!((old_replies.try_recv().is_err(), app.sizes(2).await.len()), (true, 2));
-    // One is gone, and six have come.
+    // One request has ended, and six have come.
     assert_eq!(pass(&parts[0], &parts[1], &mut sent), 7);
     assert_eq!(pass(&parts[0], &parts[1], &mut sent), 0);
     parts[1].complete().unwrap();
     let worker_of_new = tokio::spawn(new_workers.worker.run());
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(app.sizes(2).await.len(), 2, "it stands still");
-    // The old one ends, and answers nobody.
+    // The old dispatcher ends, and sends no replies.
     worker.abort();
     old.end();
     drop(old);
@@ -130,7 +130,7 @@ async fn an_upgrade_that_fails_loses_no_request() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     old.stand_still();
     app.gate.add_permits(OPEN / 2);
-    // Nobody's time passes.
+    // No time limit passes meanwhile.
     tokio::time::sleep(timeout + Duration::from_millis(500)).await;
     assert!(replies.try_recv().is_err());
     old.go_on();
@@ -181,7 +181,7 @@ fn a_request_is_written_with_all_that_the_application_is_sent() {
     );
     assert_eq!(taken[0].url.as_deref(), Some("http://other/"));
     assert_eq!(taken[0].hook_request.details.connect.as_ref().map(|it| it.topics_max), Some(9));
-    // Bytes that are none are told.
+    // Damaged records are errors.
     assert!(parts[1].import(b"qshort", Some(b"")).is_err());
     parts[1].import(&[b'q', 0, 0, 0, 0, 0, 0, 0, 0], Some(b"\xff")).unwrap();
     assert!(parts[1].complete().is_err());
@@ -210,13 +210,13 @@ async fn events_go_on_with_their_numbers() {
     let parts = [EventsPart::new(old.clone()), EventsPart::new(new.clone())];
     let mut sent = Sent::new();
     let event_sender = tokio::spawn(workers.event_sender.run());
-    // That the node has begun is on its way, and not taken.
+    // The event that the node has begun is under way, and not taken.
     app.sizes(1).await;
     old.notify(0, vec![joined("a"), joined("b")]);
     old.notify(0, vec![HookEvent::Occupied("t".into())]);
     let waiting = || old.event_queue.lock().after(None, 9, |_| ()).len();
     until("the events wait", || waiting() == 4).await;
-    // Three events wait, one topic is occupied, and there is a state.
+    // Four events wait, one topic is occupied, and there is the state.
     assert_eq!(pass(&parts[0], &parts[1], &mut sent), 4 + 1 + 1);
     old.stand_still();
     let source = |event| match event {
@@ -228,7 +228,7 @@ async fn events_go_on_with_their_numbers() {
     old.notify(0, vec![HookEvent::Vacated("t".into()), HookEvent::Occupied("u".into())]);
     app.gate.add_permits(1);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    // An event without a number, and two topics that are to be told of.
+    // An event without a number, and two topics with an event that is due.
     assert_eq!(pass(&parts[0], &parts[1], &mut sent), 3);
     event_sender.abort();
     old.end();
@@ -247,7 +247,7 @@ async fn events_go_on_with_their_numbers() {
         format!("{} {topic}", event["kind"].as_str().unwrap())
     };
     let shown: Vec<String> = events.iter().map(shown).collect();
-    // The first request once more, as it was; and nobody is told that the node has begun anew.
+    // The first request comes again unchanged, and there is no second event that the node has begun.
     assert_eq!(shown[..5], ["started ", "started ", "joined a", "joined b", "occupied t"]);
     let mut rest = shown[5..].to_vec();
     rest.sort_unstable();
@@ -273,7 +273,7 @@ impl PublishReplies for NoReplies {
     }
 }
 
-/// An application for messages, which records them.
+/// A back end that records its messages.
 async fn back_end(gate: usize) -> Arc<App> {
     app(gate, |_| StatusCode::NO_CONTENT.into_response()).await
 }
@@ -378,7 +378,7 @@ async fn a_message_whose_rule_is_gone_gets_a_response() {
     let (new, _new_workers) = dispatcher(settings(""));
     let ((to_old, _replies), (to_new, mut replies)) = (shards(), shards());
     old.forward(forwarded("a", 1, &to_old)).unwrap();
-    // A reload has taken the rule away, and its messages were not sent yet.
+    // A reload removes the rule before its messages are sent.
     old.set(settings(""));
     let parts = [Forwarded::new(old, to_old), Forwarded::new(new, to_new)];
     assert_eq!(pass(&parts[0], &parts[1], &mut Sent::new()), 2);

@@ -1,4 +1,4 @@
-//! The history in PostgreSQL, where the configuration has a database for it.
+//! The history in PostgreSQL, if the configuration names a database for it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,19 +13,19 @@ use crate::error::CommandError;
 use super::outbox::database_address;
 use super::settings::{self, clamped};
 
-/// Where the database is.
+/// Returns the address of the database.
 pub(in crate::commands) fn address(config: &Config) -> Result<Address, CommandError> {
     let history = &config.history;
     database_address("history", &history.url, &history.ca_file)
 }
 
-/// What its thread runs on; nothing without `history.url`. It must be made before the shards start.
+/// Creates the runtime of the history's thread; `None` without `history.url`. Call this before the shards start.
 pub(super) fn runtime(config: &Config) -> Result<Option<Runtime>, CommandError> {
     let runtime = (!config.history.url.is_empty()).then(Runtime::new).transpose();
     runtime.map_err(|error| CommandError::Runtime(format!("the history can't be reached: {error}")))
 }
 
-/// Connects, so that what is wrong shows at the start. `writer` is a random number.
+/// Connects, so that an error shows at the start. `writer` is a random number.
 pub(super) fn open(
     config: &Config,
     runtime: &Runtime,
@@ -59,7 +59,7 @@ const CONNECT_WAIT: Duration = Duration::from_secs(10);
 /// Waits for the first connect, so that no publisher gets an error after an upgrade.
 ///
 /// # Errors
-/// If it takes too long.
+/// If the connect takes longer than `CONNECT_WAIT`.
 pub(super) fn until_connected(postgres: &Postgres) -> Result<(), CommandError> {
     let began = Instant::now();
     while !postgres.status().is_connected {
@@ -74,7 +74,7 @@ pub(super) fn until_connected(postgres: &Postgres) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Appends, delivers and reads until what it returns is dropped.
+/// Appends, delivers and reads until the caller drops what this returns.
 pub(super) fn start(
     runtime: Runtime,
     postgres: Postgres,

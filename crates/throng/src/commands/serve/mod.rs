@@ -327,12 +327,12 @@ impl Server {
         Ok(new)
     }
 
-    /// Called when another process serves. Ends this one when all calls that came here have responses.
+    /// Called when another process serves. Ends this process when all calls that it received have responses.
     fn leave(mut self) {
         self.forwarded.iter_mut().for_each(Forwarded::let_go);
-        // The other process drains the outbox from now on.
+        // The other process publishes the outbox's rows from now on.
         drop(self.outbox.take());
-        // It follows the changes of subscriptions, too.
+        // The other process follows the changes of subscriptions, too.
         drop(self.subscription_database.take());
         let stays = parent::must_stay(self.upgrade.is_parent(), self.stay);
         if stays {
@@ -352,7 +352,7 @@ impl Server {
         notify::notify(State::Stopping);
         let _span = tracing::info_span!("stop").entered();
         let began = Instant::now();
-        // Another node publishes what waits in the outbox, or this one when its clients are back.
+        // Another node publishes the rows that are left in the outbox, or this one after its restart.
         if let Some((_, running)) = self.outbox.take() {
             running.stop();
         }

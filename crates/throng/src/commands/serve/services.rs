@@ -59,7 +59,7 @@ impl Identity {
     }
 }
 
-/// What connects to databases; empty without `history.url`.
+/// The runtimes that connect to databases; empty without `history.url`.
 #[derive(Clone, Copy)]
 pub(super) struct Databases<'a> {
     pub history: Option<&'a database::Runtime>,

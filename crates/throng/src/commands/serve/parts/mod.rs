@@ -1,4 +1,4 @@
-//! What a process passes on besides its connections, part by part.
+//! The parts of a process's state that it passes to another process, besides its connections.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -34,7 +34,7 @@ pub(super) const NAMES: [&str; 20] = [
     "subscriptions-postgres",
 ];
 
-/// What the parts are parts of.
+/// The services whose state the parts pass on.
 pub(super) struct Services<'a> {
     pub broker: &'a Arc<broker::Local>,
     pub history: &'a history_local::Local,
@@ -71,7 +71,7 @@ pub(super) fn all(services: Services<'_>) -> Vec<Arc<dyn Part>> {
     let jwks = move || live.read().unwrap_or_else(PoisonError::into_inner).jwks.clone();
     let shards = handles.to_vec();
     let to_shard: ToShard = Arc::new(move |shard, command| {
-        // One that isn't there has nobody who waits.
+        // No client waits for a reply of a shard that this process doesn't have.
         if let Some(handle) = shards.get(usize::from(shard)) {
             handle.send(command);
         }

@@ -1,4 +1,4 @@
-//! Records of all parts: what another process makes of them, those of released versions, and damaged ones.
+//! Records of all parts: what another process imports from them, records of released versions, and damaged records.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,10 +22,10 @@ use super::super::storage;
 use super::super::upgrade::wire::{push, take_parts};
 use super::*;
 
-/// Records that released versions wrote: the part, and in hexadecimal what a frame says, a line each.
+/// Records that released versions wrote. Each line has the name of a part, and the body of a frame in hexadecimal.
 const RELEASED: [(&str, &str); 1] = [("0.3.0", include_str!("0.3.0.txt"))];
 
-/// The variable by which a version's records are written anew: `HANDOVER_PARTS=0.4.0`.
+/// The variable that makes a test write the records of a version: `HANDOVER_PARTS=0.4.0`.
 const WRITE: &str = "HANDOVER_PARTS";
 
 const NODE: NodeId = NodeId(7);
@@ -71,7 +71,7 @@ struct Process {
     webhook: Arc<Dispatcher>,
     rules: Arc<Rules>,
     parts: Vec<Arc<dyn Part>>,
-    /// While they are there, the application is told and asked; nobody runs them.
+    /// The dispatcher accepts requests and events as long as the workers exist. No test runs the workers.
     _workers: control::webhook::Workers,
     _folder: Folder,
 }
@@ -178,7 +178,7 @@ impl Process {
         &**self.parts.iter().find(|part| part.name() == name).unwrap()
     }
 
-    /// All records as frames have them, by part.
+    /// Exports all parts: the body of a frame for each record, by part.
     fn records(&self) -> Records {
         let mut records = Records::new();
         for part in &self.parts {
@@ -192,7 +192,7 @@ impl Process {
         records
     }
 
-    /// Takes all records, as a process that takes over.
+    /// Imports all records, as a process that takes over does.
     fn take(&self, records: &Records) {
         self.webhook.stand_still();
         let bodies = NAMES.iter().filter_map(|name| records.get(*name)).flatten();
@@ -218,7 +218,7 @@ fn text(topic: &str, text: &str) -> Publication {
     Publication::new(topic, Data::Text(text.into()))
 }
 
-/// A process with something in every part.
+/// Returns a process with state in every part.
 fn filled() -> Process {
     let process = Process::new();
     process.publish(text("plain", "recent"), Options::default());
@@ -273,7 +273,7 @@ fn filled() -> Process {
     let events =
         vec![HookEvent::Joined(source, "orders:1".into()), HookEvent::Occupied("orders:1".into())];
     process.webhook.notify(0, events);
-    // What has no number yet is passed on when all stands still.
+    // The part `events` exports events that have no number yet only while the dispatcher stands still.
     process.webhook.stand_still();
     process
         .webhook
@@ -289,7 +289,7 @@ fn filled() -> Process {
             reply: None,
         })
         .unwrap();
-    // A browser that signed in at the end of time, and the numbers of one moment.
+    // A sign-in with a time in the far future, which counts as now, and a sample (below).
     let signed_in = [&b"\xa2\x00\x58\x20"[..], &[5; 32], b"\x01\x1b\x00\x00\x00\xff\0\0\0\0"];
     process.part("sign-ins").import(&[4; 32], Some(&signed_in.concat())).unwrap();
     fill_cluster(process.part("cluster"));
@@ -298,7 +298,8 @@ fn filled() -> Process {
     process
 }
 
-/// A node of a cluster that knows another one, and retains a message: the names of crates/cluster/src/node/handover.rs.
+/// Imports the state of a cluster node that knows one other node and retains one message. The records have the form of
+/// crates/cluster/src/node/handover.rs.
 fn fill_cluster(part: &dyn Part) {
     let numbers = b"\xa6\x00\x07\x01\x08\x02\x09\x03\xf4\x05\x00\x06\x00";
     let stream = b"\xa5\x00\x05\x01\x00\x02\x04\x03\xf5\x04\x00";
@@ -319,7 +320,8 @@ fn fill_cluster(part: &dyn Part) {
     part.complete().unwrap();
 }
 
-/// What [`filled`] has put there is there, or was put there by a process of long ago.
+/// Checks that a process has the state of [`filled`]. `is_fresh` is false if a released version wrote the state long
+/// ago.
 fn check(process: &Process, is_fresh: bool) {
     let latest = process.broker.latest(None, 10);
     let text = format!("{latest:?}");
@@ -332,7 +334,7 @@ fn check(process: &Process, is_fresh: bool) {
     let publication = self::text("orders:1", "again");
     let done = Box::new(move |result| done.send(result).unwrap());
     process.broker.submit(Publish { publication, options: again }, None, done);
-    // A key is known for its time.
+    // An idempotency key expires, so the check holds for fresh state only.
     assert!(!is_fresh || published.recv().unwrap().unwrap().repeated, "the key is known");
     assert!(process.mqtt_state.retained.get("state/1").is_some());
     let mut topics = process.subscriptions.of("al");
@@ -344,9 +346,9 @@ fn check(process: &Process, is_fresh: bool) {
     assert_eq!(process.webhook.stats().waiting, 1);
 }
 
-/// Those that another process has as they are, in any order.
+/// Returns the records that another process must export unchanged, sorted.
 fn lasting(mut records: Records) -> Records {
-    // Those of a key that the configuration has not end.
+    // The importing process ends the session, because its configuration doesn't have the session's key.
     records.remove("sign-ins");
     records.values_mut().for_each(|records| records.sort());
     records
@@ -378,7 +380,7 @@ fn every_part_comes_whole_in_another_process() {
         let all = records.iter().flat_map(|(part, bodies)| bodies.iter().map(move |it| (part, it)));
         std::fs::write(path, all.map(line).collect::<String>()).unwrap();
     }
-    // No database is here.
+    // This process has no database.
     let of_databases = [history_postgres::PART, subscriptions_postgres::PART];
     for name in NAMES.into_iter().filter(|name| !of_databases.contains(name)) {
         assert!(records.get(name).is_some_and(|records| !records.is_empty()), "{name} is empty");
@@ -388,7 +390,7 @@ fn every_part_comes_whole_in_another_process() {
     let again = lasting(new.records());
     for (part, records) in lasting(records) {
         if part == "events" {
-            // When they are due is counted from now.
+            // Only the times of due events differ: the importing process counts them from its own clock.
             assert_eq!(again[&part].len(), records.len());
         } else {
             assert_eq!(again[&part], records, "{part}");
@@ -422,7 +424,7 @@ fn there_are_records_of_every_released_version() {
     let mut count = 0;
     for version in versions.filter(|version| number(version).is_some()) {
         count += 1;
-        // Those before passed nothing on.
+        // Versions before 0.3.0 pass on no parts.
         let is_here = RELEASED.iter().any(|(it, _)| *it == version);
         let is_early = number(version) < number("0.3.0");
         assert!(
@@ -434,10 +436,11 @@ fn there_are_records_of_every_released_version() {
     assert!(count > 0);
 }
 
-/// What was taken is all, and is passed on again.
+/// Completes the import, and exports the part again.
 fn finish(part: &dyn Part) {
     let _ = part.complete();
-    // It looks at all numbers of topics up to the highest, which may be any after damage: that takes long.
+    // The export of subscriptions scans all topic numbers up to the highest. Damage can make that so high that the scan
+    // takes too long.
     if part.name() != "subscriptions" {
         part.export(&mut |_, _| ());
     }
@@ -446,7 +449,7 @@ fn finish(part: &dyn Part) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(30))]
 
-    /// Whatever a record says, it is taken or refused.
+    /// A part imports or rejects any record, and never panics.
     #[test]
     fn garbage_harms_no_part(
         records in prop::collection::vec((
@@ -465,7 +468,7 @@ proptest! {
         }
     }
 
-    /// The same with records that are nearly right.
+    /// The same with released records that have one flipped bit.
     #[test]
     fn damaged_records_harm_no_part(
         damages in prop::collection::vec((any::<prop::sample::Index>(), 0_u8..8), NAMES.len()),

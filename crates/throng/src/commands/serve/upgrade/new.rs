@@ -1,4 +1,4 @@
-//! The new process's side: it waits for the old one, and takes what that one has.
+//! The new process's side of an upgrade: it waits for the old process, and takes over its state.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,22 +26,22 @@ use crate::error::CommandError;
 /// How long the old process's shards may take to connect, all together.
 const SHARDS_WAIT: Duration = Duration::from_secs(20);
 
-/// How long the old process may be silent when it is its turn.
+/// How long this process waits for a frame of the old process, or of one of its shards, before the copy begins.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// How long the last word of the old process is waited for.
+/// How long this process waits for the last frame of the old process.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
 /// A socket at which this process waits for the old one. Only this user can connect to it.
 pub(in super::super) struct Waiting {
     listener: UnixListener,
     path: PathBuf,
-    /// The process that has started this one for that, and without which nobody comes: readable when it has ended, also
-    /// while nobody has asked how.
+    /// A pidfd of the process that started this one for the upgrade; no other process knows the socket. It is readable
+    /// once that process has ended, even before its parent reaps it.
     starter: Option<OwnedFd>,
 }
 
-/// The old process is there.
+/// The connection to the old process, and that process's description of itself.
 pub(in super::super) struct TakeOver {
     waiting: Waiting,
     main: Channel,
@@ -54,12 +54,12 @@ pub(in super::super) struct PassedListeners {
     pub admin: Option<std::net::TcpListener>,
     /// The listener of the admin port with TLS.
     pub admin_tls: Option<std::net::TcpListener>,
-    /// Where processes before forward requests to, if there were any.
+    /// The socket to which earlier processes forward requests, if there are any.
     pub forwarded: Option<Forwarded>,
 }
 
 impl Waiting {
-    /// Waits at this path from now on.
+    /// Listens at this path.
     pub fn at(path: &Path) -> Result<Self, CommandError> {
         let error = |error: io::Error| {
             CommandError::Runtime(format!(
@@ -67,11 +67,11 @@ impl Waiting {
                 path.display()
             ))
         };
-        // One that is left from an earlier try is nobody's.
+        // No process listens at a socket that an earlier attempt left behind.
         if std::os::unix::net::UnixStream::connect(path).is_err() && is_socket(path) {
             std::fs::remove_file(path).map_err(error)?;
         }
-        // Under another name until nobody else may connect.
+        // The socket has another name until its mode keeps other users out.
         let early = path.with_extension(format!("{}.new", std::process::id()));
         let listener = UnixListener::bind(&early).map_err(error)?;
         let ready = std::fs::set_permissions(&early, std::fs::Permissions::from_mode(0o600))
@@ -80,7 +80,7 @@ impl Waiting {
         ready.map_err(error)?;
         let starter = match starter(path).map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
             Some(Err(Errno::SRCH)) => return Err(error(starter_gone())),
-            // A kernel that has no such descriptors lets it wait.
+            // If the kernel has no pidfds, this process waits without watching its starter.
             opened => opened.and_then(Result::ok),
         };
         Ok(Waiting { listener, path: path.to_owned(), starter })
@@ -122,7 +122,8 @@ impl Waiting {
         }
     }
 
-    /// Waits until somebody is there, unless the process that started this one has ended: nobody else knows of it.
+    /// Waits until the old process connects. Fails if the process that started this one has ended: no other process
+    /// knows the socket.
     fn wait(&self) -> io::Result<()> {
         let (mut here, mut gone) = (false, false);
         while !here && !gone {
@@ -198,12 +199,12 @@ impl TakeOver {
         Instant::now().checked_sub(age).unwrap_or_else(Instant::now)
     }
 
-    /// Tells the old process that this one can't go on, and why.
+    /// Sends the old process the reason why this one can't take over.
     pub fn refuse(&self, error: &CommandError) {
         let _ = self.main.send(wire::ERROR, error.text().as_bytes(), &[]);
     }
 
-    /// Says that this process can go on with what the old one has.
+    /// Notifies the old process that this one can take over its state.
     pub fn accept(&self, parts: &[&'static str], notes: Vec<String>) -> io::Result<()> {
         let accepted = Accepted {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -214,7 +215,7 @@ impl TakeOver {
         self.main.send(wire::ACCEPTED, &handover::encode(&accepted), &[])
     }
 
-    /// How this process came to life, for those who ask it.
+    /// Returns the progress of the upgrade that started this process, for callers of the API.
     pub fn progress(&self) -> UpgradeProgress {
         let (shards, connections) = (self.facts.shards as usize, self.facts.connections);
         UpgradeProgress {
@@ -230,21 +231,21 @@ impl TakeOver {
         }
     }
 
-    /// Whether the old process's admin port is the one that the configuration names.
+    /// Returns true if the configuration names the old process's admin port.
     pub fn has_admin(&self, address: SocketAddr) -> bool {
         is_at(self.facts.admin.as_deref(), address)
     }
 
-    /// Whether the old process's admin port with TLS is the one that the configuration names.
+    /// Returns true if the configuration names the old process's admin port with TLS.
     pub fn has_admin_tls(&self, address: SocketAddr) -> bool {
         is_at(self.facts.admin_tls.as_deref(), address)
     }
 
-    /// Whether this process can go on with what the old one has, with this configuration; gives what will
-    /// be otherwise, in words.
+    /// Checks that this process can take over the old one's state with this configuration. Returns the differences as
+    /// texts for people.
     ///
     /// # Errors
-    /// Why it can't.
+    /// The reason why it can't.
     pub fn check(
         &self,
         loaded: &Loaded,
@@ -315,9 +316,9 @@ impl TakeOver {
         Ok(notes)
     }
 
-    /// Waits for the next one that asks: this one wanted to know whether it would work.
+    /// Waits for the next old process, after one that only requested a check.
     pub fn wait_again(self) -> Waiting {
-        // It goes when it has read the answer.
+        // The old process closes the connection when it has read the response.
         let _ = self.main.receive();
         self.waiting
     }
@@ -332,7 +333,7 @@ impl TakeOver {
                 Ok(channel) => {
                     channel.set_timeout(Some(SILENCE))?;
                     let shard = TakenShard::greet(channel.try_clone()?)?;
-                    // While it waits for its turn it may be silent for as long as it takes.
+                    // A shard may be silent for any time until it is its turn to copy.
                     channel.set_timeout(None)?;
                     shards.push(shard);
                 }
@@ -354,7 +355,7 @@ impl TakeOver {
         self.main.has_input()
     }
 
-    /// Takes all that the old process gives, up to the moment from which this one serves.
+    /// Takes over the state that the old process sends, up to the moment from which this process serves.
     pub fn take(
         &self,
         parts: &[Arc<dyn Part>],
@@ -362,7 +363,7 @@ impl TakeOver {
         open_store: &dyn Fn(&store::Passed) -> Result<(), String>,
     ) -> io::Result<PassedListeners> {
         self.main.send(wire::READY, &[], &[])?;
-        // The old process says how long a step may take, and ends this one when it takes longer.
+        // The old process limits the time of each step, and ends this process if a step takes longer.
         self.main.set_timeout(None)?;
         let fail = |error: String| {
             let _ = self.main.send(wire::ERROR, error.as_bytes(), &[]);
@@ -386,7 +387,7 @@ impl TakeOver {
                         let (shard, result) = shards.reports.recv().map_err(io::Error::other)?;
                         result.map_err(|error| fail(format!("shard {shard}: {error}")))?;
                     }
-                    // What connections are the owners of is noted by now.
+                    // All shards have imported their connections by now, with the state that connections own.
                     for part in parts {
                         part.complete().map_err(|error| fail(error.to_string()))?;
                     }
@@ -422,8 +423,8 @@ impl TakeOver {
         }
     }
 
-    /// This process serves; requests may be forwarded to it at this path. Gives how long everything stood
-    /// still, in microseconds, if the old process still says so.
+    /// Notifies the old process that this one serves, and takes forwarded requests at this path. Returns the length of
+    /// the pause in microseconds, if the old process still reports it.
     pub fn serving(self, forwarded: &Path) -> Option<u64> {
         self.main.send(wire::SERVING, forwarded.as_os_str().as_bytes(), &[]).ok()?;
         self.main.set_timeout(Some(LAST_WAIT)).ok()?;
@@ -449,10 +450,10 @@ fn verify_history(theirs: bool, ours: bool) -> Result<(), String> {
     }
 }
 
-/// Whether the new process is a node of the same cluster as the old one.
+/// Checks that the new process is a node of the same cluster as the old one.
 ///
 /// # Errors
-/// What is otherwise, and what to do.
+/// What differs, and what to do.
 fn verify_cluster(theirs: Option<&str>, ours: Option<&str>) -> Result<(), String> {
     match (theirs, ours) {
         (Some(theirs), Some(ours)) if theirs != ours => Err(format!(
@@ -471,7 +472,7 @@ fn verify_cluster(theirs: Option<&str>, ours: Option<&str>) -> Result<(), String
     }
 }
 
-/// Whether the address that a process reports is the one that a configuration names, in which port 0 is any port.
+/// Returns true if the address that a process reports is the one in a configuration, where port 0 matches any port.
 fn is_at(theirs: Option<&str>, address: SocketAddr) -> bool {
     let theirs = theirs.and_then(|text| text.parse::<SocketAddr>().ok());
     theirs.is_some_and(|theirs| {

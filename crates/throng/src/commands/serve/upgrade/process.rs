@@ -1,4 +1,4 @@
-//! The new process, as long as the old one watches it.
+//! The new process, which the old one starts and watches.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,8 +14,9 @@ use rustix::process::Pid;
 /// How long a new process may take until it waits at its socket.
 const START_WAIT: Duration = Duration::from_secs(30);
 
-/// The variable that names the process that has started another one to take over from it, and the socket. It stays in
-/// the environment, also of processes that an older version starts, which have another socket.
+/// The variable with the id of the process that started this one to take over, and the socket at which this one waits.
+/// Child processes inherit it, also from an older version that does not set it. The socket shows whether the value is
+/// meant for this process.
 const STARTER: &str = "_THRONG_STARTER";
 
 /// Returns the process that has started this one to wait at this socket.
@@ -53,8 +54,8 @@ impl Drop for Folder {
     }
 }
 
-/// A socket at which this process takes requests that earlier processes forward. Each process passes it to the next:
-/// an earlier one may still have a connection when the one after it has gone.
+/// A socket at which this process takes requests that earlier processes forward. Each process passes it to the next,
+/// because an earlier process may outlive the process after it.
 pub(in super::super) struct Forwarded {
     path: PathBuf,
     listener: UnixListener,
@@ -71,7 +72,7 @@ impl Forwarded {
         Ok(Forwarded { path, listener, folder: Some(folder) })
     }
 
-    /// Takes over the one of the process before.
+    /// Takes over the socket of the previous process.
     pub fn inherited(path: PathBuf, listener: UnixListener) -> Self {
         let folder = path.parent().map(|folder| Folder(folder.to_owned()));
         Forwarded { path, listener, folder }
