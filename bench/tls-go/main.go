@@ -1,4 +1,4 @@
-// A server of events as one would write it in Go, for bench/tls to compare with: net/http, a goroutine and a channel for each
+// A simple event server in Go for comparison in bench/tls: net/http, with a goroutine and a channel for each
 // connection.
 package main
 
@@ -63,7 +63,7 @@ func main() {
 	http.HandleFunc("/sub", subscribe)
 	http.HandleFunc("/pub", publish)
 	http.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {})
-	// One protocol, as the others.
+	// Only HTTP/1.1, as the other servers.
 	server := &http.Server{Addr: os.Args[2], TLSNextProto: nil}
 	server.Protocols = new(http.Protocols)
 	server.Protocols.SetHTTP1(true)

@@ -1,19 +1,19 @@
-// What the applications of the recipes share: a page with its files, its own calls, and calls to
-// Throng's API. Node alone, no packages.
+// The shared parts of the recipes' applications: a page with its files, its own calls, and calls to Throng's API.
+// Only node, no packages.
 import { readFile } from "node:fs/promises";
 import { createServer } from "node:http";
 import { extname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
-/** Where Throng's clients connect. The page learns it from `throng.js`. */
+/** The address for Throng's clients. The page gets it by `throng.js`. */
 const THRONG = process.env.THRONG_URL ?? "http://127.0.0.1:8000";
-/** Where the application publishes, and the key if the server has one. */
+/** The address of Throng's API, and the key if the server has one. */
 const API = process.env.THRONG_API ?? "http://127.0.0.1:8001";
 const API_KEY = process.env.THRONG_API_KEY;
 const PORT = Number(process.env.PORT ?? 3000);
 
 const BODY_BYTES_MAX = 64 * 1024;
-/** How long a call is tried again while Throng restarts. */
+/** How long a call is repeated while Throng restarts. */
 const PATIENCE_MS = 60_000;
 const CALL_MS = 10_000;
 const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css" };
@@ -21,9 +21,8 @@ const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/cs
 const pause = ms => new Promise(done => setTimeout(done, ms));
 
 /**
- * Calls Throng's API until there is an answer. While nobody answers (the server restarts) or it says
- * "later" (503), the call is repeated; so give `idempotency_key` with what must not be published
- * twice. Throws what the API says is wrong.
+ * Calls Throng's API. Repeats the call while the server restarts or responds 503; so a publish needs an
+ * `idempotency_key` if it must not happen twice. Throws the API's error message.
  */
 export async function call(path, body) {
   const headers = { "Content-Type": "application/json" };
@@ -53,16 +52,16 @@ async function bodyOf(request) {
 }
 
 /**
- * Serves the files of the folder of `module` (its `import.meta.url`), and the application's own calls:
- * `calls["POST /ask"]` takes the request's JSON and returns the answer's. `ready` gets the page's URL. Returns the
- * server, whose event `error` says that it can't listen.
+ * Serves the files of the folder of `module` (its `import.meta.url`), and the application's own calls: `calls["POST
+ * /ask"]` gets the request's JSON and returns the response's. `ready` gets the page's URL. Returns the server, which
+ * emits `error` if it can't listen.
  */
 export function serve(module, calls, ready = url => console.log(`Open ${url}`)) {
   const folder = fileURLToPath(new URL(".", module));
   const answer = async request => {
     const path = new URL(request.url, "http://page").pathname;
     const own = calls[`${request.method} ${path}`];
-    // Pages of other sites can't read what a call answers, but they could make it.
+    // Pages of other sites can't read the response of a call, but without this they could make the call.
     if (own && request.headers["sec-fetch-site"] === "cross-site") return [];
     if (own) return [".json", JSON.stringify(await own(await bodyOf(request)))];
     if (path === "/throng.js") return [".js", `export const throng = ${JSON.stringify(THRONG)};`];

@@ -1,5 +1,5 @@
-// A back end for Throng, with the standard library alone: it says who comes, decides who enters
-// documents, looks at what is said in chats, takes orders, and keeps who is online.
+// A back end for Throng, with the standard library alone: it names the users of connections, admits users to
+// documents, moderates chats, takes orders, and tracks who is online.
 package main
 
 import (
@@ -27,7 +27,7 @@ var sessions = map[string]string{"session-of-alice": "alice", "session-of-bob": 
 var members = map[string]map[string]bool{"doc:7": {"alice": true, "bob": true}}
 var prices = map[string]int{"tea": 3, "cake": 4}
 
-// An Event is what Throng asks or tells.
+// An Event is a webhook event of Throng, which may request a decision.
 type Event struct {
 	Kind       string              `json:"kind"`
 	ID         string              `json:"id"`
@@ -39,7 +39,7 @@ type Event struct {
 	Headers    map[string]string   `json:"headers"`
 }
 
-// A Reply answers one event.
+// A Reply is the decision on one event.
 type Reply map[string]any
 
 func ok(more Reply) Reply {
@@ -54,7 +54,7 @@ func refuse(code, message string) Reply {
 	return Reply{"status": "error", "response": Reply{"code": code, "message": message}}
 }
 
-// isSigned says whether Throng has sent this body, within five minutes.
+// isSigned returns true if Throng has signed this body, within five minutes.
 func isSigned(key []byte, header http.Header, body []byte, now time.Time) bool {
 	sent, err := strconv.ParseInt(header.Get("webhook-timestamp"), 10, 64)
 	if err != nil || now.Sub(time.Unix(sent, 0)).Abs() > 5*time.Minute {
@@ -73,7 +73,7 @@ func isSigned(key []byte, header http.Header, body []byte, now time.Time) bool {
 	return false
 }
 
-// signingKey is webhook.signing_key. One that begins with whsec_ has its bytes in base64 behind that.
+// signingKey returns the bytes of webhook.signing_key. After whsec_ they are in base64.
 func signingKey(text string) ([]byte, error) {
 	if encoded, found := strings.CutPrefix(text, "whsec_"); found {
 		return base64.StdEncoding.DecodeString(encoded)
@@ -81,7 +81,7 @@ func signingKey(text string) ([]byte, error) {
 	return []byte(text), nil
 }
 
-// sessionUser says whose session somebody brings who comes: in a cookie, or, to try it, in the URL.
+// sessionUser returns the user of a connection's session: from a cookie, or, to try it, from the URL.
 func sessionUser(event Event) (string, bool) {
 	request := http.Request{Header: http.Header{"Cookie": {event.Headers["cookie"]}}}
 	if cookie, err := request.Cookie("session"); err == nil {
@@ -99,7 +99,7 @@ func title(name string) string {
 	return strings.ToUpper(name[:1]) + name[1:]
 }
 
-// decide gives the reply to a question.
+// decide returns the reply to an event that requests a decision.
 func decide(event Event) Reply {
 	switch event.Kind {
 	case "connect":
@@ -143,7 +143,7 @@ func decide(event Event) Reply {
 	return refuse("unknown", "this back end does not know what that is")
 }
 
-// Online is who is connected, by what Throng tells. Events come at least once, with ids that grow.
+// Online has the connected users, by Throng's events. Events come at least once, with ascending ids.
 type Online struct {
 	sync.Mutex
 	lastID      uint64
@@ -151,7 +151,7 @@ type Online struct {
 	topics      map[string]bool
 }
 
-// hear takes an event; false if it is none that is told.
+// hear handles an event, and returns false if it requests a decision instead.
 func (online *Online) hear(event Event) bool {
 	switch event.Kind {
 	case "started", "connected", "disconnected", "joined", "left", "occupied", "vacated":
@@ -167,7 +167,7 @@ func (online *Online) hear(event Event) bool {
 	online.lastID = id
 	switch event.Kind {
 	case "started":
-		// The node begins anew: nobody from before is connected any more.
+		// The node has started: earlier connections are gone.
 		online.connections, online.topics = map[string]string{}, map[string]bool{}
 	case "connected":
 		online.connections[event.Connection] = event.User
@@ -247,7 +247,7 @@ func main() {
 			answer(w, http.StatusBadRequest, Reply{"error": err.Error()})
 			return
 		}
-		// What is told needs no reply; what is asked has one for each, in order.
+		// Events that request a decision need one reply each, in order. Others need none.
 		replies := make([]Reply, 0, len(request.Events))
 		for _, event := range request.Events {
 			if online.hear(event) {

@@ -11,7 +11,7 @@ import time
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-# webhook.signing_key. One that begins with whsec_ has its bytes in base64 behind that.
+# webhook.signing_key. After whsec_ the bytes are in base64.
 KEY = os.environ.get("SIGNING_KEY", "a key for examples, which others know")
 PORT = int(os.environ.get("PORT", "9000"))
 BODY_BYTES_MAX = 1 << 20
@@ -96,7 +96,7 @@ class Online:
         self.last_id = int(event["id"])
         kind = event["kind"]
         if kind == "started":
-            # The node begins anew: nobody from before is connected any more.
+            # The node has started: earlier connections are gone.
             self.connections.clear()
             self.topics.clear()
         elif kind == "connected":
@@ -129,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
         if not is_signed(self.headers, body, time.time()):
             return self.answer(401, {"error": "the signature is wrong"})
         events = json.loads(body)["events"]
-        # What is told needs no reply; what is asked has one for each, in order.
+        # Events that request a decision need one reply each, in order. Others need none.
         for event in events:
             if event["kind"] in TOLD:
                 ONLINE.hear(event)

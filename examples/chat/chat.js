@@ -1,4 +1,4 @@
-// The page: what the rooms say goes onto the screen, and what you do goes to the rooms.
+// The page: it draws the rooms' events, and passes the user's actions to the rooms.
 import { Log, avatar, crowdPicture, element } from "./log.js";
 import { Rooms } from "./rooms.js";
 import * as store from "./store.js";
@@ -9,7 +9,7 @@ const PEOPLE_SHOWN_MAX = 200;
 const CROWD_DOTS_MAX = 500;
 const MEASURE_MS = 10_000;
 const SAVE_AFTER_MS = 500;
-// A quick connect needs no words; only one that takes time does.
+// A quick connect needs no banner; only a slow one does.
 const BANNER_AFTER_MS = 700;
 
 let rooms, current;
@@ -42,7 +42,7 @@ function tell(what, room, item) {
   if (what === "status") return drawStatus();
   const isShown = room === current;
   if (what === "item") {
-    // What was said before this page came into the room is no news.
+    // Messages from before this page entered the room are no news.
     const isNews = item.kind !== "notice" && !item.mine && (room.wasJoined || item.at >= room.joinedAt);
     if (isNews && !(isShown && !document.hidden && log.isAtEnd)) room.unread++;
     if (isShown) log.append(item);
@@ -80,7 +80,7 @@ document.addEventListener("visibilitychange", () => { if (!document.hidden && lo
 const usersIn = room => room.crowd?.users ?? room.people.length;
 
 function drawRoomList() {
-  // Replacing the list would take the focus from the link that has it.
+  // Replacing the list would take the focus from its links.
   const focused = document.activeElement?.closest("#room-list li")?.dataset.room;
   const focusedClose = document.activeElement?.matches("#room-list button");
   let elsewhere = 0, all = 0;
@@ -167,7 +167,7 @@ function drawLink() {
 let bannerTimer = 0, wasLost = false;
 function drawBanner() {
   const lost = !rooms.isOpen;
-  // Every try that fails comes by here: it must not start the wait anew.
+  // Every failed attempt comes here, and must not restart the wait.
   if (lost && bannerTimer && !$("banner").dataset.fades) return;
   clearTimeout(bannerTimer);
   bannerTimer = 0;
@@ -222,7 +222,7 @@ function show(name) {
 }
 
 $("room-list").addEventListener("click", event => {
-  // The link of the room that is shown changes no hash.
+  // The link of the current room does not change the hash.
   if (event.target.closest("a[aria-current]")) closePanels();
 });
 
@@ -263,7 +263,7 @@ function curlLine() {
 // ---- the composer
 
 const text = $("text");
-// At these a screen reader is told what is left; a number at every key would talk over the typing.
+// A screen reader announces the rest at these counts. A number at every key would talk over the typing.
 const LEFT_SAID = [200, 50, 10, 0];
 let leftBefore = MESSAGE_CHARS_MAX;
 function fitComposer() {
@@ -328,7 +328,7 @@ $("name-form").addEventListener("submit", event => {
   else start(name);
   drawMe();
   $("welcome").close();
-  // On a phone the keyboard would cover what there is to see first.
+  // On a phone the keyboard would cover the messages.
   if (matchMedia("(pointer: fine)").matches) text.focus();
 });
 $("me").addEventListener("click", () => askName({ isFirst: false }));
@@ -343,7 +343,7 @@ const drawers = { rooms: matchMedia("(max-width: 719px)"), people: matchMedia("(
 function setPanel(id, open) {
   const isDrawer = drawers[id].matches;
   $(id).classList.toggle("open", isDrawer && open);
-  // Out of sight is out of the focus order too.
+  // A hidden panel must not be in the focus order.
   $(id).inert = isDrawer && !open;
   $(`open-${id}`).setAttribute("aria-expanded", String(isDrawer && open));
   $("scrim").hidden = !document.querySelector(".panel.open");
@@ -401,7 +401,7 @@ $("share").addEventListener("click", async () => {
   setTimeout(drawHead, 1800);
 });
 
-// iOS lays its keyboard over the page and leaves 100dvh as it is; only the visual viewport tells.
+// iOS lays its keyboard over the page and leaves 100dvh unchanged; only the visual viewport changes.
 visualViewport?.addEventListener("resize", () => {
   const covered = innerHeight - visualViewport.height > 80 && visualViewport.scale === 1;
   $("app").style.height = covered ? `${visualViewport.height}px` : "";
@@ -420,7 +420,7 @@ function start(name) {
 }
 
 $("empty").append(crowdPicture(140), $("empty-template").content);
-// `?as=Name` makes this tab somebody else, and leaves the remembered name alone.
+// `?as=Name` gives this tab another name, and does not change the stored one.
 const address = new URL(location.href);
 const as = cleanName(address.searchParams.get("as") ?? "");
 if (as) {

@@ -1,5 +1,5 @@
-// The messages of one room on the screen: grouped by author and time, kept at the end while you are
-// there. Whatever people wrote goes in through text nodes only.
+// The messages of one room on the screen: grouped by author and time, scrolled to the end while you are there. User
+// text only goes into text nodes.
 import { clock, count, day, hue, initials, isEmojiOnly, nameList, withLinks } from "./text.js";
 
 const GROUP_MS_MAX = 5 * 60_000;
@@ -20,7 +20,7 @@ export function avatar(name) {
   return node;
 }
 
-/** A crowd as a picture: one dot a person, packed as the seeds of a sunflower are. */
+/** A crowd as a picture: one dot a person, packed like the seeds of a sunflower. */
 export function crowdPicture(dots, names = []) {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   const reach = 8 * Math.sqrt(dots) + 8;
@@ -64,7 +64,7 @@ export class Log {
 
   show(room) {
     this.room = room;
-    // Else a screen reader would read the whole room out on every change of rooms.
+    // Otherwise a screen reader would read the whole room on every change of rooms.
     this.log.setAttribute("aria-live", "off");
     this.log.setAttribute("aria-label", `Messages in ${room.name}`);
     this.log.replaceChildren();
@@ -83,7 +83,7 @@ export class Log {
     this.#showEmpty();
     this.toEnd({ smooth: false });
     if (!this.empty.hidden) this.scroller.scrollTop = 0;
-    // With more unread than fit on the screen, begin where you stopped reading.
+    // If there are more unread messages than fit on the screen, begin at the first of them.
     if (divider && divider.offsetTop < this.scroller.scrollTop) {
       this.scroller.scrollTop = divider.offsetTop - 12;
       this.isAtEnd = false;
@@ -126,7 +126,7 @@ export class Log {
     this.seen();
   }
 
-  /** To the end with the next frame, once for all that came in this one. */
+  /** Scrolls to the end with the next frame, once for all messages of this frame. */
   #follow() {
     this.isAtEnd = true;
     if (this.isFollowing) return this.isHurried = true;
@@ -139,8 +139,8 @@ export class Log {
 
   #scrolled() {
     const gap = this.scroller.scrollHeight - this.scroller.clientHeight - this.scroller.scrollTop;
-    // The browser scrolls too: smoothly down to the end, and when old messages go. Only a hand
-    // leaves the end, and what it set going goes on for a while.
+    // The browser scrolls by itself, too: smoothly to the end, and when old messages disappear. Only the user leaves
+    // the end, and momentum goes on for a while.
     const now = performance.now();
     const isUp = this.scroller.scrollTop < this.scrollTop && now - this.handAt < HAND_MS_MAX;
     if (isUp) this.handAt = now;

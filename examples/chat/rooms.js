@@ -1,5 +1,5 @@
-// The chat without its page: one Phoenix socket, a channel a room, who is there, and what is still
-// to be sent. Copy this file for an application of your own.
+// The chat without its page: one Phoenix socket, a channel for each room, presence, and the messages to send. Copy
+// this file for an application of your own.
 import { Presence, Socket } from "./phoenix.js";
 import { MESSAGE_CHARS_MAX, cleanName, cut } from "./text.js";
 
@@ -7,14 +7,14 @@ const LONG_POLL_AFTER_MS = 3000;
 const ANSWER_MS_MAX = 8000;
 const TYPING_REPEAT_MS = 3000;
 const TYPING_ENDS_MS = 5000;
-// Who only reloads the page is back within this time, and was never gone for the others.
+// A user who reloads the page is back within this time, and others get no notice.
 const LEFT_AFTER_MS = 4000;
-// After a restart of the server everyone comes back, at his own pace.
+// After a restart of the server all users come back, each at another time.
 const RETURN_QUIET_MS = 10_000;
-// In a crowd it is noise who comes, goes and types; a push a keystroke to so many is waste too.
+// In a crowd, notices about users are noise, and a push at each keystroke to so many is a waste.
 const CROWD_USERS_MIN = 30;
 const ITEMS_MAX = 600;
-/** What who comes into a room is shown of what was said before. */
+/** The earlier messages that a user who enters a room gets. */
 const BEFORE = "last:50";
 const ONE_LINE_CHARS_MAX = 60;
 
@@ -23,8 +23,8 @@ const randomId = () => Array.from(crypto.getRandomValues(new Uint32Array(4)), pa
 
 export class Rooms {
   /**
-   * `tell(what, room, item)` is called for every change: "status" (connection), "room" (its state or
-   * who types), "people", "item" (a new one), "changed" (an item), "removed" (an item).
+   * Calls `tell(what, room, item)` for every change: "status" (connection), "room" (its state or typists), "people",
+   * "item" (a new one), "changed" (an item), "removed" (an item).
    */
   constructor(user, tell) {
     this.user = user;
@@ -59,16 +59,16 @@ export class Rooms {
     this.everOpen = true;
     this.rttMs = null;
     this.socket.ping(() => {
-      // Long poll is for networks where WebSocket never works. The client would also fall back, and
-      // stay there, when a server that restarts refuses the first try: so not once it has worked.
+      // Long poll is for networks where WebSocket never works. The client would also fall back, and stay there, when
+      // a restarting server rejects the first attempt: so not once WebSocket has worked.
       if (this.transport === "WebSocket") this.socket.longPollFallbackMs = undefined;
     });
-    // The first answer waits behind the joins and says little.
+    // The first reply waits behind the joins, so its time says little.
     setTimeout(() => this.measure(), 1500);
     this.tell("status");
   }
 
-  /** Joins a room, with what is known of it from before. */
+  /** Joins a room, with its items from before. */
   join(name, items = []) {
     const room = this.list.get(name) ?? {
       name, topic: `room:${name}`, state: "joining", reason: "", items: [], byId: new Map(), people: [], crowd: null,
@@ -83,15 +83,15 @@ export class Rooms {
     }
     room.state = "joining";
     const meta = { on: matchMedia("(pointer: coarse)").matches ? "phone" : "computer" };
-    // A function, so that each rejoin says what came last: what was missed comes first.
+    // A function, so that each rejoin has the position of the last message: missed messages come first.
     const channel = room.channel = this.socket.channel(room.topic, () => ({ meta, since: room.last ?? BEFORE }));
-    // A topic of its own, because the room's history is for what was said.
+    // Typing has its own topic, since the room's history is only for messages.
     room.typingChannel = this.socket.channel(`typing:${name}`);
     room.typingChannel.on("typing", payload => this.#typist(room, payload));
     room.typingChannel.join();
     this.#listen(room, channel);
     this.#watchPeople(room, channel);
-    // The hooks stay for every later rejoin, which the client does by itself.
+    // The hooks apply to every later rejoin as well, which the client does by itself.
     channel.join()
       .receive("ok", answer => this.#joined(room, answer))
       .receive("error", answer => { room.state = "refused"; room.reason = String(answer?.reason ?? "no reason given"); this.tell("room", room); })
@@ -101,8 +101,8 @@ export class Rooms {
 
   #joined(room, { since, recovered }) {
     room.last ??= since;
-    // The server began anew, or too much was said meanwhile: so what it still has. Known messages are
-    // known by their ids.
+    // The server has started without its data, or too many messages were missed. So load what it still has, and skip
+    // known messages by their ids.
     if (recovered === false) {
       room.last = since;
       room.channel.push("history", { since: BEFORE }).receive("ok", ({ messages }) => {
@@ -124,7 +124,7 @@ export class Rooms {
 
   #listen(room, channel) {
     const own = /^(phx_|chan_reply_|presence_)/;
-    // Also events that this page doesn't know are shown: the application may have sent them.
+    // Events that this page does not know are also shown: the application may have sent them.
     channel.onMessage = (event, payload, id) => {
       if (!own.test(event)) this.#received(room, event, payload, id);
       return payload;
@@ -132,7 +132,7 @@ export class Rooms {
     channel.onError(() => {
       if (room.state !== "refused") room.state = "joining";
       room.crowd = null;
-      // Whether these arrived is unknown: they go again with the same id, and receivers drop the second.
+      // It is unknown whether these arrived. They are sent again with the same id, and receivers drop the repetition.
       for (const item of room.items) if (item.state === "sending") this.#mark(room, item, "queued");
       this.#clearTypists(room);
       this.tell("room", room);
@@ -154,12 +154,12 @@ export class Rooms {
   }
 
   /**
-   * Pushes a message, or leaves it queued until the room is joined. The client's own buffer would
-   * forget it after its time-out, so the queue is here.
+   * Pushes a message, or queues it until the room is joined. The queue is here because the client's own buffer drops
+   * a message at its timeout.
    */
   send(room, item) {
     if (!room.channel.canPush()) return this.#mark(room, item, "queued");
-    // It comes back as said by who we are now, whoever we were when it was written.
+    // The server will name the current user as the sender, even if the user had another name when writing it.
     room.byId.delete(keyOf(item));
     item.user = this.user;
     room.byId.set(keyOf(item), item);
@@ -191,7 +191,7 @@ export class Rooms {
     this.tell("changed", room, item);
   }
 
-  /** `position` is the message's id in the room's history: what a rejoin goes on from. */
+  /** `position` is the message's id in the room's history, from which a rejoin continues. */
   #received(room, event, payload, position) {
     room.last = position ?? room.last;
     const item = event === "message" && fromPerson(payload) || fromElsewhere(event, payload, position);
@@ -200,7 +200,7 @@ export class Rooms {
       this.#endTypist(room, item.user);
       item.mine = item.user === this.user;
     }
-    // Our own come back too, as does what was sent twice: both are known by their id.
+    // Own messages come back, as do repeated ones: both are known by their id.
     const known = room.byId.get(keyOf(item));
     if (known) {
       known.position = position;
@@ -224,7 +224,7 @@ export class Rooms {
 
   #watchPeople(room, channel) {
     let syncing = false;
-    // Before `Presence` takes the state: the people found on joining are no news.
+    // Before `Presence` gets the state: users who were already present cause no notices.
     channel.on("presence_state", state => {
       syncing = true;
       if (Object.keys(state).length) room.crowd = null;
@@ -233,7 +233,7 @@ export class Rooms {
       if (Object.keys(joins).length + Object.keys(leaves).length >= CROWD_USERS_MIN) syncing = true;
     });
     const presence = new Presence(channel);
-    // The names are what others chose, and other clients of the server may choose any.
+    // Other users choose these names, and other clients of the server may choose any.
     const quiet = name => syncing || Date.now() < room.quietUntil || name === this.user || this.isCrowded(room);
     presence.onJoin((raw, before) => {
       const name = personName(raw);
@@ -248,7 +248,7 @@ export class Rooms {
       room.people = peopleIn(presence);
       this.tell("people", room);
     });
-    // Above a server's limit only numbers come, and no list.
+    // Above the server's limit only counts come, and no snapshot.
     channel.on("presence_count", ({ users, connections }) => {
       room.crowd = { users: Number(users) || 0, connections: Number(connections) || 0 };
       this.tell("people", room);
@@ -273,7 +273,7 @@ export class Rooms {
     }, LEFT_AFTER_MS));
   }
 
-  /** Comings and goings in a row are one line, which grows; who came and went again cancels out. */
+  /** Consecutive notices are one line, which grows. A user who came and went again cancels out. */
   #notice(room, name, kind, opposite) {
     const last = room.items.at(-1);
     if (last?.kind !== "notice") return this.#add(room, { kind: "notice", at: Date.now(), joined: [], left: [], [kind]: [name] });
@@ -319,7 +319,7 @@ export class Rooms {
   }
 }
 
-/** A message of the history as the channel would give it. */
+/** Converts a message of the history to the channel's form. */
 const payloadOf = (data, sender) =>
   ({ ...(typeof data === "object" && !Array.isArray(data) ? data : { data }), phx_sender: sender });
 
@@ -327,7 +327,7 @@ const keyOf = item => `${item.user ?? ""}\n${item.id}`;
 
 const personName = raw => cleanName(raw) || "(no name)";
 
-/** Who is there, each name once: [{name, connections, on}]. */
+/** Returns the present users, each name once: [{name, connections, on}]. */
 function peopleIn(presence) {
   const people = new Map();
   presence.list((raw, { metas }) => {
@@ -339,23 +339,23 @@ function peopleIn(presence) {
 }
 
 /**
- * Who sent it, as the server says: no client can write `phx_sender` itself. Empty for what the
- * application published in nobody's name.
+ * Returns the sender that the server names: no client can write `phx_sender` itself. Empty for messages that the
+ * application published without a sender.
  */
 const senderOf = payload => typeof payload?.phx_sender === "string" ? personName(payload.phx_sender) : "";
 
-/** Anyone may push anything: what doesn't look like a person's message is not taken for one. */
+/** Any client may push any payload, so this returns null for one that is no person's message. */
 function fromPerson(payload) {
   const user = senderOf(payload);
-  // Text that was published elsewhere, by a client of another kind, comes as `data`.
+  // Text that another kind of client published comes as `data`.
   const { id = randomId(), text = payload?.data, at } = payload ?? {};
   if (!user || typeof text !== "string" || typeof id !== "string" || id.length > 64) return null;
-  // When it was said, by the sender's clock: of what was said before, nobody else knows.
+  // The time by the sender's clock: only the sender knows it for earlier messages.
   const saidAt = Number.isFinite(at) ? Math.min(at, Date.now()) : Date.now();
   return { kind: "message", id, user, text: cut(text.trim(), MESSAGE_CHARS_MAX), at: saidAt, state: "sent" };
 }
 
-/** From the application, or a person's event that this page doesn't know. */
+/** Converts a message of the application, or a person's event that this page does not know. */
 function fromElsewhere(event, payload, position) {
   const user = senderOf(payload);
   const { phx_sender, ...said } = payload ?? {};

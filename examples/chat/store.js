@@ -1,5 +1,5 @@
-// What outlives a reload. The name and the rooms are remembered by the browser; what this tab showed, by the tab: so a
-// page that comes back asks the server only for what it missed.
+// The data that outlive a reload. The browser stores the name and the rooms; the tab stores the messages that it
+// showed, so that a reloaded page only requests those that it missed.
 
 const SAVED_ITEMS_MAX = 200;
 export const FIRST_ROOMS = ["lobby", "ideas", "help", "off-topic"];

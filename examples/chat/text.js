@@ -1,4 +1,4 @@
-// What people type, made safe and readable. No function here touches the network or the page's state.
+// Makes the users' text safe and readable. No function here touches the network or the page's state.
 
 export const NAME_CHARS_MAX = 40;
 export const ROOM_CHARS_MAX = 60;
@@ -19,8 +19,8 @@ export function cleanName(raw) {
 }
 
 /**
- * A room's name as it stands in topics and links: letters, digits, `-`, `_` and `.`, lower case.
- * So narrow that it can stand unquoted in a URL's hash and in the shell line that we show.
+ * A room's name as in topics and links: letters, digits, `-`, `_` and `.`, lower case. So it needs no quotes in a
+ * URL's hash and in the shell command that the page shows.
  */
 export function cleanRoom(raw) {
   const slug = String(raw).normalize("NFC").toLowerCase().trim().replace(/\s+/g, "-").replace(/[^\p{L}\p{N}\p{M}._-]/gu, "");
@@ -44,7 +44,7 @@ export function initials(name) {
 export function hue(name) {
   let hash = 2166136261;
   for (const char of name) hash = Math.imul(hash ^ char.codePointAt(0), 16777619);
-  // Names that differ in little must still differ in colour.
+  // Similar names must still get different colours.
   hash = Math.imul(hash ^ (hash >>> 16), 0x85ebca6b);
   hash = Math.imul(hash ^ (hash >>> 13), 0xc2b2ae35);
   return ((hash ^ (hash >>> 16)) >>> 0) % 24 * 15;
@@ -67,7 +67,7 @@ export const day = at => dayFormat.format(at);
 const EMOJI_ONLY = /^(?:[\p{Extended_Pictographic}\p{Emoji_Modifier}\p{Regional_Indicator}\u200d\ufe0f]\s*){1,12}$/u;
 export const isEmojiOnly = text => EMOJI_ONLY.test(text.trim());
 
-/** The text as DOM nodes: text stays text, and http(s) addresses become links. */
+/** Returns the text as DOM nodes: text stays text, and http(s) addresses become links. */
 export function withLinks(text) {
   const nodes = document.createDocumentFragment();
   let rest = 0;

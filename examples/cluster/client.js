@@ -1,14 +1,14 @@
-// A connection to one of several nodes, over /ws. When its node is gone it goes to another one.
+// A connection to one of several nodes, over /ws. When the node is gone, it connects to another one.
 
-/** How often the page pings its node. One that says nothing from a ping to the next is taken for dead. */
+/** How often the page pings its node. A node that sends nothing between two pings counts as dead. */
 const PING_MS = 10_000;
-/** When a node dies its clients come to the others within this time, not all at the same moment. */
+/** When a node dies, its clients connect to the others spread over this time. */
 const SPREAD_MS = 300;
 const WAIT_MS_MAX = 30_000;
-/** 4000: the application closed it. After the others the same would happen at each node. See docs/errors.md. */
+/** 4000: the application closed it. After the others the same error would happen at each node. See docs/errors.md. */
 const FINAL_CODES = [1002, 1007, 1009, 4000];
 
-/** The items in another order. */
+/** Returns the items in random order. */
 function shuffled(items) {
   const rest = [...items], out = [];
   while (rest.length) out.push(...rest.splice(Math.floor(Math.random() * rest.length), 1));
@@ -16,13 +16,13 @@ function shuffled(items) {
 }
 
 /**
- * `nodes` are `{ name, url }`. `on` has `connected(node)`, `lost(node)`, `closed(code)` and `message(message)`. The
- * others of the topic see in presence at which node the user is.
+ * `nodes` are `{ name, url }`. `on` has `connected(node)`, `lost(node)`, `closed(code)` and `message(message)`.
+ * Presence shows the others of the topic at which node the user is.
  */
 export class Client {
   #nodes; #user; #topic; #on;
   #socket; #node; #next = []; #failures = 0; #isSilent; #timer;
-  #pending = new Map(); // Commands that wait for their reply, by their id.
+  #pending = new Map(); // Commands that wait for their reply, by id.
   #id = 0;
 
   constructor({ nodes, first, user, topic, on }) {
@@ -31,7 +31,7 @@ export class Client {
     this.#connect();
   }
 
-  /** Sends a command. Gives its `ok`, or throws its `error`; null if the connection ends before. */
+  /** Sends a command. Returns its `ok`, or throws its `error`; null if the connection ends before. */
   request(command) {
     return new Promise((resolve, reject) => {
       if (this.#socket?.readyState !== WebSocket.OPEN) return reject(null);
@@ -42,7 +42,7 @@ export class Client {
   }
 
   #connect() {
-    // All the others come before the one that was lost.
+    // The lost node comes last.
     if (!this.#next.length) this.#next = [...shuffled(this.#nodes.filter(node => node !== this.#node)), ...this.#node ? [this.#node] : []];
     this.#node = this.#next.shift();
     this.#isSilent = false;
@@ -53,7 +53,7 @@ export class Client {
     this.#timer = setInterval(() => this.#ping(), PING_MS);
   }
 
-  /** A machine that loses its power closes no connection: only silence shows it. */
+  /** A machine that loses its power closes no connection: only its silence shows it. */
   #ping() {
     if (this.#isSilent) return this.#lost();
     this.#isSilent = true;
@@ -87,7 +87,7 @@ export class Client {
     this.#pending.clear();
     if (FINAL_CODES.includes(code)) return this.#on.closed(code);
     if (this.#failures === 0) this.#on.lost(this.#node);
-    // Once around at once, then after 1, 2, 4, … seconds, each a quarter more or less.
+    // The first round of all nodes is quick. Later rounds wait 1, 2, 4, … seconds, each a quarter more or less.
     const rounds = Math.floor(this.#failures++ / this.#nodes.length);
     const wait = rounds ? Math.min(WAIT_MS_MAX, 1000 * 2 ** (rounds - 1)) * (0.75 + Math.random() / 2) : Math.random() * SPREAD_MS;
     setTimeout(() => this.#connect(), wait);

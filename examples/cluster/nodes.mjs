@@ -1,4 +1,4 @@
-// Starts the nodes, kills one or starts it again where the page says so, and serves the page. `run` runs it.
+// Starts the nodes, kills or restarts one when the page calls for it, and serves the page. `run` runs this file.
 import { spawn } from "node:child_process";
 import { closeSync, openSync, readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
@@ -24,19 +24,19 @@ function ports() {
   return named;
 }
 
-/** A node: its addresses, which stay, and its process, which may be none. */
+/** A node: its addresses, which stay the same, and its process, if it runs. */
 class Node {
   constructor(name, client, admin) {
     Object.assign(this, { name, client: `127.0.0.1:${client}`, admin: `127.0.0.1:${admin}`, process: null });
   }
 
-  /** Starts it, and waits until clients can connect. */
+  /** Starts the node, and waits until clients can connect. */
   async start() {
     if (this.process) throw new Error(`node ${this.name} is there`);
     const log = `${FOLDER}/${this.name}.log`;
     const config = fileURLToPath(new URL("throng.toml", import.meta.url));
     const args = ["serve", "--config", config, "--listen", this.client, "--admin", this.admin, "--cluster", NATS_URL, "--shards", "1"];
-    // A server that is killed leaves the folder of its sockets behind.
+    // A killed server leaves the folder of its sockets behind.
     const env = { ...process.env, THRONG_CLUSTER_NODE: this.name, TMPDIR: FOLDER };
     if (OUTBOX_URL) env.THRONG_OUTBOX_URL = OUTBOX_URL;
     const errors = openSync(log, "a");
@@ -56,7 +56,7 @@ class Node {
     [this.client, this.admin] = [found.clients, found.applications];
   }
 
-  /** Ends it as a crash does: it can't say anything to anyone. */
+  /** Kills the node like a crash: it can't notify its clients. */
   async kill() {
     this.process?.kill("SIGKILL");
     await this.ended;
@@ -79,7 +79,7 @@ async function end(code) {
 for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.on(signal, () => end(0));
 process.on("exit", () => nodes.forEach(node => node.process?.kill("SIGKILL")));
 
-/** Waits until a node has made the schema and publishes what is in the outbox. */
+/** Waits until a node has made the schema and drains the outbox. */
 async function untilDraining() {
   for (const end = Date.now() + OUTBOX_MS; ;) {
     const replies = await Promise.all(nodes.map(async ({ admin }) => (await fetch(`http://${admin}/api/outbox`)).json()));

@@ -1,4 +1,4 @@
-// The page: who is at which node, what was said, and buttons that kill a node.
+// The page: the users at each node, the messages, and buttons that kill a node.
 import { Client } from "./client.js";
 
 const LINES_MAX = 500;
@@ -9,16 +9,16 @@ const user = address.get("as") ?? `guest ${Math.floor(Math.random() * 1000)}`;
 const newId = () => crypto.getRandomValues(new Uint32Array(3)).join("-");
 const element = (tag, textContent, className = "") => Object.assign(document.createElement(tag), { textContent, className });
 
-let client, own, gone; // `own` is the node of this page, `gone` the one that it has lost.
-const people = new Map(); // Who is here: of each user the connections, by their references, with their nodes.
-const waiting = new Map(); // Texts that are not known to be published, by the id that they have in `data`.
-const lines = new Map(); // What the log has, by the same id.
+let client, own, gone; // `own` is the node of this page, `gone` the node that it has lost.
+const people = new Map(); // Present users: each user's connections by their refs, with their nodes.
+const waiting = new Map(); // Texts that may not be published yet, by the id in their `data`.
+const lines = new Map(); // The lines of the log, by the same id.
 
 // ---- the log
 
 function append(line) {
   const isAtEnd = log.scrollTop + log.clientHeight > log.scrollHeight - 40;
-  // What is still to be sent stands below what was said.
+  // Messages that are still to be sent stand below the published ones.
   log.insertBefore(line, line.dataset.state === "sending" ? null : log.querySelector("[data-state=sending]"));
   if (isAtEnd) log.scrollTop = log.scrollHeight;
 }
@@ -46,7 +46,7 @@ function notice(words) {
 function arrived({ id, sender, data }) {
   const key = data?.id ?? id;
   waiting.delete(key);
-  // What was sent again, as its reply was lost with a node, may come twice.
+  // A message may come twice if its reply was lost with a node and it was sent again.
   if (lines.get(key)?.dataset.state === "said") return;
   show(key, sender ?? "the app", data?.node, data?.text ?? JSON.stringify(data), "said");
 }
@@ -57,7 +57,7 @@ async function send(id, said) {
   try {
     await client.request({ type: "publish", data: { id, text: said, node: own?.name } });
   } catch (error) {
-    if (!error) return; // It is sent again at the next node.
+    if (!error) return; // The next node gets it again.
     waiting.delete(id);
     show(id, user, own?.name, `${said} (${error.message})`, "refused");
   }
@@ -157,7 +157,7 @@ client = new Client({
       for (const [id, said] of waiting) send(id, said);
     },
     lost(node) {
-      // The first tries of a new page lose nothing.
+      // The first attempts of a new page lose no node.
       gone = own && node;
       own = null;
       say("wait", `Node ${node.name} is gone, looking for another …`);

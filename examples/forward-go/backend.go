@@ -1,5 +1,5 @@
-// A back end that answers what clients publish below requests/, with the standard library alone: it tells
-// prices, takes orders, and tells the shop of them.
+// A back end that replies to clients' messages below requests/, with the standard library alone: it replies with
+// prices, takes orders, and notifies the shop of them.
 package main
 
 import (
@@ -21,12 +21,12 @@ import (
 
 const bodyBytesMax = 16 << 20
 
-// Ids that are remembered: a message may come again.
+// The number of remembered ids: a message may come again.
 const seenMax = 100_000
 
 var prices = map[string]int{"tea": 3, "cake": 4}
 
-// A Message is what a client has published.
+// A Message is a client's publish.
 type Message struct {
 	ID     string          `json:"id"`
 	Topic  string          `json:"topic"`
@@ -35,10 +35,10 @@ type Message struct {
 	Client string          `json:"client"`
 }
 
-// An Answer is a message that is published for it.
+// An Answer is a message that the server publishes for the back end.
 type Answer map[string]any
 
-// isSigned says whether Throng has sent this body, within five minutes.
+// isSigned returns true if Throng has signed this body, within five minutes.
 func isSigned(key []byte, header http.Header, body []byte, now time.Time) bool {
 	sent, err := strconv.ParseInt(header.Get("webhook-timestamp"), 10, 64)
 	if err != nil || now.Sub(time.Unix(sent, 0)).Abs() > 5*time.Minute {
@@ -57,7 +57,7 @@ func isSigned(key []byte, header http.Header, body []byte, now time.Time) bool {
 	return false
 }
 
-// signingKey is webhook.signing_key. One that begins with whsec_ has its bytes in base64 behind that.
+// signingKey returns the bytes of webhook.signing_key. After whsec_ they are in base64.
 func signingKey(text string) ([]byte, error) {
 	if encoded, found := strings.CutPrefix(text, "whsec_"); found {
 		return base64.StdEncoding.DecodeString(encoded)
@@ -65,9 +65,9 @@ func signingKey(text string) ([]byte, error) {
 	return []byte(text), nil
 }
 
-// handle gives the messages that answer one.
+// handle returns the replies to a message.
 func handle(message Message) []Answer {
-	// What MQTT clients publish is text; what comes by WebSocket may be JSON.
+	// Messages of MQTT clients are text; messages by WebSocket may be JSON.
 	var item string
 	_ = json.Unmarshal(message.Data, &item)
 	price, known := prices[item]
@@ -77,7 +77,7 @@ func handle(message Message) []Answer {
 	if message.Topic == "requests/price" {
 		return []Answer{{"reply_to": message.ID, "data": Answer{"item": item, "price": price}}}
 	}
-	// An order: its client hears that it is taken, and the shop what to make.
+	// An order: the client gets a confirmation, and the shop gets the order.
 	order := Answer{"item": item, "from": message.User, "client": message.Client}
 	return []Answer{
 		{"reply_to": message.ID, "data": Answer{"ordered": item, "price": price}},
@@ -85,7 +85,7 @@ func handle(message Message) []Answer {
 	}
 }
 
-// Seen has the answers that messages had: one that comes again gets the same.
+// Seen has the replies to recent messages: a repeated message gets the same ones.
 type Seen struct {
 	sync.Mutex
 	answers map[string][]Answer

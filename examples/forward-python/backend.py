@@ -12,11 +12,11 @@ from collections import OrderedDict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
 
-# webhook.signing_key. One that begins with whsec_ has its bytes in base64 behind that.
+# webhook.signing_key. After whsec_ the bytes are in base64.
 KEY = os.environ.get("SIGNING_KEY", "a key for examples, which others know")
 PORT = int(os.environ.get("PORT", "9000"))
 BODY_BYTES_MAX = 16 << 20
-# Ids that are remembered: a message may come again.
+# The number of remembered ids: a message may come again.
 SEEN_MAX = 100_000
 PRICES = {"tea": 3, "cake": 4}
 
@@ -41,14 +41,14 @@ def is_signed(headers, body, now):
 
 def handle(message):
     """The messages that answer one."""
-    # What MQTT clients publish is text; what comes by WebSocket may be JSON.
+    # Messages of MQTT clients are text; messages by WebSocket may be JSON.
     item = message["data"] if isinstance(message["data"], str) else None
     price = PRICES.get(item)
     if price is None:
         return [{"reply_to": message["id"], "data": {"error": "there is tea and cake"}}]
     if message["topic"] == "requests/price":
         return [{"reply_to": message["id"], "data": {"item": item, "price": price}}]
-    # An order: its client hears that it is taken, and the shop what to make.
+    # An order: the client gets a confirmation, and the shop gets the order.
     order = {"item": item, "from": message["user"], "client": message.get("client")}
     return [
         {"reply_to": message["id"], "data": {"ordered": item, "price": price}},

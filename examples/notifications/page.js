@@ -1,12 +1,12 @@
-// A bell: what is unread waits on the server, on every device, until the customer has looked.
+// A bell: unread notifications wait on the server, for every device, until the customer opens the bell.
 import { throng } from "./throng.js";
 
 const [bell, count, list, panel, products, link] =
   ["bell", "count", "list", "panel", "products", "link"].map(id => document.getElementById(id));
-// A page of your own takes the customer from its session.
+// A page of your own takes the customer from the session.
 const user = new URLSearchParams(location.search).get("user") ?? "alice";
 const SHOWN_MAX = 50;
-/** By id: what is in the list. A message has the same id each time it comes. */
+/** The items of the list, by id. A message has the same id each time it comes. */
 const items = new Map();
 let newest;
 
@@ -37,14 +37,14 @@ function drawCount() {
   document.title = unread ? `(${unread}) Shop` : "Shop";
 }
 
-/** What was read before: the last ones, from the user's history. */
+/** Shows the last messages of the user's history, which the user has read. */
 async function showRead() {
   const url = `${throng}/history?user=${user}&limit=20&reverse=true`;
   const { messages = [] } = await (await fetch(url)).json();
   for (const message of messages) if (!items.has(message.id)) show(message, false);
 }
 
-/** Whoever looks has read: everything up to the newest one, on all devices. */
+/** Acknowledges everything up to the newest message, on all devices. */
 async function read() {
   if (!newest || panel.hidden) return;
   const id = newest;
@@ -65,7 +65,7 @@ source.onopen = () => { link.dataset.state = "live"; link.textContent = `Signed 
 source.onerror = () => { link.dataset.state = "wait"; link.textContent = "Connection lost, coming back …"; };
 source.onmessage = event => {
   const message = JSON.parse(event.data);
-  // What is unread comes again when the browser comes back: with the same id, so it is shown once.
+  // Unread messages come again when the browser reconnects: with the same ids, so each shows once.
   show(message, true);
   newest = message.id;
   read();

@@ -7,7 +7,7 @@ const rows = new Map(Object.entries({
   Wheat: 231.5, Coffee: 388.2, Sugar: 19.43, Cotton: 70.18, Copper: 9871, Silver: 34.02, Timber: 566, Wool: 1219,
 }));
 
-/** Prices that wander stand in for your own source of changes. */
+/** Random prices stand in for your own source of changes. */
 async function run() {
   const publish = (key, data) => call("/api/publish", { topic: TOPIC, key, data });
   for (const [name, price] of rows) await publish(name, { price });
@@ -21,7 +21,7 @@ async function run() {
 }
 
 serve(import.meta.url, {
-  // `null` takes a row off the board, for those who come later too.
+  // `null` removes a row from the board, for later clients as well.
   "POST /remove": async ({ name }) => {
     if (rows.size > 1 && rows.delete(name)) await call("/api/publish", { topic: TOPIC, key: name, data: null });
     return { rows: rows.size };

@@ -3,7 +3,7 @@ import { throng } from "./throng.js";
 
 const [table, link] = ["rows", "link"].map(id => document.getElementById(id));
 const rows = new Map();
-// Keys that came since the state began to be sent anew; null while only changes come.
+// The keys that have come since the state began again; null while only changes come.
 let fresh = new Set();
 
 function say(state, words) {
@@ -29,7 +29,7 @@ function show(key, price) {
     table.insertBefore(line, next ?? null);
   } else if (price !== row.price) {
     row.line.className = "";
-    void row.line.offsetWidth; // so that the animation begins again
+    void row.line.offsetWidth; // restarts the animation
     row.line.className = price > row.price ? "up" : "down";
   }
   row.price = price;
@@ -45,7 +45,7 @@ source.onmessage = ({ data }) => {
   if (message.data === null) drop(message.key);
   else show(message.key, message.data.price);
 };
-// After a long absence the whole state comes again, and what it lacks is gone.
+// After a long absence the whole state comes again. Rows that it lacks are gone.
 source.addEventListener("recovery", ({ data }) => { if (!JSON.parse(data).recovered) fresh = new Set(); });
 source.addEventListener("state_complete", () => {
   for (const key of fresh ? rows.keys() : []) if (!fresh.has(key)) drop(key);

@@ -1,5 +1,5 @@
-// An application that answers questions with a language model: each answer is a topic, each token a
-// message. The request that asks ends at once; the answer goes on whoever listens.
+// An application that replies to questions with a language model: each reply is a topic, each token a message. The
+// request that asks ends at once, and the reply goes on whether clients listen or not.
 import { randomUUID } from "node:crypto";
 import { call, serve } from "../application/application.mjs";
 
@@ -21,7 +21,7 @@ async function* generate(question) {
 
 async function answer(topic, question) {
   let n = 0;
-  // A repeated call doesn't repeat the token: the key says which one it is.
+  // A repeated call does not publish the token twice: the key identifies it.
   const publish = (event, data) => call("/api/publish", { topic, event, data, idempotency_key: `${topic}/${n++}` });
   try {
     for await (const token of generate(question)) await publish("token", token);

@@ -1,4 +1,4 @@
-// Shows an answer while it is written. Its address has the answer's id, so a reload shows it again.
+// Shows a reply while it is written. The page's address has the reply's id, so a reload shows it again.
 import { throng } from "./throng.js";
 
 const [form, question, text, link] = ["form", "question", "text", "link"].map(id => document.getElementById(id));
@@ -9,7 +9,7 @@ function say(state, words) {
   link.textContent = words;
 }
 
-/** Shows the answer from its first token, and goes on until it is done. */
+/** Shows the reply from its first token until it is done. */
 function follow(id) {
   source?.close();
   text.replaceChildren();
@@ -17,13 +17,13 @@ function follow(id) {
   say("wait", "Connecting …");
   source = new EventSource(`${throng}/sse?topic=answer:${encodeURIComponent(id)}&since=start`);
   source.onopen = () => say("live", "Writing …");
-  // The browser comes back by itself and names the last token it had: nothing to do here.
+  // The browser reconnects by itself with the last token's id: nothing to do here.
   source.onerror = () => say("wait", "Connection lost, coming back …");
   source.addEventListener("token", ({ data }) => text.append(data));
   source.addEventListener("done", () => end("Done"));
   source.addEventListener("failed", ({ data }) => end(data));
   source.addEventListener("recovery", ({ data }) => {
-    // The server was started anew without its data: what it still has is shown from the start.
+    // The server has restarted without its data: show from the start what it has.
     if (!JSON.parse(data).recovered) follow(id);
   });
 }

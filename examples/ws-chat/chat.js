@@ -6,13 +6,13 @@ const [log, link, form, name, text] = ["log", "link", "form", "name", "text"].ma
 name.value = address.get("as") ?? sessionStorage.name ?? `guest ${Math.floor(Math.random() * 1000)}`;
 
 let socket, last, tries = 0; // `last` is a position: the log has everything up to it.
-const asked = new Map(); // Commands that wait for their answer, by their id.
-const waiting = new Map(); // Texts that are not known to be published, by the id that they have in `data`.
-const lines = new Map(); // What the log has, by the same id.
-const here = new Map(); // Who is here: the references of each user's connections.
+const asked = new Map(); // Commands that wait for their reply, by id.
+const waiting = new Map(); // Texts that may not be published yet, by the id in their `data`.
+const lines = new Map(); // The lines of the log, by the same id.
+const here = new Map(); // Present users: the refs of each user's connections.
 const newId = () => crypto.getRandomValues(new Uint32Array(3)).join("-");
 
-/** Sends a command. Gives its `ok`, or throws its `error`; null if the connection ends before. */
+/** Sends a command. Returns its `ok`, or throws its `error`; null if the connection ends before. */
 const ask = command => new Promise((resolve, reject) => {
   if (socket.readyState !== WebSocket.OPEN) return reject(null);
   const id = newId();
@@ -28,16 +28,16 @@ function show(id, sender, said, time, state) {
   line.dataset.state = state;
   line.lastChild.dateTime = new Date(time).toISOString();
   lines.set(id, line);
-  // What is still to be sent stands below what was said.
+  // Messages that are still to be sent stand below the published ones.
   log.insertBefore(line, state === "said" ? log.querySelector("[data-state=sending]") : null);
 }
 
-/** A message of a page has its time; one that comes live has none, as it is now. */
+/** A message of a history page has its time; a live one has none, since it is from now. */
 function arrived({ id, sender, data, published_at = Date.now() }) {
   const key = data?.id ?? id;
   last = id ?? last;
   waiting.delete(key);
-  // What was sent again after a cut may come twice.
+  // A message may come twice if it was sent again after a cut.
   if (lines.get(key)?.dataset.state === "said") return;
   show(key, sender, data?.text ?? JSON.stringify(data), published_at, "said");
 }
@@ -48,13 +48,13 @@ async function send(id, said) {
   try {
     await ask({ type: "publish", data: { id, text: said } });
   } catch (error) {
-    if (!error) return; // It is sent again on the next connection.
+    if (!error) return; // The next connection sends it again.
     waiting.delete(id);
     show(id, name.value, `${said} (${error.message})`, Date.now(), "refused");
   }
 }
 
-/** Gets what was said before or meanwhile, with its times; then goes on from there. */
+/** Gets earlier and missed messages, with their times, and continues from there. */
 async function enter() {
   try {
     for (let more = true; more;) {
@@ -69,13 +69,13 @@ async function enter() {
     [link.textContent, link.dataset.state] = ["Connected", "live"];
     for (const [id, said] of waiting) send(id, said);
   } catch (error) {
-    // The server began anew without a store: its positions are others.
+    // The server has restarted without its store, so its positions are others.
     if (error?.code === "epoch_changed") (last = undefined, lines.clear(), log.replaceChildren(), enter());
     else socket.close();
   }
 }
 
-/** Who comes and goes: a user is here as long as one of the connections is. */
+/** Presence: a user is here as long as one of the user's connections is. */
 function present({ joins, leaves }) {
   for (const [user, { metas }] of Object.entries(joins)) {
     here.set(user, new Set([...here.get(user) ?? [], ...metas.map(meta => meta.phx_ref)]));
@@ -107,7 +107,7 @@ function connect() {
   socket.onclose = ({ code }) => {
     asked.forEach(({ reject }) => reject(null));
     asked.clear();
-    // 4000: the application wants it so. The others: the same would happen again.
+    // 4000: the application closed it. The others: the same error would happen again.
     const stays = [1002, 1007, 1009, 4000].includes(code);
     [link.textContent, link.dataset.state] = [stays ? `Closed by the server (${code})` : "Connecting …", "wait"];
     if (!stays) setTimeout(connect, Math.min(30, 2 ** tries++) * (750 + Math.random() * 500));

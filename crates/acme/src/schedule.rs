@@ -57,7 +57,7 @@ impl Schedule {
         seconds
     }
 
-    /// An order gave a certificate that is valid for so many seconds.
+    /// An order succeeded with a certificate that is valid for `seconds`.
     pub fn on_succeeded(&mut self, now: u64, seconds: u64) {
         self.failures = 0;
         self.not_before = now.saturating_add(PAUSE_SECONDS.min(seconds / 3));
@@ -87,7 +87,7 @@ mod tests {
         // Six days, as short certificates have.
         let short = Some(Validity { not_before: 0, not_after: 6 * DAY });
         assert!(!schedule.is_due(short, 4 * DAY - 1) && schedule.is_due(short, 4 * DAY));
-        // A clock or a certificate that makes no sense.
+        // A clock or a certificate with impossible times.
         let reversed = Some(Validity { not_before: 9, not_after: 3 });
         assert!(schedule.is_due(reversed, 3) && !schedule.is_due(reversed, 2));
     }
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(schedule.on_begun(u64::MAX), 600);
     }
 
-    /// However a certificate turns out, orders are few.
+    /// However long certificates are valid, orders are few.
     #[test]
     fn an_order_that_changed_nothing_is_not_repeated_at_once() {
         let mut schedule = Schedule::default();

@@ -1,8 +1,7 @@
 //! A client of a node's admin API, for the commands that call it from elsewhere, and its parts: a blocking HTTP
 //! client, its URLs, TLS, and texts for people.
 //!
-//! A node may not be what it seems. Its responses have limits, and texts from them lose the characters that control a
-//! terminal.
+//! A node may be hostile. Its responses have limits, and its texts lose the characters that control a terminal.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The effect of attackers on honest clients: the time of delivery, losses and closed connections, in peace, under
+//! The effect of attackers on honest clients: delivery times, losses and closed connections, without an attack, under
 //! each attack and under all at once; and the server's resources meanwhile. Some of the honest clients compare the
 //! ids of their messages with the published ones.
 //!
@@ -23,7 +23,7 @@ use flood::clock::now_ns;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// How long each part is measured.
+/// The measured time of each part.
 const SPAN: Duration = Duration::from_secs(15);
 
 /// Time between messages to one honest user each, to all honest users, and to the busy topic.
@@ -42,7 +42,7 @@ const WARM_UP: Duration = Duration::from_secs(8);
 /// 128 MiB by default), and the cost of connections.
 const MEMORY_MAX: u64 = 512 << 20;
 
-/// How many times the p99 of peace the p99 under attack may be.
+/// The p99 under attack may be at most this many times the p99 without an attack.
 const P99_TIMES_MAX: u64 = 3;
 
 const KEPT: &str = "kept";

@@ -1,4 +1,4 @@
-//! Measures how much of their cost many messages share that go to the same crowd at once.
+//! Measures how much of their cost several messages share when they go to the same crowd at once.
 
 use std::process::ExitCode;
 

@@ -168,7 +168,7 @@ fn accept(
 }
 
 /// Measures the processor time of a publish over HTTP, to topics without members. Each publish has a topic of its
-/// own: some wake a shard for nothing, by the hash of the name and the secret of the start. A single topic might do
+/// own: by the hash of the name and the secret of the start, some wake a shard unnecessarily. A single topic might do
 /// so in one build and not in the other.
 fn publish(server: &mut Throng) -> Result<Cost> {
     let process: fn(&Throng) -> &ServerProcess = |server| &server.process;

@@ -127,7 +127,7 @@ fn run(args: &Args) -> Result<()> {
         contenders.push(Contender::new(name, server, connections)?);
     }
 
-    // The first broadcast of each does not count. Throng's shows the length for the others.
+    // The first broadcast of each server does not count. Throng's determines the length for the others.
     let mut bytes = 120;
     for contender in &mut contenders {
         contender.broadcast(bytes)?;

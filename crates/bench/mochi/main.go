@@ -1,4 +1,4 @@
-// Mochi as a broker for the benchmark: everybody may do everything.
+// Mochi as a broker for the benchmark, without access control.
 package main
 
 import (

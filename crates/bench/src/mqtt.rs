@@ -99,7 +99,7 @@ impl Broker {
         std::fs::create_dir_all(&folder).context("a folder for Mosquitto")?;
         let file = folder.join("mosquitto.conf");
         let (ip, port) = (clients.ip(), clients.port());
-        // As root it would become another user, without access to the file.
+        // As root, Mosquitto would switch to another user, which can't read the file.
         let config = format!(
             "listener {port} {ip}\nallow_anonymous true\nuser root\nlog_type none\n\
              set_tcp_nodelay true\nmax_queued_messages 0\n"
@@ -111,7 +111,7 @@ impl Broker {
         let mut command = Command::new(binary);
         command.arg("-c").arg(&file);
         let broker = Self::start(command, clients);
-        // It has read the file, or it never will.
+        // Mosquitto has read the file by now, or never will.
         let _ = std::fs::remove_dir_all(folder);
         broker
     }

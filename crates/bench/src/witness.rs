@@ -1,5 +1,5 @@
-//! Clients that note the id of each message, for comparison with the published ids. A crowd only counts: it would not
-//! notice one lost message and another that comes twice.
+//! Clients that record the id of each message, for comparison with the published ids. A crowd only counts: it would
+//! not notice one lost message and another that comes twice.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -40,7 +40,7 @@ impl Witnesses {
         Ok(Witnesses { all, shared: Vec::new() })
     }
 
-    /// Notes that a message with this id was published to the topic `all`.
+    /// Records that a message with this id was published to the topic `all`.
     pub fn published(&mut self, id: &str) {
         self.shared.push(id.to_string());
     }
@@ -50,7 +50,7 @@ impl Witnesses {
         format!("witness{}", sent % self.all.len())
     }
 
-    /// Notes the id of the message to that user.
+    /// Records the id of the message to that user.
     pub fn published_to(&mut self, sent: usize, id: &str) {
         let at = sent % self.all.len();
         self.all[at].own.push(id.to_string());
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn witnesses_see_what_a_count_does_not() {
         assert_eq!(wrong("id: 1:1\ndata: a\n\nid: 1:2/1:1\ndata: b\n\nid: 1:3\ndata: c\n\n"), 0);
-        // Another fan-out may be quicker.
+        // A message of another fan-out may overtake.
         assert_eq!(wrong("id: 1:1\ndata: a\n\nid: 1:3\ndata: c\n\nid: 1:2\ndata: b\n\n"), 0);
         for events in [
             "id: 1:1\n\nid: 1:2\n\nid: 1:2\n\n",

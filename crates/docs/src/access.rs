@@ -7,7 +7,7 @@ use protocol::http::Needs;
 /// The text above each table.
 const TEXT: &str = include_str!("access.md");
 
-/// Columns of the table of the admin port: the scopes of a key, and the needs of rows that it meets.
+/// Columns of the table of the admin port: the scopes of a key, and the requirements that it fulfils.
 const KEYS: [(&str, &[&str]); 4] = [
     ("no key", &["nothing"]),
     ("`read`", &["nothing", "any", "read"]),

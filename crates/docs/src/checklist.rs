@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// The begin and the end of the table in the page.
+/// The beginning and the end of the table in the page.
 const BEGIN: &str = "<!-- Made from the code by `cargo run -p docs`. -->\n";
 const END: &str = "<!-- Until here. -->\n";
 

@@ -1,6 +1,6 @@
-//! Reads small files that the user names: regular files of a bounded size, opened without blocking.
-//! A pipe without a writer would block the thread that handles signals, and a device like
-//! `/dev/zero` never ends. Errors name the file and what to do.
+//! Reads small files that the user names: regular files of a bounded size, opened without blocking. A pipe without a
+//! writer would block the thread that handles signals, and a device like `/dev/zero` never ends. Errors name the file
+//! and the remedy.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ pub const SECRET_BYTES_MAX: u64 = 4 << 10;
 /// The mode bits that let all users of the host read or change a file: S_IROTH, S_IWOTH.
 const OTHERS: u32 = 0o006;
 
-/// Why a file can't be used. The texts begin with the file's name and end with what to do.
+/// The reason why a file can't be used. The texts begin with the file's name and end with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The system can't open or read it.
@@ -36,7 +36,7 @@ pub enum FileError {
     NotRegular {
         /// The file.
         path: PathBuf,
-        /// What it is instead.
+        /// The kind of file, with its article: "a pipe".
         kind: &'static str,
     },
     /// It is larger than the caller allows.

@@ -46,7 +46,7 @@ const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// The outcome of a run.
 pub struct Outcome {
-    /// All that was measured.
+    /// All measurements.
     pub summary: Summary,
     /// False when connections were missing at the end, or an agent was lost. Always true if users come and go, if
     /// memory was short, and if the run was stopped: missing connections mean nothing then.
@@ -109,20 +109,20 @@ pub fn run(
     Ok(Outcome { summary, complete, report })
 }
 
-/// A moment that all parts of a run reach before any goes on.
+/// A point that all parts of a run reach before any part goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub enum Point {
     /// All connections have arrived.
     Arrived,
     /// All connections were dropped in the storm with this number.
     Dropped(u32),
-    /// The messages that they miss in it were published.
+    /// The messages that the connections miss in this storm were published.
     Missed(u32),
     /// All publishers have ended.
     Published,
 }
 
-/// The other parts of a run that agents share.
+/// The other parts of a run that agents divide among them.
 pub trait Others {
     /// Notifies the others that this part has reached a point, and has published this much until then.
     ///
@@ -509,7 +509,7 @@ impl<'a> Run<'a> {
 }
 
 impl Drop for Run<'_> {
-    /// Stops the threads of a run that breaks off: an agent's process goes on.
+    /// Stops the threads of a run that breaks off, because an agent's process goes on.
     fn drop(&mut self) {
         if let Some(context) = &self.context {
             context.stop.store(true, Ordering::Relaxed);

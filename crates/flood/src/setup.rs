@@ -63,7 +63,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// All of a new run.
+    /// Returns the share that is a whole new run.
     pub fn all() -> Self {
         let run = host::unix_seconds() as u32 ^ std::process::id().rotate_left(16);
         Self { run, ..Self::default() }

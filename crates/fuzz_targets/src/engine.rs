@@ -422,9 +422,9 @@ impl World {
     }
 }
 
-/// Runs an engine while peers send, sockets fill and close, commands come, time passes and upgrades replace it: at
-/// the end nothing is left of any connection. The input is a list of steps: a byte that chooses the step, the number
-/// of its bytes, and these bytes.
+/// Runs an engine while peers send, sockets fill and close, commands come, time passes and upgrades replace it. At
+/// the end no connection leaves anything behind. The input is a list of steps: a byte that chooses the step, the
+/// number of its bytes, and these bytes.
 pub fn engine(data: &[u8]) {
     let mut world = World::new();
     let mut rest = data;

@@ -1,9 +1,9 @@
 //! The records that one process passes to the next when a new version replaces it.
 //!
 //! The engine writes the connections' own records. All other state of a process is in [`Part`]s: each writes its
-//! state as records with keys, once while the process still serves, and once more when nothing changes any more;
-//! the second time only the differences are passed ([`Sent`]). So the pause depends on how much changed, not on how
-//! much there is, and no part has to note its changes.
+//! state as records with keys, once while the process still serves, and once more when nothing changes any more. The
+//! second time only the differences are passed ([`Sent`]). So the pause depends on the number of changes and not on
+//! the amount of state, and no part has to record its changes.
 //!
 //! Names of parts, and the meaning of a record, never change. A reader ignores parts and fields that it doesn't
 //! know, and [`unknown`] reports beforehand what that would lose.

@@ -1,4 +1,4 @@
-//! Messages as bytes, with all that the node knows of them.
+//! Messages as bytes, with everything that the node knows about them.
 //!
 //! A message is a CBOR map with numbered fields, whose numbers never change. Its topic's hash is not in it, since
 //! hashes are keyed: the reader hashes the name again. Nor are its encodings, which the reader makes again.
@@ -40,7 +40,8 @@ pub fn encode_publication_into(publication: &Publication, bytes: &mut Vec<u8>) {
     encode_into(PublicationRecord::from(publication), bytes);
 }
 
-/// Does the same, with the nodes that deliver it to members of groups. [`decode_publication`] ignores them.
+/// Like [`encode_publication_into`], with the nodes that deliver the message to members of groups.
+/// [`decode_publication`] ignores them.
 pub fn encode_shared_into(publication: &Publication, choices: &[GroupChoice], bytes: &mut Vec<u8>) {
     let list: Vec<_> = choices.iter().map(|it| (it.node.0, it.group.as_str())).collect();
     let choices = (!list.is_empty()).then_some(list);

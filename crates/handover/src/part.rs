@@ -19,9 +19,9 @@ pub trait Part: Send + Sync {
     /// Concurrent changes may be included or not.
     fn export(&self, each: &mut dyn FnMut(&[u8], &[u8]));
 
-    /// Does the same for a later round: passes records that never change without their values, so that known ones
-    /// cost next to nothing. `each` returns whether it knew the record. If not, it gets the record once more, with
-    /// its value. Its result for a record with a value means nothing.
+    /// Like [`export`](Part::export), for a later round: passes records that never change without their values, so
+    /// that known ones cost next to nothing. `each` returns whether it knew the record. If not, it gets the record
+    /// once more, with its value. Its result for a record with a value means nothing.
     fn export_again(&self, each: &mut Again<'_>) {
         self.export(&mut |key, value| _ = each(key, Some(value)));
     }
@@ -42,7 +42,7 @@ pub trait Part: Send + Sync {
     /// When the record is damaged.
     fn import(&self, key: &[u8], value: Option<&[u8]>) -> Result<(), PartError>;
 
-    /// Called when all records have come.
+    /// Called after the last record.
     ///
     /// # Errors
     /// When they don't fit together.
@@ -61,13 +61,13 @@ pub fn export_all(part: &dyn Part, each: &mut dyn FnMut(&[u8], &[u8])) {
     });
 }
 
-/// Why a record can't be taken.
+/// The reason why a record can't be taken.
 #[derive(Debug, thiserror::Error)]
 #[error("{part}: a record of another process is damaged: {what}")]
 pub struct PartError {
     /// The part.
     pub part: &'static str,
-    /// What is wrong with it.
+    /// The damage, in words.
     pub what: String,
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use minicbor::{Decode, Decoder, Encode};
 
-/// Why bytes are no valid record.
+/// The reason why bytes are no valid record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RecordError(String);

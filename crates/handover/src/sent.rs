@@ -1,4 +1,4 @@
-//! Remembers what was sent of a part.
+//! Remembers which records of a part were sent.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::{Changed, Part};
 
-/// What was sent of a part: a hash of each record by a hash of its key, and the key.
+/// The sent records of a part: a hash of each record by a hash of its key, and the key.
 ///
 /// The hashes are keyed, with a new key in each process: no client can choose two records with one hash. Records
 /// mostly come in their earlier order: each is found behind the one before, and costs little more than its hash.
@@ -34,7 +34,7 @@ struct Record {
     is_gone: bool,
 }
 
-/// What differs from what was sent.
+/// The difference between a record and the last version that was sent.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
     /// The record is new or has changed.
@@ -52,7 +52,7 @@ impl Sent {
         Sent::default()
     }
 
-    /// Notes a record, and returns whether it must be sent.
+    /// Adds a record to this round, and returns whether it must be sent.
     pub fn see(&mut self, key: &[u8], value: &[u8]) -> Change {
         let (id, value) = (self.hasher.hash_one(key), self.hasher.hash_one(value));
         let Some(record) = self.find(id) else {
@@ -87,8 +87,8 @@ impl Sent {
         self.records.get_mut(position).filter(|record| is(record))
     }
 
-    /// Makes a round over a part: sends what differs from what was sent, the first time everything. A record that
-    /// is gone is sent without a value.
+    /// Makes a round over a part: sends the records that differ from the last version sent; the first round sends all
+    /// records. A record that is gone is sent without a value.
     pub fn round(&mut self, part: &dyn Part, send: &mut Changed<'_>) {
         self.round_of_numbered(part, send);
         part.export_again(&mut |key, value| match value {

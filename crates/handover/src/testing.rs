@@ -1,8 +1,8 @@
-//! For the tests of parts.
+//! Helpers for the tests of parts.
 
 use crate::{Part, Sent};
 
-/// Passes the records of one part that differ from the last time to another. Returns how many these are.
+/// Passes the records of one part that differ from the last time to another part. Returns their number.
 ///
 /// # Panics
 /// When a record is rejected.
@@ -15,10 +15,10 @@ pub fn pass(from: &dyn Part, to: &dyn Part, sent: &mut Sent) -> usize {
     count
 }
 
-/// Does the same, and completes the other part.
+/// Like [`pass`], and completes the other part.
 ///
 /// # Panics
-/// When a record is rejected, or all of them together are.
+/// When a record is rejected, or the records do not fit together.
 pub fn pass_all(from: &dyn Part, to: &dyn Part, sent: &mut Sent) -> usize {
     let count = pass(from, to, sent);
     to.complete().unwrap();

@@ -1,4 +1,4 @@
-//! Compares the stats of two moments and says in words what went wrong and what to do.
+//! Compares the stats of two moments. Describes what went wrong, with advice.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ const CPU_PERCENT: f32 = 80.0;
 const MEMORY_PERCENT: f32 = 10.0;
 const IO_PERCENT: f32 = 40.0;
 
-/// What helps when TCP's buffers take too much memory.
+/// The advice when TCP's buffers take too much memory.
 const TCP_MEMORY_ADVICE: &str =
     "raise net.ipv4.tcp_mem (throng tune prints the value), or lower socket.send_buffer_bytes";
 
@@ -106,8 +106,8 @@ impl Finding {
     }
 }
 
-/// What went wrong from `before` to `after`, the gravest first. Counters are compared; conditions are those of
-/// `after`. A counter that fell belongs to another boot or namespace and is left out.
+/// Returns what went wrong from `before` to `after`, the gravest first. Counters are compared; conditions are those
+/// of `after`. A counter that fell belongs to another boot or namespace and is left out.
 pub fn findings(before: &KernelStats, after: &KernelStats) -> Vec<Finding> {
     let grown = |kind: FindingKind| {
         let read = kind.counter()?;
@@ -130,7 +130,7 @@ pub fn findings(before: &KernelStats, after: &KernelStats) -> Vec<Finding> {
     all.into_iter().flatten().collect()
 }
 
-/// Attempts to connect that were dropped for another reason than a full queue.
+/// Returns the attempts to connect that were dropped for another reason than a full queue.
 fn other_drops(stats: &KernelStats) -> Option<u64> {
     Some(stats.listen_drops?.saturating_sub(stats.listen_overflows?))
 }
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(findings(&healthy(), &healthy()), []);
         assert_eq!(findings(&healthy(), &KernelStats::default()), []);
         assert_eq!(findings(&KernelStats::default(), &healthy()), []);
-        // Another boot.
+        // The counters of another boot.
         let lower = KernelStats { listen_drops: Some(0), softnet_dropped: Some(0), ..healthy() };
         assert_eq!(findings(&healthy(), &lower), []);
     }
@@ -450,7 +450,7 @@ mod tests {
                 prop_assert!(!found.what.is_empty() && !found.advice.is_empty());
                 let counts = FindingKind::COUNTERS.contains(&found.kind);
                 prop_assert_eq!(counts, found.kind.counter().is_some());
-                // A finding of a counter has a counter that grew.
+                // A finding about a counter has a counter that grew.
                 if let Some(read) = found.kind.counter() {
                     prop_assert!(read(&after) > read(&before), "{:?}", found);
                 }

@@ -51,7 +51,7 @@ impl StatsWindow {
         self.newest.map_or(0, |(newest, _)| newest.saturating_sub(oldest) / 1_000)
     }
 
-    /// What went wrong since the oldest stats, each with how long ago it happened last.
+    /// Returns what went wrong since the oldest stats, each with the time since it last happened.
     pub fn findings(&self) -> Vec<Finding> {
         let (Some((_, oldest)), Some((_, newest))) = (self.stored.front(), &self.newest) else {
             return Vec::new();
@@ -63,7 +63,7 @@ impl StatsWindow {
         found
     }
 
-    /// How long ago the counter of this kind last grew; `None` for a kind without a counter.
+    /// Returns how long ago the counter of this kind last grew; `None` for a kind without a counter.
     fn seconds_ago(&self, kind: FindingKind) -> Option<u64> {
         let (now, _) = self.newest?;
         Some(now.saturating_sub(*self.grown.get(&kind)?) / 1_000)

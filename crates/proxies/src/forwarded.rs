@@ -1,8 +1,8 @@
 //! `X-Forwarded-For`, and `Forwarded` (RFC 7239).
 //!
 //! Each proxy appends the address from which it got the request. So the list is read from its end: trusted proxies
-//! wrote the last entries, and the first address of none of them is the client's. Entries before that may be
-//! forged, also by bytes that are no text: these are no address, and hide none of the entries behind them.
+//! wrote the last entries, and the first untrusted address is the client's. Entries before that may be forged, also
+//! by bytes that are no text: these are no address, and hide none of the entries behind them.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +20,7 @@ pub fn x_forwarded_for<'a>(
     client(entries.map(|entry| node(std::str::from_utf8(entry).ok()?)), trusted, proxy)
 }
 
-/// Does the same by the values of `Forwarded`.
+/// Like [`x_forwarded_for`], by the values of `Forwarded`.
 pub fn forwarded<'a>(
     values: impl DoubleEndedIterator<Item = &'a [u8]>,
     trusted: &Networks,
@@ -56,7 +56,7 @@ fn client(
     known
 }
 
-/// The node of the parameter `for` of an element: `for=192.0.2.60;proto=http`.
+/// Returns the node of the parameter `for` of an element: `for=192.0.2.60;proto=http`.
 fn forwarded_for(element: &str) -> Option<IpAddr> {
     split(element, b';')?.into_iter().find_map(|pair| {
         let (key, value) = pair.split_once('=')?;
@@ -88,7 +88,7 @@ fn split(text: &str, separator: u8) -> Option<Vec<&str>> {
     (!quoted).then_some(parts)
 }
 
-/// An address, with or without a port, brackets around IPv6 or not.
+/// Parses an address, with or without a port, and with or without brackets around IPv6.
 fn node(text: &str) -> Option<IpAddr> {
     let text = text.trim_ascii();
     let bare = || text.strip_prefix('[')?.strip_suffix(']')?.parse().map(IpAddr::V6).ok();
@@ -134,7 +134,7 @@ mod tests {
             (&["::ffff:192.0.2.1"], "192.0.2.1"),
             // All are trusted: the first is the client.
             (&["10.0.0.7, 10.0.0.8"], "10.0.0.7"),
-            // Nothing is known beyond what can't be read.
+            // An unreadable entry ends the list.
             (&["192.0.2.1, unknown"], PROXY),
             (&["192.0.2.1, unknown, 10.0.0.9"], "10.0.0.9"),
             (&["192.0.2.1,"], PROXY),

@@ -1,5 +1,5 @@
 //! The PROXY protocol, versions 1 and 2, as HAProxy defines it
-//! (<https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>): what a proxy sends at the beginning of
+//! (<https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>): a header that a proxy sends at the beginning of
 //! each connection, before the first byte of its client.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,13 +26,13 @@ pub enum Header {
     Whole {
         /// Bytes of the header.
         consumed: usize,
-        /// The client's address; `None` when the proxy speaks for itself (a health check), or for a client without
+        /// The client's address; `None` when the proxy connects for itself (a health check), or for a client without
         /// an address.
         source: Option<SocketAddr>,
     },
 }
 
-/// Why bytes are no header.
+/// The reason why bytes are no header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyError {
     /// The bytes begin with something else.
@@ -49,8 +49,8 @@ pub enum ProxyError {
     TooLong,
 }
 
-/// Reads the header at the beginning of `bytes`. The same bytes give the same result however they were
-/// split on the way here.
+/// Parses the header at the beginning of `bytes`. The same bytes give the same result however the network splits
+/// them.
 ///
 /// # Errors
 /// When no further bytes could make it a header.

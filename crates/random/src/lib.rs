@@ -42,7 +42,7 @@ impl Random {
         N::narrowed(if bound == 0 { 0 } else { self.0.rand_range(0..bound) })
     }
 
-    /// Returns true once in so many times.
+    /// Returns true once in `times` calls on average.
     pub fn one_in<N: Bound>(&mut self, times: N) -> bool {
         self.below(times).widened() == 0
     }
@@ -53,7 +53,7 @@ impl Random {
         whole as usize + usize::from(self.unit() < mean - whole)
     }
 
-    /// Returns so many bytes.
+    /// Returns `count` random bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         let words = std::iter::repeat_with(|| self.bits().to_le_bytes());
         words.take(count.div_ceil(8)).flatten().take(count).collect()
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!((random.bytes(0).len(), random.bytes(13).len()), (0, 13));
     }
 
-    /// A noted seed must repeat its run: a generator with other numbers is another.
+    /// A recorded seed must repeat its run, so the generator must not change.
     #[test]
     fn a_seed_has_the_same_numbers_for_ever() {
         let mut random = Random::new(7);

@@ -4,11 +4,11 @@ use std::array::from_fn;
 
 use hashbrown::HashTable;
 
-/// Numbers of four bytes by a hash of what they stand for, in many small tables, so that none takes long to grow. The
-/// caller stores what they stand for.
+/// Numbers of four bytes by a hash of the values that they stand for, in many small tables, so that none takes long
+/// to grow. The caller stores these values.
 ///
-/// An entry is the number alone, and the caller gives its hash again when a table grows; or [`Hashed`], where the
-/// caller does not have the hash at hand.
+/// An entry is the number alone, and the caller computes its hash again when a table grows; or [`Hashed`], for
+/// callers that can't compute it quickly.
 pub struct HashIndex<E = u32, const SEGMENTS: usize = 64> {
     segments: Box<[HashTable<E>; SEGMENTS]>,
 }

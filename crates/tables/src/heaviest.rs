@@ -26,7 +26,7 @@ pub struct Heavy<T> {
     pub weight: u64,
     /// How much too large the weight may be.
     pub error: u64,
-    /// The sum of `beside` since it is counted.
+    /// The sum of `beside` since the value is counted.
     pub beside: u64,
 }
 
@@ -58,9 +58,9 @@ impl<T> Heaviest<T> {
         Heaviest { capacity, heap: Vec::new(), positions: HashMap::default() }
     }
 
-    /// Adds weight to the value with this hash, and something `beside` that does not affect the order. `make` gives
-    /// the value when it is not counted yet. Values with the same hash count as one: use a hash with a secret key
-    /// where others choose the values.
+    /// Adds weight to the value with this hash, and an amount `beside` that does not affect the order. `make` returns
+    /// the value if it is not counted yet. Values with the same hash count as one: use a hash with a secret key if
+    /// others choose the values.
     pub fn add(&mut self, hash: u64, weight: u64, beside: u64, make: impl FnOnce() -> T) {
         if let Some(&position) = self.positions.get(&hash) {
             let heavy = &mut self.heap[position];
@@ -163,7 +163,7 @@ mod tests {
         #[test]
         fn no_weight_is_further_from_the_truth_than_promised(
             capacity in 1_usize..20,
-            // Few values with much, many with little.
+            // Few values with a large weight, and many with a small one.
             added in prop::collection::vec((0_u64..60, 0_u64..1_000, 0_u64..4), 0..600),
         ) {
             let mut heaviest = Heaviest::new(capacity);

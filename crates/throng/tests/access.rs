@@ -1,5 +1,5 @@
-//! Who may call what: each row of docs/access.md is called in each way, and the server does what the page
-//! says. That the page has all rows is tested where it is made (`cargo test -p docs`).
+//! Access rights: the tests make every request of each table of docs/access.md in each way, and check the response
+//! against the page. `cargo test -p docs` checks that the page has every row.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,7 +11,7 @@ use token::{Algorithm, Signer};
 
 const SECRET: &str = "a secret of more than 32 bytes for tests";
 
-/// The rows of the table below a heading, without its head.
+/// Returns the rows of the table below a heading, without the table's head.
 fn table(heading: &str) -> Vec<Vec<String>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/access.md");
     let page = std::fs::read_to_string(path).unwrap();
@@ -25,7 +25,7 @@ fn table(heading: &str) -> Vec<Vec<String>> {
     .collect()
 }
 
-/// The status of the answer, and its body where it has one that ends.
+/// Makes a request. Returns the status, and the body if the response has a length.
 fn call(
     address: SocketAddr,
     method: &str,
@@ -57,7 +57,7 @@ fn every_call_of_the_admin_port_needs_what_the_page_says() {
     let scopes = [("read", "read"), ("publish", "publish:room:*"), ("admin", "admin")];
     let mut config = String::new();
     for (name, scope) in scopes {
-        // The hash as anybody can make it, without this program.
+        // Makes the hash without Throng, as an operator with a shell can.
         let hash = Command::new("sh")
             .args(["-c", &format!("printf %s {} | sha256sum", key(name))])
             .output()
@@ -83,7 +83,7 @@ fn every_call_of_the_admin_port_needs_what_the_page_says() {
         let path = path.replace("{file}", "app.js").replace("{client}", "phone");
         let body = match &*path {
             "/api/publish" => json!({"topic": "room:1", "data": 1}),
-            // What the key of this test may not publish to is tested in keys.rs.
+            // keys.rs tests which topics a key may publish to.
             "/api/send" | "/api/broadcast" => json!({}),
             "/api/batch" => json!({"commands": []}),
             _ => json!({}),
@@ -112,7 +112,7 @@ fn every_call_of_the_admin_port_needs_what_the_page_says() {
         let (status, code) = send_request("Authorization: Bearer wrong\r\n");
         let is_refused = (status, &*code) == (401, "bad_key");
         assert_eq!(is_refused, !is_open, "{request} with a wrong key: {status} {code}");
-        // The same as somebody's session without one.
+        // A session cookie that the server does not know gives no access either.
         let (status, _) = send_request("Cookie: throng_session=x\r\n");
         assert_eq!(status == 401 || status == 403, !is_open, "{request} with a cookie: {status}");
     }
@@ -121,7 +121,7 @@ fn every_call_of_the_admin_port_needs_what_the_page_says() {
     assert_eq!(send_request(&format!("Authorization: Bearer {}\r\n", key("publish"))), 404);
 }
 
-/// A token of a user that grants this for all topics of rooms.
+/// Returns a user's token that has these grants for all topics of rooms.
 fn token(user: &str, grants: &[&str]) -> String {
     let signer = Signer::new(SECRET, "HS256".parse::<Algorithm>().unwrap(), None).unwrap();
     let grants: serde_json::Map<String, Value> =
@@ -129,7 +129,7 @@ fn token(user: &str, grants: &[&str]) -> String {
     signer.sign(&json!({"sub": user, "exp": 4_000_000_000_u64, "throng": grants})).unwrap()
 }
 
-/// How a request of the client port ends, as its status or what Phoenix says in a body.
+/// Returns the result of a request to the client port: its status, or the status that Phoenix has in the body.
 fn outcome(server: &Server, methods: &str, path: &str, token: Option<&str>) -> u16 {
     let method = methods.split(", ").next().unwrap();
     let target = match path {
@@ -145,7 +145,7 @@ fn outcome(server: &Server, methods: &str, path: &str, token: Option<&str>) -> u
         None => String::new(),
     };
     if matches!(path, "/ws" | "/echo" | "/mqtt" | "/socket/websocket") {
-        // A WebSocket is asked for on a connection that stays.
+        // A WebSocket handshake needs a connection that stays open.
         let mut stream = Stream::new(server.connect());
         stream.send(&format!(
             "GET {target} HTTP/1.1\r\nHost: t\r\n{headers}Connection: Upgrade\r\n\
@@ -194,7 +194,7 @@ fn every_request_of_the_client_port_needs_what_the_page_says() {
             None => assert_eq!(is_refused(status), !open, "{request} without a token: {status}"),
         }
         let wrong = send_request(Some("eyJhbGciOiJub25lIn0.e30."));
-        // The token of an MQTT client comes with CONNECT, and not in a header.
+        // An MQTT client sends its token in CONNECT and not in a header.
         let reads_header = path != "/mqtt";
         let refused = !open && reads_header;
         assert_eq!(is_refused(wrong), refused, "{request} with a wrong token: {wrong}");
@@ -227,7 +227,7 @@ fn every_request_of_the_client_port_needs_what_the_page_says() {
     assert_eq!(call(server.client, "GET", "/nothing", "", "").0, 404);
 }
 
-/// What opens without a token does nothing before it has one.
+/// A WebSocket that opens without a token gets no right before it has one.
 #[test]
 fn a_websocket_without_a_token_gets_nowhere() {
     let settings = [("THRONG_AUTH_HMAC_KEY", SECRET), ("THRONG_AUTH_REQUIRED", "true")];

@@ -1,4 +1,4 @@
-//! The admin API: every call, its answers and its rejections.
+//! The admin API: every call, its responses and its rejections.
 
 use crate::support::*;
 use serde_json::json;
@@ -39,7 +39,7 @@ fn users_with_many_connections_and_connections_with_many_users() {
     assert_eq!(server.publish("vip", json!("out"))["members"], 1);
     assert_eq!(alice.data(), "out");
 
-    // First one connection, then all others of the user.
+    // Closes one connection, and then all other connections of the user.
     let id = stream["id"].as_str().unwrap();
     assert_eq!(server.post("/api/disconnect", json!({"connection": id}))["disconnected"], 1);
     let last =
@@ -200,7 +200,8 @@ fn a_configured_key_is_required_and_reloaded() {
     let scratch = Scratch::new("key");
     let key = scratch.path().join("key");
     is_required_and_reloaded(&["--api-key-file", key.to_str().unwrap()], &key);
-    // A configuration names a file beside it. It need not be where the server runs.
+    // The server finds a file that the configuration names relative to the configuration, whatever its working
+    // directory is.
     let config = scratch.write("throng.toml", "[admin]\napi_key_file = \"key\"\n");
     is_required_and_reloaded(&["--config", config.to_str().unwrap()], &key);
 }

@@ -1,5 +1,5 @@
-//! The back ends of examples/backend, in Python and in Go, as processes, with a server that asks and tells
-//! them.
+//! The back ends of examples/backend, in Python and in Go, as processes, with a server that sends its webhook
+//! requests to them.
 
 use std::process::Command;
 
@@ -31,10 +31,10 @@ fn online(backend: &Backend) -> Value {
     request(address, "GET", "/", None, "").1
 }
 
-/// All that the example does.
+/// Checks everything that the example does.
 fn decides_replies_and_gets_events(backend: &Backend) {
     let server = serve(&backend.url, KEY);
-    // Who somebody is, the back end says; and who names somebody else is nobody.
+    // The back end says which user a session belongs to. A client that names another user is rejected.
     let (status, error) = server.get("/poll?topic=free&timeout=0");
     assert_eq!((status, &error["error"]["code"]), (401, &json!("unauthorized")));
     let (status, error) = server.get("/poll?user=bob&session=session-of-eve&timeout=0");
@@ -48,7 +48,7 @@ fn decides_replies_and_gets_events(backend: &Backend) {
     let mut alice = websocket(&server, "session=session-of-alice&topic=chat:1");
     let entered = command(&mut alice, json!({"type": "subscribe", "id": 1, "topic": "doc:7"}));
     assert_eq!(entered["ok"]["topic"], "doc:7", "{entered}");
-    // The list is made at intervals.
+    // The server sends presence notices at intervals.
     server.until("alice shows what the back end says", |_| {
         let list = command(&mut alice, json!({"type": "presence", "id": 2, "topic": "doc:7"}));
         list["ok"]["presences"]["alice"]["metas"][0]["name"] == "Alice"
@@ -60,7 +60,7 @@ fn decides_replies_and_gets_events(backend: &Backend) {
     let mut say = |data: &str| {
         let publish = json!({"type": "publish", "id": 3, "topic": "chat:1", "data": data});
         alice.send(tungstenite::Message::text(publish.to_string())).unwrap();
-        // The message and the reply, in whatever order; who comes to the document is heard as well.
+        // The message and the reply come in either order. Presence notices of the document come in between.
         let (mut event, mut replied) = (None, false);
         loop {
             let next = crate::support::receive(&mut alice);
@@ -92,7 +92,7 @@ fn decides_replies_and_gets_events(backend: &Backend) {
     server.until("the back end knows that nobody is", |_| online(backend) == no_users);
 }
 
-/// A session of a few seconds is asked about, and goes on.
+/// The server requests refreshes of a session of a few seconds, and the session goes on.
 fn lets_stay(backend: &Backend) {
     let server = serve(&backend.url, KEY);
     let mut stream = server.listen("/stream?session=session-of-bob&topic=free");
@@ -105,7 +105,7 @@ fn lets_stay(backend: &Backend) {
     assert_eq!(server.metric("throng_webhook_events_total{result=\"error\"}"), 0.0);
 }
 
-/// Whoever has another key is believed nothing.
+/// The back end rejects requests that are signed with another key.
 fn wants_the_signature(backend: &Backend) {
     let server = serve(&backend.url, "another key of which nobody knows anything");
     let (status, error) = server.get("/poll?user=alice&topic=doc:7&timeout=0");

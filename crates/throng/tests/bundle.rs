@@ -1,4 +1,4 @@
-//! `throng bundle`: a report of a running server, which has no secrets.
+//! `throng bundle`: a report about a running server, without secrets.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -6,13 +6,13 @@ use std::process::{Command, Stdio};
 
 use crate::support::{Scratch, Server, output_within};
 
-/// Secrets that the server and the command are given.
+/// Secrets that the server and the command get.
 const KEY: &str = "hmac-0123456789abcdef0123456789abcdef";
 const WEBHOOK: &str = "webhook-secret-0123456789abcdef";
 const SIGNING: &str = "signing-0123456789abcdef0123456789";
 const API: &str = "api-key-of-the-operator-0123456789";
 
-/// Runs the command. Returns its exit status and what it says.
+/// Runs the command. Returns its exit status and its output.
 fn bundle(dir: &Path, admin: &str, key: &str, more: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     command.args(["bundle", "--admin", admin]).args(more).current_dir(dir).stdin(Stdio::null());

@@ -86,7 +86,7 @@ fn bodies_are_read_as_the_tools_send_them() {
     let replies: Vec<(u16, String)> = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
     let statuses: Vec<u16> = replies.iter().map(|(status, _)| *status).collect();
-    // The topic `log` keeps nothing: so much was read of every acknowledgement.
+    // The topic `log` has no history, so the server rejects each acknowledgement after it has parsed it.
     let want = [&[200; 14][..], &[400; 7], &[415; 4]].concat();
     assert_eq!(statuses, want, "{replies:?}");
     for (_, error) in &replies[14..21] {
@@ -99,13 +99,13 @@ fn bodies_are_read_as_the_tools_send_them() {
     for _ in 0..7 {
         assert_eq!(received(), json!(1));
     }
-    // A client's message is what its type says: text where no type was chosen.
+    // The content type decides how the server reads a client's message: as text if the client set no type.
     let (text, bytes) = (json!("{\"n\":2}"), json!("eyJuIjoyfQ=="));
     let want = [&text, &text, &text, &text, &json!({"n": 2}), &text, &bytes];
     for want in want {
         assert_eq!(received(), *want);
     }
-    // And curl, which calls everything a form.
+    // curl sends everything with the content type of a form.
     let post = |url: &str, body: &str| {
         assert!(curl(&["-sf", url, "-d", body]).status.success(), "{url}");
     };
@@ -115,7 +115,7 @@ fn bodies_are_read_as_the_tools_send_them() {
     assert_eq!(received(), "a=b&c");
 }
 
-/// A page that receives in three ways, publishes, and reports what it received.
+/// A page that receives in three ways, publishes, and reports the messages that it received.
 const PAGE: &str = r#"<!doctype html><script>
 const base = 'http://THRONG', received = {};
 const done = () => fetch('/received', { method: 'POST', body: JSON.stringify(received) });
@@ -194,9 +194,9 @@ fn a_browser_receives_by_event_source_websocket_and_poll() {
     assert_eq!(received["hidden"], json!([403, "forbidden"]));
 }
 
-/// A page with the messages that wait for alice. It shows each message once. Then it is loaded again:
-/// once with nothing read, once cut off in between, and once with the first message read. In the end
-/// it reports the messages of each load, and those that it has shown.
+/// A page with alice's inbox, which shows each message once. The page reloads itself three times: once with no
+/// message acknowledged, once early, while messages arrive, and once with the first message acknowledged. At the end
+/// it reports the messages of each load, and the messages that it has shown.
 const INBOX: &str = r#"<!doctype html><script>
 const base = 'http://THRONG', events = [], shown = new Map();
 const loads = JSON.parse(sessionStorage.loads ?? '[]');

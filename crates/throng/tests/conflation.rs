@@ -1,5 +1,5 @@
-//! Slow consumers of topics with `conflate`: who stalls is not closed, and gets the newest of each key when
-//! it reads again.
+//! Slow consumers of topics with `conflate`: the server does not close a client that stalls, and the client gets the
+//! newest message of each key when it reads again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::support::*;
 use serde_json::{Value, json};
 
-/// So many keys, of which each message is so long.
+/// The number of keys, and the bytes of each message.
 const KEYS: usize = 10;
 const BYTES: usize = 8_000;
 const ROUNDS: usize = 60;
@@ -36,8 +36,7 @@ fn publish(server: &Server, topic: &str, key: usize, round: usize) {
     server.post("/api/publish", message);
 }
 
-/// Publishes far more than a client that stalls may have waiting, each round when a quick client has got
-/// the one before.
+/// Publishes far more than a client's outbox takes. Each round begins when a quick client has got the round before.
 fn flood(server: &Server, topic: &str, quick: &AtomicUsize) {
     for round in 0..ROUNDS {
         (0..KEYS).for_each(|key| publish(server, topic, key, round));
@@ -47,14 +46,15 @@ fn flood(server: &Server, topic: &str, quick: &AtomicUsize) {
     }
 }
 
-/// Notes the payload of a message; true when it was the last one of all.
+/// Records the payload of a message. Returns true for the last message of the last key.
 fn note(seen: &mut BTreeMap<u64, Vec<u64>>, data: &Value) -> bool {
     let (key, round) = (data["key"].as_u64().unwrap(), data["round"].as_u64().unwrap());
     seen.entry(key).or_default().push(round);
     key == KEYS as u64 - 1 && round == ROUNDS as u64 - 1
 }
 
-/// Every key came up to its newest message, in order, and most of what was between was left out.
+/// Checks that each key's messages came in order and up to the newest, and that the server left out most messages in
+/// between.
 fn check(seen: &BTreeMap<u64, Vec<u64>>, what: &str) {
     assert_eq!(seen.len(), KEYS, "{what}: {seen:?}");
     for rounds in seen.values() {
@@ -98,11 +98,11 @@ fn who_stalls_gets_the_newest_of_each_key_on_every_transport() {
                 }
             }
         });
-        // Who keeps up gets everything.
+        // The client that keeps up gets every message.
         flood(&server, topic, &got);
         reader.join().unwrap();
         assert_eq!(got.load(Ordering::Relaxed), KEYS * ROUNDS);
-        // All four have stalled, and hold no more than an outbox and a message of each key.
+        // All four other clients have stalled. Each uses no more than an outbox and one message of each key.
         let memory = server.metric("throng_outbox_memory_bytes");
         assert!(memory < 4.0 * 256_000.0, "{memory}");
         assert!(server.metric("throng_messages_conflated_total") > 100.0);
@@ -126,7 +126,7 @@ fn who_stalls_gets_the_newest_of_each_key_on_every_transport() {
         let mut seen = BTreeMap::new();
         while !note(&mut seen, &receive(&mut phoenix)[4]) {}
         check(&seen, "phoenix");
-        // And goes on as before.
+        // The client then goes on as before.
         publish(&server, topic, 0, 1_000);
         let data: Value = serde_json::from_str(&sse.data()).unwrap();
         assert_eq!(data["round"], 1_000);
@@ -137,14 +137,14 @@ fn who_stalls_gets_the_newest_of_each_key_on_every_transport() {
 #[test]
 fn a_client_that_comes_back_misses_no_key() {
     let server = server();
-    // Wherever it is cut off, and whatever other topic's ids it has meanwhile.
+    // The client is cut off at several points, with ids of another topic in between.
     for cut in [2, 3, 12, 25] {
         let topic = format!("kept:{cut}");
         let target = format!("/sse?topic={topic}&topic=also:{cut}");
         let mut sse = server.listen(&target);
         for round in 0..ROUNDS {
             (0..KEYS).for_each(|key| publish(&server, &topic, key, round));
-            // Of this one all must come.
+            // All messages of this topic must arrive, since it does not conflate.
             if round % 20 == 0 {
                 server.publish(&format!("also:{cut}"), json!({"also": round}));
             }
@@ -157,7 +157,7 @@ fn a_client_that_comes_back_misses_no_key() {
                 Some(round) => {
                     also.insert(round);
                 }
-                // What it is told of the recovery itself.
+                // The notice about the recovery itself.
                 None if data["recovered"].is_boolean() => assert_eq!(data["recovered"], true),
                 None => {
                     let (key, round) = (data["key"].as_u64(), data["round"].as_u64().unwrap());

@@ -1,5 +1,5 @@
-//! The application says who comes without a token, and for how long they may stay: on every transport, with
-//! an application that is there, slow, in error, or not there.
+//! The `connect` webhook: the application names the user of a client without a token, and how long it may stay. The
+//! tests cover every transport, with an application that replies, is slow, fails, or is away.
 
 mod refresh;
 mod responses;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const CONNECT: (&str, &str) = ("THRONG_WEBHOOK_CONNECT", "true");
 
-/// A server that asks the application who comes.
+/// Starts a server that calls the application's `connect` webhook.
 fn serve_with_webhook(app: &Application, settings: &[(&str, &str)]) -> Server {
     serve_with_webhook_at(&app.url(), settings)
 }
@@ -20,12 +20,13 @@ fn serve_with_webhook_at(url: &str, settings: &[(&str, &str)]) -> Server {
     serve_with(&[&[("THRONG_WEBHOOK_URL", url), PATIENT, CONNECT], settings].concat())
 }
 
-/// Cookies with the session of a user.
+/// Returns the header with a user's session cookie.
 fn session(user: &str) -> String {
     format!("Cookie: a=b; session={user}\r\nUser-Agent: tests\r\nX-Secret: not told\r\n")
 }
 
-/// Knows sessions by their cookie; each may enter its own room, and is in its own news.
+/// The application's reply: it knows users by their session cookie. A user may enter its own room, and becomes a
+/// member of its own news.
 fn sessions(event: &Value) -> Value {
     if event["kind"] != "connect" {
         return json!({"status": "error"});
@@ -43,7 +44,7 @@ fn sessions(event: &Value) -> Value {
     }
 }
 
-/// A refusal of this client, however it is told.
+/// Returns the status and the code with which the server rejects this client, by any transport.
 fn refused(server: &Server, transport: Transport, query: &str, headers: &str) -> (u16, String) {
     let reply = match Client::open(server, transport, query, headers) {
         Err(reply) => reply,
@@ -82,7 +83,7 @@ fn the_application_says_who_comes_by_every_transport() {
                 body["presences"][&user]["metas"][0]["info"]["role"] == "editor"
             });
         }
-        // What is its own comes.
+        // The client gets messages of the topic that the application gave it.
         server.publish(&news, json!("fresh"));
         if !transport.is_phoenix() {
             assert_eq!(client.until("message"), "fresh", "{transport:?}");
@@ -109,7 +110,7 @@ fn the_application_says_who_comes_by_every_transport() {
         });
         assert_eq!(event, want, "{transport:?}");
         assert_eq!(event["connection"].as_str().unwrap().split('-').count(), 4);
-        // Nobody else's topic, nor another user.
+        // The client may neither enter another user's topic, nor be another user.
         if !transport.is_phoenix() {
             let other = refused(&server, transport, "topic=room:other", &session(&user));
             let want = if transport == Transport::Ws { 4403 } else { 403 };
@@ -121,7 +122,7 @@ fn the_application_says_who_comes_by_every_transport() {
         drop(client);
         server.until("it is gone", |server| members(server, "@crowd") == 0);
     }
-    // Each was asked about once; a poll of a session that is there asks for nothing.
+    // The server calls the webhook once for each client, and not for polls of an open session.
     let events = app.events().len();
     let mut client = Client::open(&server, Transport::Longpoll, "", &session("al")).ok().unwrap();
     client.join("room:al", json!({}));
@@ -154,7 +155,7 @@ fn a_rejection_has_each_transports_words() {
     server.until("nobody is there", |server| {
         server.api("GET", "/api/stats", None).1["connections"] == 0
     });
-    // What shows nothing asks for nothing.
+    // Requests for resources without user data call no webhook.
     let events = app.events().len();
     for target in ["/healthz", "/favicon.ico", "/nothing"] {
         let _ = get(&server, target);
@@ -181,7 +182,7 @@ fn short_requests_need_a_decision_too() {
     assert_eq!((presence.status, presence.body["users"].is_null()), (200, false), "{presence:?}");
     let publish = request(&server, "POST", "/publish?topic=room:al", &own, "hello");
     assert_eq!(publish.status, 200, "{publish:?}");
-    // It is al's, as the application has said.
+    // The message's sender is al, as the application has said.
     let history =
         request(&server, "GET", "/history?topic=room:al&reverse=true", &session("al"), "");
     assert_eq!(history.body["messages"][0]["sender"], "al", "{history:?}");
@@ -197,7 +198,7 @@ fn short_requests_need_a_decision_too() {
     assert_eq!(server.metric("throng_webhook_waiting"), 0.0);
 }
 
-/// What was said of one request is nothing for the next one of the same connection.
+/// A webhook reply counts for one request and not for the next one on the same connection.
 #[test]
 fn an_reply_is_for_one_request_alone() {
     let app = Application::replying(sessions);
@@ -207,7 +208,7 @@ fn an_reply_is_for_one_request_alone() {
         let headers = if user.is_empty() { String::new() } else { session(user) };
         format!("GET {path} HTTP/1.1\r\nHost: t\r\n{headers}\r\n")
     };
-    // All at once, and one after the other.
+    // Sends requests in a pipeline first, and then one after the other.
     socket.send(
         &[
             request("/poll?topic=room:al&timeout=0", "al"),
@@ -225,7 +226,7 @@ fn an_reply_is_for_one_request_alone() {
         assert_eq!(socket.read_reply().0, status, "{user}");
     }
     assert_eq!(app.events().len(), 8);
-    // The last one is open, and is who the last request was.
+    // The last request opens a stream, as the user of that request.
     socket.send(&request("/sse?topic=room:cy", "cy"));
     assert!(socket.head().starts_with("HTTP/1.1 200 "));
     assert_eq!((members(&server, "@cy"), members(&server, "@al")), (1, 0));
@@ -248,11 +249,11 @@ fn a_token_says_who_it_is_and_the_application_gets_no_request() {
             assert!(status >= 400 && code == "invalid_token", "{transport:?} {status} {code}");
         }
         assert_eq!(app.events().len(), events);
-        // Without one, the application's word is as good.
+        // Without a token, the server accepts the application's reply.
         let client = Client::open(&server, Transport::Sse, "topic=room:al", &session("al"));
         assert!(client.is_ok());
         assert_eq!(refused(&server, Transport::Sse, "topic=room:al", "").0, 401);
-        // A client of /ws that should say who it is may do so by a token; others are turned away.
+        // A `/ws` client that has no user yet may send a token if tokens are required; other settings reject it.
         let client = Client::open(&server, Transport::Ws, "", "");
         match required {
             "true" => {
@@ -267,7 +268,8 @@ fn a_token_says_who_it_is_and_the_application_gets_no_request() {
     }
 }
 
-/// Who was let in as nobody says later who it is; who was let in as somebody is that.
+/// A client that the application admitted without a user may name its user by a token later. A client with a user
+/// can't change it.
 #[test]
 fn no_client_becomes_another_user_by_a_token() {
     let app = Application::replying(|event| match event["query"]["as"][0].as_str() {
@@ -278,7 +280,7 @@ fn no_client_becomes_another_user_by_a_token() {
     let server = serve_with_webhook(&app, &settings);
     let token = token(everything("dora"));
     let mut client = Client::open(&server, Transport::Ws, "topic=a", "").ok().unwrap();
-    // What nobody is granted is denied: the application has granted nothing.
+    // The application has granted nothing here, so only the grants for anonymous clients apply.
     assert_eq!(client.command(json!({"type": "subscribe", "topic": "b"})), "not_granted");
     let ok = client.command(json!({"type": "connect", "token": token}));
     assert_eq!(ok["users"], json!(["dora"]), "{ok}");
@@ -286,7 +288,7 @@ fn no_client_becomes_another_user_by_a_token() {
     let mut client = Client::open(&server, Transport::Ws, "as=al", "").ok().unwrap();
     let connect = json!({"type": "connect", "token": token});
     assert_eq!(client.command(connect), "already_connected");
-    // Whom the request names, the application has let in.
+    // The application admits the user that the request names.
     let client = Client::open(&server, Transport::Sse, "user=bo", "");
     assert!(client.is_ok());
     assert_eq!(members(&server, "@bo"), 1);
@@ -316,7 +318,7 @@ fn a_revocation_ends_what_the_application_let_in() {
     assert_eq!(other.until("message"), 1);
 }
 
-/// Also where there are no tokens at all.
+/// This also holds without any tokens.
 #[test]
 fn a_client_named_by_the_application_stays_that_user() {
     let app = Application::replying(|_| json!({"user": "al"}));
@@ -328,13 +330,13 @@ fn a_client_named_by_the_application_stays_that_user() {
     assert_eq!(members(&server, "@bo"), 0);
     assert_eq!(server.post("/api/revoke", json!({"user": "al"}))["closed"], 1);
     assert_eq!(client.closed(), "token_revoked");
-    // As always, where nobody is asked.
+    // Without a webhook a client may log in as any user.
     let server = serve_with(&[]);
     let mut client = Client::open(&server, Transport::Ws, "user=al", "").ok().unwrap();
     assert!(client.command(json!({"type": "login", "user": "bo"})).is_object());
 }
 
-/// What a page of somebody else makes a browser send is not the user's will.
+/// The server does not pass on cookies that a browser sends on behalf of another site's page.
 #[test]
 fn cookies_of_foreign_pages_are_not_passed_on() {
     let app = Application::replying(sessions);
@@ -345,7 +347,7 @@ fn cookies_of_foreign_pages_are_not_passed_on() {
         let topic = if transport.is_phoenix() { "" } else { "topic=room:al&timeout=0" };
         let got = refused(&server, transport, topic, &foreign);
         assert_eq!(got.1, "unauthorized", "{transport:?}");
-        // The event of a poll that is let in may come after these.
+        // The event of an admitted poll may arrive after these.
         let path = transport.path().split('?').next().unwrap();
         let of = |origin: &str| {
             let mut events = app.events();
@@ -363,7 +365,7 @@ fn cookies_of_foreign_pages_are_not_passed_on() {
     }
 }
 
-/// What the application is told of a request is nobody else's, whatever comes of it.
+/// The log has nothing that the application gets about a request, whatever the result is.
 #[test]
 fn nothing_of_a_request_is_logged() {
     let app = Application::start(|events| {
@@ -384,7 +386,7 @@ fn nothing_of_a_request_is_logged() {
         }
     });
     let folder = Scratch::new("connect-log");
-    // The application answers all but the last of these, however slow the machine is.
+    // The application replies to all acts but the last in time, even on a slow machine.
     for (acts, timeout) in [(&["", "refuse", "wrong", "fail"][..], "60000"), (&["hang"], "300")] {
         let log = folder.path().join(timeout);
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_throng"));
@@ -433,7 +435,7 @@ fn the_application_gets_the_events_that_the_configuration_names() {
     let event = app.events().pop().unwrap();
     assert_eq!(event["headers"], json!({"x-secret": "one, two"}));
     assert_eq!(event["address"], "203.0.113.9");
-    // Without [auth] a token is the application's own.
+    // Without [auth] the parameter `token` belongs to the application.
     let query = json!({"topic": ["room:1"], "token": ["own"], "topic_token": ["t"], "x": [" "]});
     assert_eq!(event["query"], query);
     let server = serve_with_webhook(&app, &[("THRONG_AUTH_HMAC_KEY", KEY)]);

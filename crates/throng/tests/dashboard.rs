@@ -1,5 +1,5 @@
-//! The dashboard in Chromium, at a server that asks for a key: who signs in, who can't, and what a key
-//! that may only read sees.
+//! The dashboard in Chromium, at a server that requires a key: which keys can sign in, and what a key with the scope
+//! `read` shows.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use crate::outbox::support::{Postgres, until_draining};
 use crate::support::*;
 use serde_json::json;
 
-/// What the configuration below has the hashes of.
+/// Keys whose hashes the configuration below has.
 const READ: &str = "key-that-may-read-0123456789";
 const ALL: &str = "key-for-everything-0123456789";
 
@@ -22,7 +22,7 @@ const OPS: &str = "[[keys]]\nname = \"ops\"\n\
     scopes = [\"read\"]\n";
 const HOSTS: &str = "[admin]\nhosts = [\"throng.example\"]\n";
 
-/// A server in a folder of its own, with both keys.
+/// Starts a server in a folder of its own, with both keys in its configuration.
 fn serve(name: &str) -> (Server, Scratch) {
     let folder = Scratch::new(&format!("dashboard-{name}"));
     folder.write("throng.toml", &[HOSTS, ROOT, OPS].concat());
@@ -39,7 +39,7 @@ fn start(server: &Server, name: &str) -> Child {
         "admin": server.admin.to_string(),
         "read": READ,
         "all": ALL,
-        // Where to put pictures of the page, for people.
+        // The folder for screenshots of the page, if a person wants them.
         "shots": std::env::var("DASHBOARD_SHOTS").ok(),
     });
     Command::new("node")
@@ -127,7 +127,7 @@ fn nodes_and_the_outbox_are_shown_in_words() {
     let (nats, postgres) = (Nats::start(), Postgres::start());
     let url = postgres.url("postgres");
     let [a, mut b] = nats.nodes(&[("THRONG_OUTBOX_URL", &*url)]);
-    // Then the node of the page drains the outbox.
+    // The dashboard's node then drains the outbox.
     b.child.kill().unwrap();
     b.child.wait().unwrap();
     until_draining(&a);

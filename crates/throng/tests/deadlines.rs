@@ -12,7 +12,7 @@ use crate::support::Server;
 /// The parts of a second in which each deadline begins.
 const PHASES: u32 = 4;
 
-/// Cuts a client with a will, and waits until the server publishes that.
+/// Cuts the connection of a client with a will, and waits until the server publishes the will.
 fn cut_and_receive_will(
     server: &Server,
     name: &'static str,

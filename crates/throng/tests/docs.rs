@@ -1,6 +1,7 @@
 //! Every command and snippet of README.md and docs/ is run, and prints what the page shows.
 //!
-//! `cargo test -p throng --test server docs::history` runs one page. `docs/page.rs` says what a page may have.
+//! `cargo test -p throng --test server docs::history` runs one page. `docs/page.rs` describes what a page may
+//! contain.
 
 mod browser;
 mod compare;
@@ -75,7 +76,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// The pages about the inside: they have links, and nothing to run.
+/// Returns the pages about internals, which have links and nothing to run.
 fn internals(root: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(root.join("docs/internals")).unwrap();
     let names = entries.map(|entry| Path::new("docs/internals").join(entry.unwrap().file_name()));
@@ -157,7 +158,7 @@ fn links_lead_somewhere() {
     assert!(wrong.is_empty(), "these lead nowhere:\n{}", wrong.join("\n"));
 }
 
-/// Without `..`.
+/// Resolves the `..` of a path.
 fn normal(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {

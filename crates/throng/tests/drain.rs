@@ -1,4 +1,4 @@
-//! An operator drains a node: its clients are told to use another server, in the words of their protocols.
+//! An operator drains a node: the server sends its clients to another server, by the means of each protocol.
 
 mod command;
 mod with_upgrade;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::*;
 
-/// How far the drain is.
+/// Returns the state of the drain.
 fn state(server: &Server) -> Value {
     let (status, state) = server.api("GET", "/api/drain", None);
     assert_eq!(status, 200, "{state}");
@@ -63,7 +63,7 @@ fn a_drain_closes_one_after_the_other_and_goes_no_further_when_it_is_cancelled()
     server.until_members("a", 40);
     server.post("/api/drain", json!({"wait_seconds": 0, "per_second": 2}));
     server.until("some are closed", |server| state(server)["closed"].as_u64() >= Some(3));
-    // A client that comes is served.
+    // The server accepts a new client during the drain.
     clients.push(server.listen("/sse?topic=a"));
     let (_, cancelled) = server.api("DELETE", "/api/drain", None);
     assert_eq!(cancelled["stage"], "serving");
@@ -77,7 +77,7 @@ fn a_drain_closes_one_after_the_other_and_goes_no_further_when_it_is_cancelled()
         }
     }
     assert!(closed >= 3.0, "{closed}");
-    // Nothing is closed any more.
+    // After the cancel the server closes no more clients.
     server.until("the connections have ended", |server| {
         server.metric("throng_connections_closed_total{reason=\"use_another_server\"}") == closed
     });
@@ -107,7 +107,7 @@ fn a_bad_request_begins_nothing() {
     assert_eq!(state(&server)["stage"], "serving");
 }
 
-/// Whether an event stream gets this message next, and is not closed before.
+/// Returns true if an event stream gets this message before the server closes it.
 fn gets(client: &mut Stream, data: &str) -> bool {
     loop {
         let mut line = String::new();

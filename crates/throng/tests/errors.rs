@@ -1,4 +1,4 @@
-//! What both ports answer to a request that they refuse: the same shape everywhere, with a code that
+//! The responses of both ports to requests that they reject: the same shape everywhere, with a code that
 //! docs/errors.md has.
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ fn page(name: &str) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-/// The requests in the first column of the tables of docs/access.md: methods and a path.
+/// Returns the requests in the first column of the tables of docs/access.md: methods and a path.
 fn requests(heading: &str) -> Vec<(String, String)> {
     let page = page("access.md");
     let (_, below) = page.split_once(&format!("\n## {heading}\n")).unwrap();
@@ -30,7 +30,7 @@ fn requests(heading: &str) -> Vec<(String, String)> {
     all
 }
 
-/// Refusals of one server, each looked at.
+/// Checks each rejection of a server.
 struct Walk {
     codes: BTreeSet<String>,
     statuses: BTreeSet<u16>,
@@ -45,11 +45,11 @@ impl Walk {
         Walk { codes: BTreeSet::new(), statuses: BTreeSet::new(), documented, refused: 0 }
     }
 
-    /// Makes a request, and looks at the answer if it is a refusal. Gives the status.
+    /// Makes a request, and checks the response if it is a rejection. Returns the status.
     fn send(&mut self, address: SocketAddr, request: &str) -> u16 {
         let what: String = request.chars().take(120).collect();
         let mut stream = Stream::new(connect(address));
-        // The server may refuse it before it has read all.
+        // The server may reject the request before it has read all of it.
         let _ = std::io::Write::write_all(stream.reader.get_mut(), request.as_bytes());
         let head = stream.head();
         let status: u16 = head.split(' ').nth(1).unwrap().parse().unwrap();
@@ -92,14 +92,14 @@ impl Walk {
         self.send(address, &format!("GET {target} HTTP/1.1\r\nHost: {address}\r\n{headers}\r\n"))
     }
 
-    /// Each request of a page with bodies and parameters that can't be, by methods that aren't its own, and
-    /// with these headers.
+    /// Makes each request of a page with these headers, with invalid bodies and parameters, and by methods that it
+    /// does not have.
     fn walk(&mut self, address: SocketAddr, requests: &[(String, String)], headers: &[&str]) {
         let names = [("{topic}", "a"), ("{user}", "al"), ("{file}", "app.js")];
         for (method, path) in requests {
             let path = names.iter().fold(path.clone(), |path, (from, to)| path.replace(from, to));
             let targets = [
-                // A poll would wait.
+                // Without the timeout a poll would wait.
                 format!("{path}?timeout=0"),
                 path.replace("/poll", "/poll?timeout=0"),
                 format!("{path}?topic=%ff&limit=x&since=x&timeout=x"),
@@ -133,7 +133,7 @@ impl Walk {
         }
     }
 
-    /// What is wrong with any request, whatever it asks for.
+    /// Makes requests whose heads are invalid for any target.
     fn walk_heads(&mut self, address: SocketAddr) {
         let long = "x".repeat(70_000);
         for (request, status) in [
@@ -151,7 +151,7 @@ impl Walk {
     }
 }
 
-/// A server with tokens, keys, and limits that are soon reached.
+/// Starts a server with tokens, keys, and low limits.
 fn server() -> Server {
     let key = "0123456789abcdef0123456789abcdef";
     let settings = [
@@ -202,7 +202,7 @@ fn every_refusal_of_the_client_port_has_the_shape_of_an_error() {
         let head = format!("POST /publish?topic=a HTTP/1.1\r\nHost: t\r\n{good}");
         assert_eq!(walk.send(server.client, &format!("{head}{body}")), status, "{body}");
     }
-    // It doesn't arrive whole in time, of which other requests have enough.
+    // A request that does not arrive in time needs a server with a shorter timeout.
     let impatient = Server::with(&[], &[("THRONG_TIMEOUTS_HEAD_SECONDS", "1")]);
     assert_eq!(walk.send(impatient.client, "GET /sse?topic=a HTTP/1.1\r\nHost: t\r\n"), 408);
     println!("{} refusals: {:?} {:?}", walk.refused, walk.statuses, walk.codes);
@@ -217,7 +217,7 @@ fn every_refusal_of_the_admin_port_has_the_shape_of_an_error() {
     let mut walk = Walk::new();
     let requests = requests("The admin port");
     assert!(requests.len() > 30, "{requests:?}");
-    // Where it is good, what is asked for is wrong.
+    // With the right key the other parts of the request are still wrong.
     let good = "Authorization: Bearer 0123456789abcdef0123456789abcdef\r\n";
     let headers = ["", "Authorization: Bearer x\r\n", "Cookie: throng_session=x\r\n", good];
     let live = |it: &&(String, String)| !it.1.ends_with("/live");

@@ -1,5 +1,5 @@
-//! The application is told who comes and goes: every event, for every transport, in order, at least
-//! once, also when it is away and when the server is killed.
+//! Webhook events about clients that come and go: every event, for every transport, in order, and at least once, even
+//! if the application is away or the server is killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
@@ -21,7 +21,7 @@ fn serve(url: &str, settings: &[(&str, &str)], data: Option<&Path>) -> Server {
     if let Some(data) = data {
         throng.arg("--data").arg(data);
     }
-    // The server waits for an application that a slow machine holds up.
+    // With this timeout the server waits for an application on a slow machine.
     let patient = ("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "60000");
     Server::run(throng, &[&[("THRONG_WEBHOOK_URL", url), patient], settings].concat())
 }
@@ -47,7 +47,7 @@ fn every_transport_that_stays_is_reported_to_come_and_go() {
     let join = r#"["1","1","room:1","phx_join",{}]"#;
     phoenix.send(tungstenite::Message::text(join)).unwrap();
     phoenix.read().unwrap();
-    // A session of long polls stays, too; a poll does not.
+    // A long-poll session is reported, too; a poll is not.
     let (_, body) = server.get("/socket/longpoll?vsn=2.0.0&user=session");
     assert!(body["token"].is_string(), "{body}");
     assert_eq!(server.get("/poll?user=poll&topic=room:1&timeout=0").0, 200);
@@ -81,7 +81,7 @@ fn every_transport_that_stays_is_reported_to_come_and_go() {
     let session = of(&events, "session");
     assert_eq!(session[0]["kind"], "connected", "{session:?}");
     assert!(of(&events, "poll").is_empty() && !events.iter().any(|it| it["topic"] == "quiet:1"));
-    // Numbers grow, and each is there once.
+    // The ids grow, and each event came once.
     let ids: Vec<u64> =
         events.iter().map(|it| it["id"].as_str().unwrap().parse().unwrap()).collect();
     assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "{ids:?}");
@@ -98,8 +98,8 @@ fn occupancy_of(app: &Application, topic: &str) -> Vec<String> {
     events.iter().map(|event| event["kind"].as_str().unwrap().to_string()).collect()
 }
 
-/// Waits until the application has all events that are due by now: the event of a topic that is occupied from now
-/// on comes after them.
+/// Waits until the application has all events that are due by now. This function occupies another topic, whose event
+/// comes after them.
 fn until_notified(app: &Application, server: &Server) -> crate::support::Stream {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let topic = format!("room:end{}", NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -114,9 +114,9 @@ fn a_topic_is_occupied_and_vacated_when_it_stays_so() {
     let milliseconds = OCCUPANCY.as_millis().to_string();
     let server =
         serve(&app.url(), &[("THRONG_WEBHOOK_OCCUPANCY_MILLISECONDS", &milliseconds)], None);
-    // Over all shards, and by whatever transport.
+    // The members are on all shards.
     let members: Vec<_> = (0..12).map(|_| server.listen("/sse?topic=room:1")).collect();
-    // Too short: a slow machine needs several attempts.
+    // This topic is occupied for too short a time. A slow machine needs several attempts.
     let short = (0..20).map(|n| format!("room:short{n}")).find(|topic| {
         let end = Instant::now() + OCCUPANCY;
         drop(server.listen(&format!("/sse?topic={topic}")));
@@ -131,7 +131,7 @@ fn a_topic_is_occupied_and_vacated_when_it_stays_so() {
     server.until_members("room:1", 1);
     let _member = until_notified(&app, &server);
     assert_eq!(occupancy_of(&app, "room:1"), ["occupied"], "one is there");
-    // A page that is loaded anew: a slow machine needs several attempts.
+    // Like a page that reloads. A slow machine needs several attempts.
     let mut page = one;
     let is_unnoticed = (0..20).any(|_| {
         let before = occupancy_of(&app, "room:1");
@@ -148,7 +148,7 @@ fn a_topic_is_occupied_and_vacated_when_it_stays_so() {
     assert!(is_unnoticed, "this machine is too slow");
     drop(page);
     app.until("it is vacated", |_| occupancy_of(&app, "room:1").last().unwrap() == "vacated");
-    // Polls come and go, and their topic stays.
+    // Polls come and go, and their topic stays occupied.
     let mut polls = crate::support::Stream::new(server.connect());
     polls.send(&"GET /poll?topic=room:3&timeout=1 HTTP/1.1\r\nHost: t\r\n\r\n".repeat(3));
     for _ in 0..3 {
@@ -158,7 +158,7 @@ fn a_topic_is_occupied_and_vacated_when_it_stays_so() {
     assert_eq!(occupancy_of(&app, "room:3"), ["occupied", "vacated"]);
 }
 
-/// An application that is away, in error, slow and back again misses nothing and gets all in order.
+/// An application that is away, fails, is slow, and comes back gets all events in order.
 #[test]
 fn events_come_at_least_once_and_in_order() {
     let attempts = Arc::new(AtomicUsize::new(0));
@@ -183,14 +183,14 @@ fn events_come_at_least_once_and_in_order() {
             && server.metric("throng_webhook_told_total{result=\"taken\"}") >= 121.0
     });
     assert!(server.metric("throng_webhook_told_failed_total") >= 3.0);
-    // Without what came more than once.
+    // Removes events that came more than once.
     let mut once: BTreeMap<u64, Value> = BTreeMap::new();
     for event in app.events() {
         let id = event["id"].as_str().unwrap().parse().unwrap();
         let before = once.insert(id, event.clone());
         assert!(before.is_none_or(|before| before == event));
     }
-    // The same request has the same id each time, and one with others another.
+    // A request with the same events has the same id each time, and a request with other events another id.
     let mut bodies: BTreeMap<String, String> = BTreeMap::new();
     for request in app.requests.lock().unwrap().iter() {
         let id = header(&request.head, "webhook-id").unwrap().to_string();
@@ -236,7 +236,7 @@ fn what_does_not_fit_is_dropped_and_the_application_is_notified() {
     server.until("the rest is taken", |server| server.metric("throng_webhook_told_waiting") == 0.0);
     let lost = || -> u64 {
         let requests = app.requests.lock().unwrap();
-        // One that was not taken comes again as it was.
+        // A failed request comes again with the same body.
         let bodies: BTreeSet<String> = requests.iter().map(|it| it.body.clone()).collect();
         let read = |body: &String| serde_json::from_str::<Value>(body).unwrap()["lost"].as_u64();
         bodies.iter().filter_map(read).sum()
@@ -260,11 +260,11 @@ fn events_survive_a_kill_in_the_store() {
     let events = ("THRONG_WEBHOOK_EVENTS", "connected,disconnected,joined,left");
     let serve = || serve(&url, &[events], Some(folder.path()));
     let until_written = |server: &Server, name: &str| {
-        // The control thread gathers events for ten milliseconds before it passes them on to the store.
+        // The control thread collects events for ten milliseconds before it passes them on to the store.
         std::thread::sleep(Duration::from_millis(100));
         for at in 0..2 {
-            // It passes on events and this in order: what it had before the second one is on disk when the
-            // second one is.
+            // The control thread passes on the events and these changes in order. So when the second change is on
+            // disk, all events before it are, too.
             let topic = format!("{name}:{at}");
             server.post("/api/subscriptions", json!({"user": "none", "add": [topic]}));
         }
@@ -284,13 +284,13 @@ fn events_survive_a_kill_in_the_store() {
         server.signal("-KILL");
         drop(server);
     }
-    // Nobody has answered yet: the connections wait in the listener's queue.
+    // The application has not responded yet: the connections wait in the listener's queue.
     let app = Application::on(listener, |_| Act::Raw("HTTP/1.1 204 No\r\n\r\n".into()));
     let server = serve();
     let events = app.until("all of them come", |events| {
         let joined = events.iter().filter(|event| event["kind"] == "joined");
         let users: BTreeSet<_> = joined.map(|event| event["user"].to_string()).collect();
-        // What earlier runs had sent waited with the application, too.
+        // Requests of earlier runs wait in that queue as well.
         let starts = events.iter().filter(|event| event["kind"] == "started");
         let starts: BTreeSet<_> = starts.map(|event| event["id"].to_string()).collect();
         users.len() == 30 && starts.len() == 4
@@ -313,19 +313,19 @@ fn events_survive_a_kill_in_the_store() {
     until_written(&server, "end");
     server.signal("-KILL");
     drop(server);
-    // What was taken is not told again.
+    // The server does not send events again that the application has confirmed.
     let number = |event: &Value| event["id"].as_str().unwrap().parse::<u64>().unwrap();
     let last = app.events().iter().map(number).max().unwrap();
     let server = serve();
     let _last = websocket(&server, "user=last");
     let mut after =
         app.until("the event of the last one comes", |events| !of(events, "last").is_empty());
-    // The requests of earlier runs may be read late.
+    // The application may read requests of earlier runs late.
     after.retain(|event| number(event) > last);
     assert_eq!(kinds(&after), ["started", "connected"]);
 }
 
-/// A server that stops says who has gone before it ends, or leaves it in the store.
+/// A server that stops sends the events of its last clients before it ends, or leaves them in the store.
 #[test]
 fn a_server_that_stops_reports_who_was_there() {
     let app = Application::replying(|_| json!({}));
@@ -345,7 +345,7 @@ fn a_server_that_stops_reports_who_was_there() {
     assert!(topics.len().is_multiple_of(2), "what was occupied is vacated: {topics:?}");
 }
 
-/// Settings are read again: which events are requested, and of which topics.
+/// A reload changes which events the application gets, and of which topics.
 #[test]
 fn events_change_with_the_configuration() {
     let app = Application::replying(|_| json!({}));

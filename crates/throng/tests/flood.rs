@@ -80,8 +80,8 @@ fn mqtt_clients_that_are_cut_miss_nothing_and_log_in_and_out() {
     assert!(output.status.code() == Some(2) && text.contains("--qos 1 or 2"), "{text}");
 }
 
-/// Nobody knows when a server reads the first request of a poll. Messages before that don't arrive,
-/// and all later ones must.
+/// The tool can't tell when a server reads the first request of a poll. Messages before that do not arrive, and all
+/// later ones must.
 #[test]
 fn polls_receive_each_message_once_from_the_first_on() {
     let server = Server::start();
@@ -162,7 +162,7 @@ fn all_connections_return_after_a_storm() {
     });
 }
 
-/// The server would close a WebSocket that sends nothing, not even pongs, before the end of the run.
+/// The server would close a silent WebSocket before the end of the run, since it gets not even pongs.
 #[test]
 fn heartbeats_of_all_kinds_are_counted_and_pings_replied() {
     let settings = [
@@ -272,7 +272,7 @@ fn arrivals_are_spread_over_the_ramp() {
     let end = flood(&format!("hold {} -c 50 --ramp 2 --hold 0", at(&server)));
     end.is_clean(50);
     let first = end.samples.iter().find(|line| line["phase"] == "holding").unwrap();
-    // The last of 50 is due at 49/50 of the time, or a moment before.
+    // The last of 50 connections is due after 49/50 of the time, or a moment earlier.
     assert!(first["sample"]["at_seconds"].as_f64().unwrap() >= 1.9, "{first:#}");
     assert_eq!(end.samples[0]["phase"], "arriving");
 }
@@ -482,7 +482,7 @@ fn connections_closed_by_the_server_recover_the_rest() {
     assert!(end.count("caught_up") > 0, "{:#}", end.summary);
 }
 
-/// Nobody waits for what nobody keeps.
+/// The tool does not wait for messages that the server does not retain.
 #[test]
 fn a_run_that_needs_history_is_not_begun_without_and_says_why() {
     let server = Server::start();
@@ -500,13 +500,13 @@ fn a_run_that_needs_history_is_not_begun_without_and_says_why() {
         assert!(text.contains(why) && text.contains(advice), "{scenario}: {text}");
     });
     assert_eq!(server.api("GET", "/api/stats", None).1["opened"], 0, "nothing has begun");
-    // Without anything to come back for, nothing has to be kept.
+    // A run without messages needs no history.
     flood(&format!("hold -c 20 --hold 1 --recover {}", at(&server))).all_recovered(20);
 }
 
 #[test]
 fn a_refused_acknowledgement_is_named_with_its_cause() {
-    // What is kept for users need not be acknowledged.
+    // Users' topics with a history, but without an inbox, need no acknowledgements.
     let rules = "[[topics]]\npattern = \"@*\"\nhistory_messages_max = 100\n";
     let server = configured("unacknowledged", rules, &[]);
     let end =
@@ -645,7 +645,7 @@ fn attempts_to_connect_that_the_kernel_drops_in_a_run_are_in_its_result_once() {
     let listener = kernel::short_queue();
     let _queued = kernel::overflow(listener.local_addr().unwrap());
     let end = run.stop();
-    // The load generator has the same kernel as the server, so it is not reported again.
+    // The load generator runs on the server's kernel, so the report has that kernel once.
     let [host] = &end.summary["kernels"].as_array().unwrap()[..] else {
         panic!("{:#}", end.summary)
     };
@@ -653,7 +653,7 @@ fn attempts_to_connect_that_the_kernel_drops_in_a_run_are_in_its_result_once() {
     let findings = host["findings"].as_array().unwrap().iter();
     let kinds: Vec<_> = findings.map(|it| it["kind"].as_str().unwrap()).collect();
     assert!(kinds.contains(&"listen_overflows"), "{host:#}");
-    // A finding explains a run, and does not make it bad.
+    // A finding explains a run, and does not make it fail.
     end.is_clean(20);
     let page = std::fs::read_to_string(report.path().join("index.html")).unwrap();
     let want = "because a listener&#39;s queue was full: raise net.core.somaxconn";

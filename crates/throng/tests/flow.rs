@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const HEALTH: &str = "GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n";
 
-/// Returns the head of a POST with a body of so many bytes.
+/// Returns the head of a POST whose body has this length.
 fn post(target: &str, bytes: usize) -> String {
     format!("POST {target} HTTP/1.1\r\nHost: t\r\nContent-Length: {bytes}\r\n\r\n")
 }
@@ -66,7 +66,7 @@ fn bodies_of_rejected_requests_are_not_buffered() {
         ("/sse?topic=a", 405, "method_not_allowed"),
     ] {
         let mut stream = Stream::new(server.connect());
-        // The answer comes before any byte of the body.
+        // The response comes before any byte of the body.
         stream.send(&post(target, 60_000));
         let head = stream.head();
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{target}: {head}");
@@ -93,7 +93,7 @@ fn unfinished_input_does_not_use_up_the_memory_for_input() {
         ("THRONG_LIMITS_INPUT_BYTES_MAX", "4MiB"),
         ("THRONG_CLIENT_PUBLISH_PREFIXES", "*"),
         ("THRONG_LIMITS_FRAME_BYTES_MAX", "2MiB"),
-        // Nothing else ends what is unfinished.
+        // No timeout ends unfinished input here.
         ("THRONG_TIMEOUTS_HEAD_SECONDS", "600"),
         ("THRONG_TIMEOUTS_LONGPOLL_SECONDS", "60"),
     ];
@@ -190,7 +190,7 @@ fn stalled_readers_do_not_use_up_the_memory_for_outboxes() {
     server.until("all is given back", |server| server.metric("throng_outbox_memory_bytes") == 0.0);
 }
 
-/// Sends a pipeline of requests, and reads the answers at the same time.
+/// Sends a pipeline of requests, and reads the responses at the same time.
 fn pipeline(server: &Server, requests: &str, responses: usize) {
     let last = "GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
     let mut socket = server.connect();
@@ -200,7 +200,8 @@ fn pipeline(server: &Server, requests: &str, responses: usize) {
         std::thread::spawn(move || {
             socket.write_all(bytes.as_bytes()).unwrap();
             if !bytes.contains("poll") {
-                // The server doesn't wait for the client of a poll that has gone, but for others.
+                // The server ends a waiting poll if its client closes its half of the connection, but still responds
+                // to other requests.
                 socket.shutdown(Shutdown::Write).unwrap();
             }
         })
@@ -216,11 +217,11 @@ fn pipeline(server: &Server, requests: &str, responses: usize) {
 fn a_deep_pipeline_gets_all_replies() {
     let server = Server::with(&["--demo"], &[]);
     pipeline(&server, &HEALTH.repeat(10_000), 10_000);
-    // Large answers, also behind a poll that waits.
+    // Large responses, also behind a poll that waits.
     pipeline(&server, &"GET /chat.js HTTP/1.1\r\nHost: t\r\n\r\n".repeat(3_000), 3_000);
     let poll = "GET /poll?topic=a&timeout=1 HTTP/1.1\r\nHost: t\r\n\r\n";
     pipeline(&server, &[poll, &HEALTH.repeat(4_000), poll, HEALTH].concat(), 4_003);
-    // The same behind a request that another shard may answer.
+    // The same behind a request that another shard may respond to.
     let token = longpoll_session(&server);
     let beat = r#"[null,"1","phoenix","heartbeat",{}]"#;
     let post = post(&format!("/socket/longpoll?vsn=2.0.0&token={token}"), beat.len()) + beat;
@@ -271,12 +272,13 @@ fn read_all(sockets: Vec<TcpStream>, stop: &AtomicBool) -> usize {
     open.len()
 }
 
-/// Runs 200 members that read as fast as they can, and one that publishes as fast as it can, until each has
-/// got more than may wait for it.
+/// Runs 200 members that read as fast as they can, and a client that publishes as fast as it can, until each member
+/// has got more than its outbox takes.
 fn flooded_topic(settings: &[(&str, &str)]) {
     const MEMBERS: usize = 200;
     const EACH: usize = 500;
-    // Who takes a quarter of this in a second is no slow consumer: so a slow machine makes none.
+    // A client that reads a quarter of the outbox in a second is no slow consumer, so members on a slow machine are
+    // none.
     let outbox =
         [("THRONG_LIMITS_OUTBOX_BYTES_MAX", "64KiB"), ("THRONG_LIMITS_MESSAGE_BYTES_MAX", "8KiB")];
     let server = Server::with(&["--shards", "2"], &[settings, &outbox].concat());
@@ -365,7 +367,7 @@ fn with_small_window(server: &Server, request: &str) -> TcpStream {
     socket
 }
 
-/// Reads so many bytes from each socket up to a hundred times a second, until `stop` is set.
+/// Reads a few bytes from each socket up to a hundred times a second, until `stop` is set.
 fn trickle(sockets: &mut [TcpStream], bytes: usize, stop: &AtomicBool) {
     let mut buffer = vec![0; bytes];
     for socket in &mut *sockets {
@@ -394,8 +396,8 @@ fn a_slow_but_steady_member_does_not_block_publishers() {
     let (stop, server) = (&AtomicBool::new(false), &server);
     std::thread::scope(|scope| {
         let _stop = StopOnDrop(stop);
-        // The member reads some 300 kB a second, of which a twentieth keeps it from being a slow consumer. Its
-        // outbox is nearly full all the time.
+        // The member reads some 300 kB a second. A twentieth of that would be enough not to count as a slow consumer.
+        // Its outbox is nearly full all the time.
         scope.spawn(|| trickle(&mut member, 3_000, stop));
         scope.spawn(move || {
             while !stop.load(Ordering::Relaxed) {
@@ -472,7 +474,7 @@ fn clients_over_their_rate_wait_and_lose_no_message() {
             assert_eq!((&outcome["type"], &outcome["id"]), (&json!("reply"), &json!(n)));
             assert!(outcome["ok"].is_object(), "{outcome}");
         }
-        // The budget of the first second passes at once, with the rest of its last read.
+        // The first second's budget passes at once, with the rest of its last read.
         assert!(begun.elapsed() > Duration::from_millis(1_500), "{kind}: {:?}", begun.elapsed());
         assert!(limited(&server, &format!("limits.{limit}_per_second_max")) > 0.0);
     }
@@ -536,7 +538,7 @@ fn one_client_can_not_use_up_the_long_poll_sessions() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stop = StopOnDrop(&stop);
-        // Several connections from one address open more sessions than there may be.
+        // Several connections from one address open more sessions than the limit allows.
         for _ in 0..4 {
             let mut socket = connect_from("127.0.0.1", &server);
             socket.write_all(opens.repeat(SESSIONS).as_bytes()).unwrap();
@@ -545,7 +547,7 @@ fn one_client_can_not_use_up_the_long_poll_sessions() {
         }
         let refused = "throng_connections_refused_total{reason=\"sessions\"}";
         server.until("the address has enough", |server| server.metric(refused) > 0.0);
-        // A shard rejects one while another still counts the last that it opened.
+        // A shard may reject a session while another shard still counts a session that it rejected itself.
         server.until("all sessions are counted", |server| {
             server.metric("throng_longpoll_sessions") == SESSIONS as f64
         });
@@ -558,7 +560,7 @@ fn one_client_can_not_use_up_the_long_poll_sessions() {
         response.send(opens);
         let refusal = response.read_reply().1;
         assert!(refusal.contains(r#""status":500"#) && refusal.contains("address"), "{refusal}");
-        // Sessions without polls end soon, and one with polls stays.
+        // Sessions without polls end soon, and the session with polls stays.
         let poll = opens.replace("vsn=2.0.0", &format!("vsn=2.0.0&token={token}"));
         other.send(&poll);
         server.until("the unpolled are over", |server| {
@@ -575,7 +577,7 @@ fn health_checks_pass_while_their_address_is_at_its_limit() {
     let send_request = |text: &str| server.exchange(text.as_bytes());
     for _ in 0..20 {
         assert!(send_request(HEALTH).starts_with("HTTP/1.1 200 "), "the health check");
-        // The request comes later than its connection.
+        // This request arrives later than its connection.
         let mut late = Stream::new(server.connect());
         std::thread::sleep(Duration::from_millis(20));
         late.send(HEALTH);
@@ -586,7 +588,7 @@ fn health_checks_pass_while_their_address_is_at_its_limit() {
     }
     let refused = "throng_connections_refused_total{reason=\"address\"}";
     assert_eq!(server.metric(refused), 20.0);
-    // Silent connections don't stay either, and those beyond the reserve are rejected at once.
+    // The server closes silent connections, and rejects those beyond the reserve at once.
     let silent: Vec<_> = (0..200).map(|_| server.connect()).collect();
     server.until("they are refused", |server| server.metric(refused) == 220.0);
     for mut socket in silent {

@@ -1,5 +1,5 @@
-//! What clients publish goes to a back end, and what it answers comes back: batches, retries, refusals, MQTT's
-//! confirmations, and rules that change while the server runs.
+//! Forwarding: the server sends messages of clients to a back end, and publishes the back end's replies. The tests
+//! cover batches, retries, rejections, confirmations of MQTT, and rules that change while the server runs.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use protocol::mqtt::write::ConfirmType;
 use protocol::mqtt::{Value as Property, id};
 use serde_json::{Value, json};
 
-/// A configuration that a test may change.
+/// A configuration file that a test may change.
 struct File(Scratch);
 
 impl File {
@@ -42,7 +42,7 @@ impl File {
     }
 }
 
-/// A rule for `requests/#` with these further keys. The server waits for a back end that a slow machine holds up.
+/// Returns a rule for `requests/#` with further keys. Its timeout suits a back end on a slow machine.
 fn rule(app: &Application, more: &str) -> String {
     let retry = if more.contains("retry_seconds") { "" } else { "retry_seconds = 600\n" };
     format!(
@@ -61,12 +61,12 @@ fn response(status: u16, body: &str) -> Act {
     Act::Raw(format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
 }
 
-/// One that takes everything.
+/// A back end that accepts everything.
 fn willing() -> Application {
     Application::start(|_| response(200, ""))
 }
 
-/// One that takes nothing until it is told to.
+/// A back end that accepts nothing until a test opens it.
 fn gated(status: u16) -> (Application, Arc<AtomicBool>) {
     let open = Arc::new(AtomicBool::new(false));
     let seen = open.clone();
@@ -149,7 +149,7 @@ fn messages_leave_together_and_in_order() {
         app.requests.lock().unwrap().iter().map(|request| request.events.len()).collect();
     assert!(sizes.len() <= 5 && sizes.iter().all(|size| *size <= 40), "{sizes:?}");
     assert_eq!(count(&server, "requests_total"), sizes.len() as f64);
-    // Nobody waits for what is sent at most once: members have it at once.
+    // A message with QoS 0 does not wait for the back end: members get it at once.
     let mut member = server.listen("/stream?topic=requests/2");
     member.next_object();
     client.publish("requests/2", "soon", 0);
@@ -166,7 +166,7 @@ fn replies_go_to_response_topics_users_and_topics() {
             replies.push(json!({"reply_to": id, "data": {"got": message["data"]}}));
             replies.push(json!({"user": "bob", "data": "for bob"}));
             replies.push(json!({"topic": "news", "data": "AP8=", "encoding": "base64"}));
-            // What can't be published leaves the rest.
+            // An invalid reply does not affect the others.
             replies.push(json!({"topic": "news", "data": 1, "colour": "red"}));
             replies.push(json!({"topic": "@bob", "data": 1}));
             replies.push(json!({"reply_to": "nobody", "data": 1}));
@@ -199,8 +199,8 @@ fn replies_go_to_response_topics_users_and_topics() {
     server.until("all are counted", |server| {
         (count(server, "answers_refused_total"), count(server, "answers_total")) == (4.0, 3.0)
     });
-    // Without a topic for answers, the answer goes to the user; so it does where the client may not hear
-    // what is published to the topic that it names.
+    // Without a response topic the reply goes to the user. It also does if the client may not subscribe to the
+    // response topic.
     for topic in ["closed/1", "*", "@bob"] {
         client.publish_all(send_request(topic));
         let own = client.message();
@@ -210,7 +210,8 @@ fn replies_go_to_response_topics_users_and_topics() {
     }
 }
 
-/// Answers are published by the application's right: nobody gets them where it could neither hear nor publish.
+/// The server publishes replies by the application's right. So it passes on no response topic to which the client
+/// could neither subscribe nor publish.
 #[test]
 fn a_response_topic_is_one_that_the_client_may_use() {
     let app = willing();
@@ -233,14 +234,14 @@ fn a_response_topic_is_one_that_the_client_may_use() {
         app.events().pop().unwrap()["mqtt"]["response_topic"] == topic
     };
     for (topic, is_passed_on) in [
-        // It may publish there, or the rule has it for answers.
+        // The client may publish to this topic, or the rule names it for replies.
         ("requests/answers", true),
         ("answers/7", true),
         ("@alice", true),
-        // All may hear what is there, and only the application says it.
+        // Every client may subscribe to this topic, but only the application publishes to it.
         ("news", false),
         ("answers/7/8", false),
-        // The application has not let it in.
+        // The application has not admitted the client to this topic.
         ("room:secret", false),
         ("room:open", false),
     ] {
@@ -265,7 +266,7 @@ fn an_reply_that_can_not_be_read_took_the_messages() {
 
 #[test]
 fn a_rejected_publisher_gets_the_reason() {
-    // A request that is wrong is not sent again.
+    // The server does not repeat a request that the back end rejects as wrong.
     let app = Application::start(|_| response(422, ""));
     let (server, _file) = serve(&app, "");
     let mut client = Connect::new(V5, "pump").open(server.client);
@@ -279,7 +280,7 @@ fn a_rejected_publisher_gets_the_reason() {
     server.until("all are counted", |server| count(server, "failed_total") == 3.0);
     assert_eq!(requests(&app), 3);
 
-    // One that fails is, until its time is over.
+    // The server repeats a request that fails, until `retry_seconds` have passed.
     let (app, _) = gated(503);
     let (server, _file) = serve(&app, "retry_seconds = 3");
     let mut client = Connect::new(V5, "pump").open(server.client);
@@ -305,8 +306,7 @@ fn a_full_queue_refuses_and_drops() {
     client.expect_events(&[Event::Confirm("PUBACK", 1, 0), Event::Confirm("PUBACK", 2, 0)]);
 }
 
-/// A connection that ends while its message waits: the client sends it again, and with QoS 2 members hear it
-/// once.
+/// A connection ends while its message waits. The client sends the message again, and with QoS 2 members get it once.
 #[test]
 fn what_was_not_confirmed_comes_again() {
     let (app, open) = gated(500);
@@ -329,7 +329,7 @@ fn what_was_not_confirmed_comes_again() {
     client.send(&Publish { dup: true, ..publish.clone() }.bytes(V5));
     client.expect_events(&[Event::Confirm("PUBREC", 9, 0)]);
     assert_eq!(member.message().payload, "once");
-    // From here on it is known.
+    // From here on the server knows the message and drops repetitions.
     client.send(&Publish { dup: true, ..publish }.bytes(V5));
     client.expect_events(&[Event::Confirm("PUBREC", 9, 0)]);
     client.confirm(ConfirmType::Pubrel, 9);
@@ -339,7 +339,7 @@ fn what_was_not_confirmed_comes_again() {
     assert_ne!(datas.first(), datas.last(), "it was a message of its own");
 }
 
-/// A client that sends more than may be under way is cut off. Nothing of that counts as taken.
+/// The server closes a client that sends more messages than its receive maximum. It has accepted none of them.
 #[test]
 fn what_was_one_too_many_comes_again() {
     let (app, open) = gated(500);
@@ -365,7 +365,8 @@ fn what_was_one_too_many_comes_again() {
     }
 }
 
-/// The server is killed while messages wait: their client sends them again, and what was confirmed is known.
+/// The server is killed while messages wait. The clients send them again, and the server knows the messages that it
+/// had confirmed.
 #[test]
 fn what_a_crash_cuts_off_comes_again() {
     let (app, open) = gated(500);
@@ -436,7 +437,7 @@ fn other_transports_forward_and_get_the_outcome() {
     );
     assert_eq!((of(3, "transport"), of(3, "user")), (json!("http"), json!("carol")));
     assert!(events.iter().all(|event| event.get("mqtt").is_none()));
-    // Members have got none of it; what the application publishes is not forwarded.
+    // Members have got none of these messages. The server does not forward messages of the application.
     server.publish("requests/1", json!("own"));
     assert_eq!(member.next_object()["data"], "own");
     assert_eq!(app.events().len(), 4);
@@ -467,7 +468,7 @@ fn the_application_decides_first() {
 
 #[test]
 fn nothing_is_confirmed_that_the_application_never_decided() {
-    // It does not know the first time, and says yes later.
+    // The application does not reply the first time, and accepts the message later.
     let (open, requests) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
     let (is_open, count) = (open.clone(), requests.clone());
     let slow_application = Application::start(move |events| {
@@ -496,7 +497,7 @@ fn nothing_is_confirmed_that_the_application_never_decided() {
     server.until("the server knows of it", |server| {
         server.metric("throng_connections{transport=\"mqtt\"}") == 1.0
     });
-    // What the application decides now is for a connection that has gone.
+    // This decision arrives for a connection that has ended.
     open.store(true, Ordering::Relaxed);
     server.until("it has decided", |server| server.metric("throng_webhook_waiting") == 0.0);
     let mut device = Connect::persistent(V5, "device").open(server.client);
@@ -517,7 +518,7 @@ fn rules_change_while_the_server_runs() {
     let mut client = Connect::new(V5, "pump").open(server.client);
     client.send(&Publish { id: 1, ..Publish::new("requests/1", "x", 1) }.bytes(V5));
     old.until("it came", |events| !events.is_empty());
-    // What waits goes where the rule says now.
+    // A waiting message goes to the back end that the new rule names.
     file.write(&rule(&new, ""));
     server.signal("-HUP");
     client.expect_events(&[Event::Confirm("PUBACK", 1, 0)]);
@@ -528,7 +529,7 @@ fn rules_change_while_the_server_runs() {
         let text = text(server.admin, "GET", "/metrics", None, "").1;
         text.contains("throng_forward_taken_total{filter=\"orders/+\"}")
     });
-    // The shards hear of it a moment later.
+    // The shards learn the new rule a moment later.
     let mut sent = 0;
     while new.events().len() < 2 {
         client.publish("orders/1", "x", 1);

@@ -1,5 +1,5 @@
-//! The back ends of examples/forward-python and examples/forward-go, as processes, with MQTT clients that ask
-//! them.
+//! The back ends of examples/forward-python and examples/forward-go, as processes, with MQTT clients that send
+//! requests to them.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use crate::support::{Scratch, Server, json as request};
 use protocol::mqtt::{Value as Property, id};
 use serde_json::{Value, json};
 
-/// All that the example does.
+/// Checks everything that the example does.
 fn replies_requests(backend: &Backend, of: &str) {
     let file = std::fs::read_to_string(folder(of).join("throng.toml")).unwrap();
     let file = file
@@ -43,7 +43,7 @@ fn replies_requests(backend: &Backend, of: &str) {
         assert_eq!((&*reply.topic, said(&reply.payload)), ("answers/7", want));
         assert_eq!(reply.property(id::CORRELATION_DATA), Some("42"));
     }
-    // Without a topic for answers it goes to the user. The shop hears of the order, and of nothing else.
+    // Without a response topic the reply goes to the user. The shop gets the order, and nothing else.
     pump.publish("requests/order", "cake", 2);
     let reply = pump.message();
     assert_eq!(said(&reply.payload), json!({"ordered": "cake", "price": 4}));
@@ -52,7 +52,7 @@ fn replies_requests(backend: &Backend, of: &str) {
     assert_eq!(said(&order.payload), json!({"item": "cake", "from": "alice", "client": "pump-7"}));
     shop.is_quiet();
     assert_eq!(server.metric("throng_forward_answers_refused_total{filter=\"requests/#\"}"), 0.0);
-    // Whoever has no key is believed nothing.
+    // The back end rejects requests without a valid signature.
     let address = backend.url.split('/').nth(2).unwrap().parse().unwrap();
     let body = json!({"messages": []});
     for headers in ["", "webhook-id: a\r\nwebhook-timestamp: 1\r\nwebhook-signature: v1,AAAA\r\n"] {

@@ -1,5 +1,5 @@
-//! Limits of the node as a whole: what there is no room for is told on every transport, counted, and
-//! passes when there is room again.
+//! Limits of the node: the server rejects what is beyond a limit on every transport, counts it, and accepts again as
+//! soon as it is below the limit.
 
 use crate::support::*;
 use serde_json::json;
@@ -8,7 +8,7 @@ fn limited(server: &Server, name: &str) -> f64 {
     server.metric(&format!("throng_limited_total{{name=\"{name}\"}}"))
 }
 
-/// The status and the body of an answer that may go on.
+/// Makes a request. Returns the body only if the server rejects the request, since a stream has no end.
 fn get(server: &Server, target: &str) -> (Stream, String, String) {
     let mut stream = Stream::new(server.connect());
     stream.send(&format!("GET {target} HTTP/1.1\r\nHost: t\r\n\r\n"));
@@ -17,7 +17,7 @@ fn get(server: &Server, target: &str) -> (Stream, String, String) {
     (stream, head, body)
 }
 
-/// The error of a command of `/ws`, and of a join by Phoenix, to the same topic.
+/// Returns the error of a `/ws` command, and the reply to a Phoenix join, for the same topic.
 fn by_command(server: &Server, topic: &str, user: &str) -> (String, String) {
     let mut socket = websocket(server, user);
     let reply = command(&mut socket, json!({"type": "subscribe", "id": "1", "topic": topic}));
@@ -46,7 +46,7 @@ fn the_node_has_so_many_topics() {
         assert!(head.starts_with("HTTP/1.1 503") && body.contains("topics_full"), "{head}{body}");
         assert!(header(&head, "retry-after").is_some() && body.contains("limits.topics_max"));
     }
-    // What is there already is entered at any time.
+    // A client may enter an existing topic even at the limit.
     let (_, head, _) = get(&server, "/sse?topic=a");
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert_eq!(by_command(&server, "a", "").0, "ok");
@@ -82,7 +82,7 @@ fn the_node_has_so_many_presences() {
     assert_eq!(reply, "presence_full");
     assert!(joined.contains("presence.connections_max"), "{joined}");
     assert_eq!(limited(&server, "presence.connections_max"), 3.0);
-    // Other topics are as before.
+    // The limit does not apply to topics without presence.
     assert_eq!(by_command(&server, "news", "user=cy").0, "ok");
     drop(connections);
     server.until("there is room again", |server| {
@@ -90,8 +90,7 @@ fn the_node_has_so_many_presences() {
     });
 }
 
-/// The page of limits says where each shows: a metric that it names is there, and so is what it says of
-/// every setting.
+/// Checks that the metrics that docs/limits.md names exist, and that `throng_limit` has every setting of the page.
 #[test]
 fn the_page_of_limits_names_metrics_that_are_there() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/limits.md");
@@ -101,15 +100,15 @@ fn the_page_of_limits_names_metrics_that_are_there() {
         ("THRONG_AUTH_HMAC_KEY", "0123456789abcdef0123456789abcdef"),
         ("THRONG_STORE_DATA", scratch.path().to_str().unwrap()),
         ("THRONG_WEBHOOK_URL", "http://127.0.0.1:9/"),
-        // No server of NATS is there, and the metrics are.
+        // The NATS server does not exist, but the cluster's metrics do.
         ("THRONG_CLUSTER_URLS", "nats://127.0.0.1:9"),
-        // Nor one of PostgreSQL.
+        // Nor does the PostgreSQL server.
         ("THRONG_OUTBOX_URL", "postgres://throng@127.0.0.1:9/app"),
     ];
     let server = Server::with(&["--shards", "1"], &settings);
     let (status, metrics) = text(server.admin, "GET", "/metrics", None, "");
     assert_eq!(status, 200);
-    // A history in PostgreSQL stands beside no store.
+    // A history in PostgreSQL and a store exclude each other, so this needs a second server.
     let postgres = crate::outbox::support::Postgres::start();
     let url = postgres.url("postgres");
     let history = Server::with(&["--shards", "1"], &[("THRONG_HISTORY_URL", &url)]);
@@ -136,7 +135,7 @@ fn the_page_of_limits_names_metrics_that_are_there() {
     assert!(rows > 60 && named > 40, "{rows} {named}");
 }
 
-/// A server that may have so many files open.
+/// Returns a command for a server with a limit on open files.
 fn limited_to(files: u32) -> std::process::Command {
     let mut command = std::process::Command::new("sh");
     let serve = "exec \"$0\" serve --listen 127.0.0.1:0 --admin 127.0.0.1:0";

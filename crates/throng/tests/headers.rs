@@ -1,9 +1,8 @@
-//! The headers of a public server, on both ports: what browsers may do with an answer, and what proxies
-//! may not.
+//! Security headers on both ports: what browsers and proxies may do with a response.
 
 use crate::support::*;
 
-/// The head of the answer to a request on one of the ports.
+/// Returns the head of the response to a request on one of the ports.
 fn head(address: std::net::SocketAddr, request: &str) -> String {
     let mut stream = Stream::new(connect(address));
     stream.send(request);
@@ -14,7 +13,7 @@ fn get(address: std::net::SocketAddr, target: &str) -> String {
     head(address, &format!("GET {target} HTTP/1.1\r\nHost: {address}\r\n\r\n"))
 }
 
-/// Header names with what their values must have.
+/// Header names with the text that each value must contain.
 type ExpectedHeaders = &'static [(&'static str, &'static str)];
 
 fn check(what: &str, head: &str, expected: ExpectedHeaders) {
@@ -25,7 +24,7 @@ fn check(what: &str, head: &str, expected: ExpectedHeaders) {
             .filter(|(of, _)| of.eq_ignore_ascii_case(name))
             .map(|(_, value)| value)
             .collect();
-        // Once: of several nobody knows which counts.
+        // Exactly once: clients disagree on which of several values counts.
         assert!(values.len() == 1 && values[0].contains(part), "{what}: {name}: {part} in\n{head}");
     }
 }
@@ -48,7 +47,7 @@ const STREAM: ExpectedHeaders = &[
     ("cache-control", "no-store, no-transform"),
 ];
 
-/// What a browser shows of the admin port, as an answer by itself.
+/// Pages of the admin port that a browser shows by themselves.
 const SHOWN: ExpectedHeaders = &[
     ("x-content-type-options", "nosniff"),
     ("content-security-policy", "frame-ancestors 'none'"),

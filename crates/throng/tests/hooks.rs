@@ -1,5 +1,5 @@
-//! The application decides and answers: every hook, for every transport, with an application that is
-//! there, slow, hostile, or not there.
+//! Webhooks that decide and reply: every hook, for every transport, with an application that replies, is slow, sends
+//! nonsense, or is away.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -10,18 +10,18 @@ use crate::application::{Act, Application, Reserved};
 use crate::support::{Server, Stream, command, header, json as request, receive, text, websocket};
 use serde_json::{Value, json};
 
-/// A server that asks this application.
+/// Starts a server that sends its webhook requests to this application.
 fn serve(url: &str, settings: &[(&str, &str)]) -> Server {
     let topics = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hooks/topics.toml");
     let mut throng = Command::new(env!("CARGO_BIN_EXE_throng"));
     throng.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"]);
     throng.arg(topics);
-    // The server waits for an application that a slow machine holds up.
+    // With this timeout the server waits for an application on a slow machine.
     let patient = ("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "60000");
     Server::run(throng, &[&[("THRONG_WEBHOOK_URL", url), patient], settings].concat())
 }
 
-/// Lets members in, and says what it knows of others.
+/// The application: it admits alice with a presence payload, and carol, and rejects all others.
 fn members_only(event: &Value) -> Value {
     match event["user"].as_str() {
         Some("alice") => json!({"meta": {"role": "editor"}}),
@@ -80,14 +80,14 @@ fn the_application_decides_who_enters_by_every_transport() {
             "connection": connection, "transport": transport,
         });
         assert_eq!(event, want);
-        // Who is refused learns what the application says, and enters nothing.
+        // A rejected client gets the application's reason, and enters no topic.
         let (status, body) = server.get(&target.replace("alice", "bob"));
         assert_eq!((status, error(&body)), (403, REFUSED), "{path}");
         let (status, body) = server.get(&format!("{path}?topic=plain:1&topic=doc:1&timeout=0"));
         assert_eq!((status, error(&body)), (403, REFUSED), "{path}: nobody is no member");
     }
     assert_eq!(server.api("GET", "/api/topics/plain:1", None).1["members"], 2);
-    // What is open reads nothing, and a request for what was before is asked about, too.
+    // A request that reads the history or presence of a topic also calls the hook.
     for (path, ok) in [("/history", "messages"), ("/presence", "users")] {
         let (status, body) = server.get(&format!("{path}?topic=doc:1&user=carol"));
         assert_eq!((status, body[ok].is_null()), (200, false), "{body}");
@@ -104,7 +104,7 @@ fn a_websocket_enters_when_the_application_has_said_so() {
     let mut alice = websocket(&server, "user=alice");
     let outcome = command(&mut alice, json!({"type": "subscribe", "id": 1, "topic": "doc:1"}));
     assert_eq!(outcome["ok"]["topic"], "doc:1", "{outcome}");
-    // A snapshot or a later notice has its meta, or both have it.
+    // The client's payload is in the snapshot, in a later notice, or in both.
     let meta = loop {
         let mut notice = receive(&mut alice)["data"].take();
         let joins = notice["joins"].take();
@@ -115,7 +115,7 @@ fn a_websocket_enters_when_the_application_has_said_so() {
     assert_eq!(meta["role"], "editor", "its meta: {meta}");
     server.publish("doc:1", json!(1));
     while receive(&mut alice)["data"] != 1 {}
-    // It is in: it may look.
+    // The client is a member, so it may read the history.
     let page = command(&mut alice, json!({"type": "history", "id": 2, "topic": "doc:1"}));
     assert_eq!(page["ok"]["messages"][0]["data"], 1, "{page}");
 
@@ -125,7 +125,7 @@ fn a_websocket_enters_when_the_application_has_said_so() {
         let want = if kind == "subscribe" { REFUSED.0 } else { "not_subscribed" };
         assert_eq!(error(&outcome).0, want, "{outcome}");
     }
-    // The handshake is a request like others.
+    // The handshake is a request like any other.
     let url = format!("ws://{}/ws?user=bob&topic=doc:1", server.client);
     let refused = tungstenite::client(url.as_str(), server.connect()).unwrap_err();
     assert!(refused.to_string().contains("403"), "{refused}");
@@ -147,7 +147,7 @@ fn several_topics_of_a_request_are_decided_together() {
     };
     assert_eq!(sizes(&app), [40]);
     drop(stream);
-    // On one connection, one request after the other, with what is pipelined behind it.
+    // Pipelined requests on one connection: the server handles them one after the other.
     let mut socket = Stream::new(server.connect());
     socket.send(
         "GET /poll?topic=doc:1&user=carol&timeout=0 HTTP/1.1\r\nHost: t\r\n\r\n\
@@ -177,7 +177,7 @@ fn a_client_that_leaves_while_the_application_thinks_is_not_admitted() {
             server.metric("throng_webhook_waiting") == events
         });
     };
-    // A request whose client goes away.
+    // The client goes away while its request waits.
     let mut gone = server.connect();
     gone.write_all(b"GET /sse?topic=doc:slow HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
     waiting(&server, 1.0);
@@ -186,14 +186,14 @@ fn a_client_that_leaves_while_the_application_thinks_is_not_admitted() {
         .until("it is gone", |server| server.api("GET", "/api/stats", None).1["connections"] == 0);
     send.send(()).unwrap();
     waiting(&server, 0.0);
-    // A command that is taken back.
+    // The client takes back its command.
     let mut socket = websocket(&server, "user=alice");
     let say = |socket: &mut crate::support::WebSocket, command: Value| {
         socket.send(tungstenite::Message::text(command.to_string())).unwrap();
     };
     say(&mut socket, json!({"type": "subscribe", "id": 1, "topic": "doc:slow"}));
     waiting(&server, 1.0);
-    // Others are done meanwhile.
+    // The server handles other commands meanwhile.
     let pong = command(&mut socket, json!({"type": "ping", "id": 2}));
     assert_eq!(pong["id"], 2);
     let given_up =
@@ -204,14 +204,14 @@ fn a_client_that_leaves_while_the_application_thinks_is_not_admitted() {
     send.send(()).unwrap();
     waiting(&server, 0.0);
     assert_eq!(server.api("GET", "/api/topics/doc:slow", None).1["members"], 0);
-    // And once more, for good.
+    // The same command again, which the client does not take back.
     say(&mut socket, json!({"type": "subscribe", "id": 4, "topic": "doc:slow"}));
     send.send(()).unwrap();
     assert_eq!(receive(&mut socket)["ok"]["topic"], "doc:slow");
     server.until_members("doc:slow", 1);
 }
 
-/// Posts to /publish; the status and the body.
+/// Posts to /publish. Returns the status and the body.
 fn post(server: &Server, topic: &str, user: &str, data: Value) -> (u16, Value) {
     request(server.client, "POST", &format!("/publish?topic={topic}&user={user}"), Some(data), "")
 }
@@ -244,7 +244,7 @@ fn messages_go_to_the_application_and_its_replies_come_back() {
     });
     assert_eq!(events[2], want);
     assert_eq!((&events[0]["transport"], &events[0]["user"]), (&json!("ws"), &json!("alice")));
-    // Members hear nothing of all that; answers come in the order of the messages.
+    // Members get none of these messages. The replies come in the order of the messages.
     for n in 0..100 {
         socket.send(tungstenite::Message::text(publish(n, json!({"n": n})).to_string())).unwrap();
     }
@@ -258,7 +258,7 @@ fn messages_go_to_the_application_and_its_replies_come_back() {
     }
 }
 
-/// Lets pass, refuses, and changes what clients say.
+/// The application: it accepts, rejects, and changes messages of clients.
 fn moderator(event: &Value) -> Value {
     if event["kind"] != "publish" {
         return json!({});
@@ -302,7 +302,7 @@ fn what_clients_publish_is_allowed_refused_or_changed() {
     assert_eq!((&event["data"], &event["sender"]), (&json!("hi"), &json!("bob")));
     let (status, body) = post(&server, "chat:1", "bob", json!("spam"));
     assert_eq!((status, error(&body)), (403, ("forbidden", "no spam")));
-    // Who enters by the application's leave publishes by it, too.
+    // A client may publish by the application's decision to a topic that it entered by the application's decision.
     let mut both = websocket(&server, "user=alice&topic=both:1");
     let said = json!({"type": "publish", "id": 1, "topic": "both:1", "data": "damn"});
     both.send(tungstenite::Message::text(said.to_string())).unwrap();
@@ -312,7 +312,7 @@ fn what_clients_publish_is_allowed_refused_or_changed() {
     assert_eq!(kinds, ["publish", "subscribe"]);
 }
 
-/// The answers come slowly and the messages fast: none overtakes another, also where some are changed.
+/// Replies are slow and messages come fast: no message overtakes another, even if the application changes some.
 #[test]
 fn what_one_connection_publishes_stays_in_order() {
     let app = Application::start(|events| {
@@ -338,9 +338,9 @@ fn what_one_connection_publishes_stays_in_order() {
     }
     let payloads: Vec<_> = (0..120).map(|_| next_payload().as_i64().unwrap()).collect();
     assert_eq!(payloads, (0..120).collect::<Vec<_>>());
-    // Its replies are read: with unread ones, closing the socket would take back what was sent last.
+    // Reads the replies: with unread replies, closing the socket would reset it and lose the last message.
     (0..120).for_each(|_| assert!(receive(&mut socket)["ok"].is_object()));
-    // What was sent last is published though its sender has gone.
+    // The server publishes the last message although its sender has gone.
     let last = json!({"type": "publish", "id": 1, "topic": "kept:1", "data": "goodbye"});
     socket.send(tungstenite::Message::text(last.to_string())).unwrap();
     drop(socket);
@@ -352,7 +352,7 @@ fn a_connection_with_too_many_pending_requests_is_refused() {
     let (open, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let app = Application::start(move |events| {
-        // Until the sender has gone.
+        // The application waits until the sender has gone.
         let _ = wait.lock().unwrap().recv();
         Act::Reply(events.iter().map(|_| json!({})).collect())
     });
@@ -362,7 +362,7 @@ fn a_connection_with_too_many_pending_requests_is_refused() {
         let said = json!({"type": "publish", "id": n, "topic": "chat:1", "data": n});
         socket.send(tungstenite::Message::text(said.to_string())).unwrap();
     }
-    // All but 128 are refused while those wait.
+    // 128 messages wait, and the server rejects all others.
     server.until("the server has asked", |server| server.metric("throng_webhook_waiting") == 128.0);
     for n in 128..400 {
         let refused = receive(&mut socket);
@@ -375,7 +375,7 @@ fn a_connection_with_too_many_pending_requests_is_refused() {
     }
 }
 
-/// All that an application may do instead of an answer, and what clients get then.
+/// Everything that an application may do instead of a reply, and the effect on clients.
 #[test]
 fn what_a_silent_application_means_is_a_setting() {
     let closed = Reserved::new();
@@ -419,13 +419,13 @@ fn what_a_silent_application_means_is_a_setting() {
             let enter = json!({"type": "subscribe", "id": 1, "topic": "doc:1"});
             let outcome = command(&mut socket, enter);
             assert_eq!(outcome["ok"].is_object(), silence == "allow", "{url}: {outcome}");
-            // Nobody else can answer a message.
+            // Only the application can reply to a message.
             assert_eq!(post(&server, "order:1", "a", json!(1)).0, 503, "{url} {silence}");
         }
     }
 }
 
-/// With a queue of one event, most of a crowd is not asked about.
+/// With a queue of one event, the server calls no hook for most of a crowd.
 #[test]
 fn a_full_queue_is_a_silence_too() {
     let hang = Application::start(|_| Act::Hang);
@@ -447,7 +447,7 @@ fn a_full_queue_is_a_silence_too() {
         assert_eq!(outcome["ok"].is_object(), silence == "allow", "{outcome}");
         let (got, body) = post(&server, "order:1", "a", json!(1));
         assert_eq!((got, error(&body).0), (503, "overloaded"));
-        // The one that waits holds nobody up, and ends with the server.
+        // The waiting request does not delay the server's end.
         server.signal("-TERM");
         let mut rest = String::new();
         let _ = first.read_to_string(&mut rest);
@@ -465,7 +465,7 @@ fn each_request_is_signed() {
     let seen = app.requests.lock().unwrap().pop().unwrap();
     let field = |name: &str| header(&seen.head, name).unwrap_or_else(|| panic!("{}", seen.head));
     let signed = format!("{}.{}.{}", field("webhook-id"), field("webhook-timestamp"), seen.body);
-    // By another implementation.
+    // openssl computes the signature independently.
     let mut openssl = Command::new("openssl");
     openssl.args(["dgst", "-sha256", "-hmac", key, "-binary"]);
     let mut openssl = openssl.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

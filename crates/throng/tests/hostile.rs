@@ -1,5 +1,5 @@
-//! Attacks on the client port of a running server. It answers or rejects each kind of attack, and
-//! other clients are not affected. The parsers have unit tests of their own.
+//! Attacks on the client port of a running server. The server responds to each kind of attack or rejects it, and
+//! other clients are not affected. The parsers have their own unit tests.
 
 mod browser;
 mod crowd;
@@ -14,7 +14,7 @@ mod websocket;
 use crate::support::*;
 use serde_json::json;
 
-/// Sends bytes after which the server closes. Returns the statuses of all answers.
+/// Sends bytes after which the server closes. Returns the statuses of all responses.
 fn statuses(server: &Server, bytes: &[u8]) -> Vec<u16> {
     let replies = server.exchange(bytes);
     let heads = replies.split("HTTP/1.1 ").skip(1);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support::*;
 use serde_json::json;
 
-/// Sends bytes after which the server closes. Returns the status and the answer.
+/// Sends bytes after which the server closes. Returns the status and the response.
 fn status(server: &Server, bytes: &[u8]) -> (u16, String) {
     let reply = server.exchange(bytes);
     let status = reply.split(' ').nth(1).and_then(|status| status.parse().ok());
@@ -207,7 +207,7 @@ fn slow_and_idle_peers_get_a_408_and_are_closed() {
     server.until("both are counted", |server| {
         server.metric("throng_connections_closed_total{reason=\"request_timeout\"}") == 2.0
     });
-    // Between two requests another time counts.
+    // Another timeout applies between two requests.
     let server = Server::with(&[], &[("THRONG_TIMEOUTS_IDLE_SECONDS", "2")]);
     let mut stream = Stream::new(server.connect());
     stream.send("GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n");
@@ -260,8 +260,8 @@ fn an_invalid_frame_closes_the_connection_with_its_code() {
     assert_eq!(receive(&mut good)["data"], "still here");
 }
 
-/// The server sends the answers of a pipeline before it produces more. So a client that reads none of
-/// them costs little. Nothing of it stays when it goes, even if its last request was a poll.
+/// The server sends the responses of a pipeline before it produces more, so a client that reads none of them costs
+/// little. When the client goes, the server keeps nothing of it, even if its last request was a poll.
 #[test]
 fn an_unread_pipeline_costs_little_and_leaves_no_poll_behind() {
     let server = Server::with(&["--demo"], &[]);
@@ -278,7 +278,7 @@ fn an_unread_pipeline_costs_little_and_leaves_no_poll_behind() {
     server.until("they are gone", |server| {
         server.metric("throng_outbox_bytes") == 0.0 && server.metric("throng_outboxes") == 0.0
     });
-    // A client that reads gets all answers in order.
+    // A client that reads gets all responses in order.
     let mut patient = Stream::new(server.connect());
     patient.send(&String::from_utf8_lossy(&request.repeat(40)));
     patient.send("GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n");

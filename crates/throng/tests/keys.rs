@@ -1,4 +1,4 @@
-//! Keys of the API with a real server: made by `throng key`, changed by a reload, named in the log.
+//! Keys of the API with a real server: `throng key` makes them, a reload changes them, and the log names them.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -12,7 +12,7 @@ fn throng(folder: &Path, args: &[&str]) -> Output {
     output_within(command.current_dir(folder).args(args))
 }
 
-/// Makes a key, adds its table to the configuration, and gives the key.
+/// Makes a key, adds its table to the configuration, and returns the key.
 fn make(folder: &Path, name: &str, args: &[&str]) -> String {
     let file = format!("{name}.key");
     let made = throng(folder, &[&["key", "new", "--name", name, "--output", &file], args].concat());
@@ -65,12 +65,12 @@ fn keys_are_made_used_and_taken_away() {
     for want in ["to room:1", "to al"] {
         while stream.next_object()["data"] != want {}
     }
-    // What may not be published goes to nobody, and the configuration shows no hash.
+    // Messages that a key may not publish have reached no client. The configuration of the API shows no hash.
     let (_, config) = call(&server, "GET", "/api/config", &ops, None);
     let config = config["toml"].as_str().unwrap();
     assert!(config.contains("name = \"rooms\"") && !config.contains("sha256:"), "{config}");
 
-    // The file without the first key.
+    // Removes the first key from the file.
     let text = std::fs::read_to_string(folder.join("throng.toml")).unwrap();
     let (_, second) = text.rsplit_once("[[keys]]").unwrap();
     std::fs::write(folder.join("throng.toml"), format!("[[keys]]{second}")).unwrap();
@@ -124,7 +124,7 @@ fn mistakes_are_found_before_a_key_is_made() {
     let time = error(&["--name", "a", "--scope", "read", "--expires", "soon", "--output", "k"]);
     assert!(time.starts_with("error: --expires: expected a date or a time"), "{time}");
     assert!(!folder.join("k").exists());
-    // A file that is there is left as it is, for it may hold a key.
+    // `throng key` does not overwrite a file, since it may hold a key.
     make(folder, "k", &["--scope", "read"]);
     let again =
         throng(folder, &["key", "new", "--name", "b", "--scope", "read", "--output", "k.key"]);
@@ -151,13 +151,13 @@ fn a_key_has_rates_of_its_own_or_those_of_all() {
     let ops = make("ops", "commands_per_second_max = 0");
     let server = serve(folder, Stdio::null());
 
-    // However slow the machine is, 60 calls take less than 50 seconds.
+    // Even on a slow machine 60 calls take less than 50 seconds.
     let begun = Instant::now();
     let replies: Vec<_> =
         (0..60).map(|_| call(&server, "GET", "/api/stats", &usual, None)).collect();
     let done = replies.iter().filter(|(status, _)| *status == 200).count();
     assert_eq!(done + replies.iter().filter(|(status, _)| *status == 429).count(), 60);
-    // A second's worth, what is free in two seconds, and what has come back meanwhile.
+    // One second's budget, two seconds of credit, and the budget of the time that has passed.
     let most = 1 + 2 + begun.elapsed().as_secs() as usize + 1;
     assert!((1..=most).contains(&done), "{done} of {most}");
     let (_, rejected) = replies.iter().find(|(status, _)| *status == 429).unwrap();
@@ -174,7 +174,7 @@ fn a_key_has_rates_of_its_own_or_those_of_all() {
         head.starts_with("HTTP/1.1 429") && header(&head, "retry-after") == Some("1")
     });
 
-    // Each command of a batch is answered by itself.
+    // Each command of a batch has its own result.
     let publish = json!({"publish": {"topic": "a", "data": 1}});
     let batch = json!({"commands": vec![publish; 100]});
     let begun = Instant::now();
@@ -183,11 +183,11 @@ fn a_key_has_rates_of_its_own_or_those_of_all() {
     assert_eq!(status, 200, "{reply}");
     let done =
         reply["results"].as_array().unwrap().iter().filter(|it| it["ok"].is_object()).count();
-    // A second's worth, one more, what is free, and what has come back meanwhile.
+    // One second's budget, one command more, the credit, and the budget of the time that has passed.
     assert!((20..=23 + (20.0 * seconds) as usize).contains(&done), "{done} in {seconds} s");
     assert_eq!(reply.to_string().matches("rate_limited").count(), 100 - done);
 
-    // Each is of ten seconds.
+    // Each message costs ten seconds' budget.
     let publish = json!({"topic": "a", "data": "x".repeat(40_000)});
     let replies: Vec<_> = (0..20)
         .map(|_| call(&server, "POST", "/api/publish", &large, Some(publish.clone())))
@@ -199,7 +199,7 @@ fn a_key_has_rates_of_its_own_or_those_of_all() {
         "{rejected:?}"
     );
 
-    // The one without a limit is served all the time.
+    // The server never limits the key without a limit.
     for unit in ["commands", "publishes", "bytes"] {
         let bearer = format!("Authorization: Bearer {ops}\r\n");
         let (_, metrics) = crate::support::text(server.admin, "GET", "/metrics", None, &bearer);
@@ -260,7 +260,7 @@ fn a_client_that_guesses_keys_is_known_behind_a_trusted_proxy() {
     };
     let failed: Vec<_> = (0..12).map(|_| sign_in("192.0.2.1", "guess")).collect();
     assert_eq!(failed, [vec![401; 10], vec![429; 2]].concat());
-    // Nobody else behind the proxy has to wait.
+    // Other clients behind the proxy do not have to wait.
     assert_eq!(sign_in("192.0.2.1", &ops), 429);
     assert_eq!((sign_in("192.0.2.2", "guess"), sign_in("192.0.2.2", &ops)), (401, 200));
     let named = |server: &Server, client: &str| {

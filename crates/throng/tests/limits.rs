@@ -1,4 +1,4 @@
-//! Limits: the server rejects what is over a limit with an answer, and serves the rest.
+//! Limits: the server rejects what exceeds a limit with a response, and serves the rest.
 
 use std::io::Write;
 use std::process::Command;
@@ -160,8 +160,8 @@ fn connections_spread_evenly_and_a_full_shard_loses_no_connection() {
         let mean = counts.iter().sum::<f64>() / 4.0;
         counts.iter().all(|count| (count - mean).abs() <= mean * 0.10)
     };
-    // The balance acts 16 times a second. In between, the distribution is random. So some come and go until it
-    // is even.
+    // The server balances connections 16 times a second, and distributes them randomly in between. So the test opens
+    // and closes some until they are even.
     server.until("the connections spread evenly", |server| {
         if open.len() >= 1_500 {
             open.drain(..60);

@@ -1,4 +1,4 @@
-//! The log of a real server: fields and spans for programs, and no secret in it, however it came.
+//! The log of a real server: fields and spans for programs, and no secrets, wherever they occur in a request.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use crate::support::*;
 use serde_json::{Value, json};
 use tungstenite::Message;
 
-/// What must not be in a log, or a part of it.
+/// Every secret has this text, and the log must not have it.
 const MARK: &str = "s3cret";
 const API_KEY: &str = "api-key-s3cret-0123456789";
 const SECRET: &str = "webhook-s3cret-0123456789";
@@ -37,7 +37,7 @@ impl Logged {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
-    /// Lines of the log in JSON. The last may not be whole yet.
+    /// Returns the lines of the log, which are JSON. The last line may be incomplete.
     fn lines(&self) -> Vec<Value> {
         let text = self.text();
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
@@ -45,7 +45,7 @@ impl Logged {
         whole.lines().map(line).collect()
     }
 
-    /// Waits for a line with this message, of which `is_it` holds.
+    /// Waits for a line with this message for which `is_it` is true.
     fn line(&self, message: &str, is_it: impl Fn(&Value) -> bool) -> Value {
         let mut found = None;
         self.server.until(&format!("the log says {message:?}"), |_| {
@@ -64,7 +64,7 @@ impl Logged {
     }
 }
 
-/// Sends a request, and returns the head of the answer.
+/// Sends a request, and returns the head of the response.
 fn head_of(address: SocketAddr, head: &str, body: &str) -> String {
     let mut stream = Stream::new(connect(address));
     stream.send(&format!(
@@ -76,8 +76,8 @@ fn head_of(address: SocketAddr, head: &str, body: &str) -> String {
     head
 }
 
-/// An application that says yes to everything once, and then answers with an error. Gives what it
-/// was sent.
+/// Starts an application that accepts the first request, and responds to all others with an error. Returns its
+/// address and its requests.
 fn application() -> (SocketAddr, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -115,7 +115,7 @@ fn configuration(application: SocketAddr, secret: &str) -> String {
     )
 }
 
-/// Requests of all kinds with secrets in all places, good ones and bad ones.
+/// Sends valid and invalid requests of all kinds, with secrets in all places.
 fn send_secrets(logged: &Logged) {
     let Server { client, admin, .. } = logged.server;
     let key = format!("Authorization: Bearer {API_KEY}");
@@ -143,7 +143,7 @@ fn send_secrets(logged: &Logged) {
             socket
                 .write_all(format!("{target}\r\nHost: t\r\n{more}\r\ns3cret").as_bytes())
                 .unwrap();
-            // Streams would not end.
+            // A stream has no end, so this reads once.
             let _ = socket.read(&mut [0; 1000]);
         }
     }
@@ -162,7 +162,7 @@ fn send_secrets(logged: &Logged) {
     }
 }
 
-/// Joins a topic that the application is asked about. Gives the status of the reply.
+/// Joins a topic whose join calls a webhook. Returns the status of the reply.
 fn join(server: &Server) -> Value {
     let url = format!("ws://{}/socket/websocket?vsn=2.0.0&token=query-s3cret", server.client);
     let (mut socket, _) = tungstenite::client(url, server.connect()).unwrap();
@@ -190,7 +190,7 @@ fn the_log_has_spans_and_fields_and_no_secret() {
     assert_eq!((&failed["level"], &failed["fields"]["kind"]), (&json!("WARN"), &json!("status")));
     assert_eq!(failed["fields"]["error"], "status 500 Internal Server Error");
 
-    // The configuration's secret changes, and a bad one is refused.
+    // Changes the secret in the configuration. A later reload rejects an invalid one.
     write_secret(
         &logged.folder.path().join("throng.toml"),
         &configuration(application, "new-s3cret-0123456789"),

@@ -1,5 +1,5 @@
-//! Users that come and go on an open connection: over `/ws` by the client, over the API by the
-//! application on every transport.
+//! Users that log in and out on an open connection: by the client over `/ws`, and by the application over the API on
+//! every transport.
 
 mod client;
 
@@ -19,7 +19,7 @@ fn send(server: &Server, user: &str, data: &str) {
     server.post("/api/send", json!({"user": user, "data": data}));
 }
 
-/// A command with an id of its own, and its answer without what all answers have.
+/// Sends a command with its own id. Returns the result or the error's code.
 fn request(socket: &mut WebSocket, kind: &str, user: &str) -> Value {
     let reply = command(socket, json!({"type": kind, "id": user, "user": user}));
     assert_eq!(reply["id"], user);
@@ -29,7 +29,7 @@ fn request(socket: &mut WebSocket, kind: &str, user: &str) -> Value {
     }
 }
 
-/// The data of the next message.
+/// Returns the data of the next message.
 fn data(socket: &mut WebSocket) -> Value {
     loop {
         let message = receive(socket);
@@ -39,7 +39,7 @@ fn data(socket: &mut WebSocket) -> Value {
     }
 }
 
-/// Who is in a topic.
+/// Returns the users that are present in a topic.
 fn present(server: &Server, topic: &str) -> Vec<String> {
     let reply = server.get(&format!("/presence?topic={topic}")).1;
     reply["presences"].as_object().unwrap().keys().cloned().collect()
@@ -71,7 +71,7 @@ fn a_websocket_client_becomes_users_and_ceases_to_be() {
     send(&server, "bo", "bo stays");
     assert_eq!(data(&mut socket), "bo stays");
     assert!(!is_here(&server, "al") && is_here(&server, "bo"));
-    // What waited meanwhile comes with the next login.
+    // The next login brings the messages that waited meanwhile.
     assert_eq!(request(&mut socket, "login", "al")["users"], 2);
     assert_eq!([data(&mut socket), data(&mut socket)], ["to al", "lost"]);
     assert_eq!(request(&mut socket, "logout", "bo")["users"], 1);
@@ -96,7 +96,7 @@ fn what_is_wrong_with_a_command_is_named() {
         assert_eq!(reply["error"]["code"], code, "{fields}: {reply}");
         assert!(reply["error"]["message"].as_str().unwrap().len() > 10);
     }
-    // A user may be called as it likes.
+    // A user's name may have any characters.
     for user in ["*", "@al", "a}", "é \"x\""] {
         assert_eq!(request(&mut socket, "login", user)["user"], user);
         send(&server, user, user);
@@ -133,7 +133,7 @@ fn the_application_logs_users_in_and_out_on_every_transport() {
             (409, &json!("not_logged_in")),
             "{transport:?}"
         );
-        // The one that it came with may go as well.
+        // The user that came with the connect can log out as well.
         assert_eq!(client.logout(&server, &base)["users"], 0, "{transport:?}");
         server.post("/api/broadcast", json!({"data": "to all"}));
         assert_eq!(client.data(&server), "to all", "{transport:?}");
@@ -151,7 +151,7 @@ fn an_inbox_is_delivered_at_the_login() {
         }
         client.login(&server, &user);
         if matches!(transport, Transport::Phoenix | Transport::Longpoll) {
-            // It follows what it joins.
+            // A Phoenix client only gets messages of topics that it has joined.
             let topic = format!("@{user}");
             client.push(&server, json!(["1", "1", topic, "phx_join", {}]));
         }
@@ -183,7 +183,7 @@ fn presence_follows_the_users() {
     drop(socket);
     until_present(&server, "room:1", &[]);
 
-    // The same by the application, also for those who joined by Phoenix.
+    // The application does the same, also for clients that joined by Phoenix.
     let mut client = Client::new(&server, Transport::Phoenix, "cy");
     client.push(&server, json!(["1", "1", "room:1", "phx_join", {"meta": {"mood": "curious"}}]));
     until_present(&server, "room:1", &["cy"]);
@@ -220,7 +220,7 @@ fn stored_subscriptions_come_and_go_with_their_user() {
     };
     let all = ["feed:after", "feed:al", "feed:before", "feed:bo", "feed:both", "feed:named"];
     assert_eq!(topics("bo"), all);
-    // What the client entered itself stays, and what the other user has as well.
+    // A logout leaves topics that the client entered itself, and topics that the other user has as well.
     request(&mut socket, "logout", "al");
     assert_eq!(topics("bo"), ["feed:after", "feed:before", "feed:bo", "feed:both", "feed:named"]);
     server.publish("feed:al", json!("lost"));
@@ -229,7 +229,7 @@ fn stored_subscriptions_come_and_go_with_their_user() {
     request(&mut socket, "login", "cy");
     request(&mut socket, "logout", "bo");
     assert_eq!(topics("cy"), ["feed:after", "feed:before", "feed:named"]);
-    // What it leaves itself is a user's alone the next time.
+    // After the client unsubscribes, only the user's stored subscription makes it a member at the next login.
     for topic in ["feed:after", "feed:before", "feed:named"] {
         command(&mut socket, json!({"type": "unsubscribe", "id": 2, "topic": topic}));
     }
@@ -238,7 +238,7 @@ fn stored_subscriptions_come_and_go_with_their_user() {
     request(&mut socket, "logout", "al");
     assert!(topics("cy").is_empty());
 
-    // A user of the connect: the topic that its URL names is the client's own.
+    // The user comes with the connect. The client itself entered the topic that the URL names.
     let client = websocket(&server, "user=al&topic=feed:named");
     let id = server.api("GET", "/api/users/al", None).1["connections"][0]["id"].clone();
     server.until_members("feed:al", 1);
@@ -247,7 +247,7 @@ fn stored_subscriptions_come_and_go_with_their_user() {
     server.until_members("feed:named", 1);
     drop(client);
 
-    // What a Phoenix client has joined is its own as well.
+    // A Phoenix client itself enters the topics that it joins.
     let mut client = Client::new(&server, Transport::Phoenix, "dora");
     client.push(&server, json!(["1", "1", "feed:al", "phx_join", {}]));
     server.until_members("feed:al", 1);
@@ -273,7 +273,7 @@ fn users_count_against_the_limits_of_a_connection() {
     assert_eq!((status, &reply["error"]["code"]), (409, &json!("too_many_topics")));
     assert_eq!(request(&mut socket, "logout", "al")["users"], 0);
     assert_eq!(request(&mut socket, "login", "bo")["users"], 1);
-    // Who comes and goes all the time is slowed.
+    // The server slows down a client that logs in and out all the time.
     let begun = Instant::now();
     for _ in 0..20 {
         request(&mut socket, "login", "cy");
@@ -310,7 +310,7 @@ fn a_call_for_no_connection_or_no_user_is_refused() {
         (404, "no_connection", json!({"connection": "00000000-99-1-1", "user": "bo"})),
         (404, "no_connection", json!({"connection": "00000000-0-4000000-1", "user": "bo"})),
     ];
-    // One that was: whoever has its place now is somebody else.
+    // The id of a connection that has ended: another client may have its slot.
     drop(client);
     server.until("al has gone", |server| !is_here(server, "al"));
     let _other = Client::new(&server, Transport::Sse, "cy");
@@ -321,7 +321,7 @@ fn a_call_for_no_connection_or_no_user_is_refused() {
             assert_eq!((got, &reply["error"]["code"]), (status, &json!(code)), "{call} {body}");
         }
     }
-    // A long poll is a request: it names its users each time.
+    // A poll is one request, and names its users each time.
     let mut poll = Stream::new(server.connect());
     poll.send("GET /poll?user=dora&timeout=120 HTTP/1.1\r\nHost: t\r\n\r\n");
     server.until("dora polls", |server| is_here(server, "dora"));
@@ -351,7 +351,7 @@ fn a_user_of_a_login_acknowledges_until_the_logout() {
     };
     assert_eq!(ack(&mut socket, "al")["ok"]["topic"], "work:1");
     assert_eq!(ack(&mut socket, "eve")["error"]["code"], "no_user");
-    // The topic goes on as the other's, who was never here and begins now; and then as nobody's.
+    // The subscription goes on for bo, whose position starts now, and then without any user.
     request(&mut socket, "logout", "al");
     assert_eq!(ack(&mut socket, "al")["error"]["code"], "no_user");
     server.publish("work:1", json!("second"));
@@ -361,7 +361,7 @@ fn a_user_of_a_login_acknowledges_until_the_logout() {
     assert_eq!(data(&mut socket), "third");
 }
 
-/// While messages come all the time, no login misses one and none is passed over.
+/// While messages come all the time, logins and logouts lose none.
 #[test]
 fn nothing_is_lost_between_logins() {
     const COUNT: u64 = 300;
@@ -385,7 +385,7 @@ fn nothing_is_lost_between_logins() {
                         break message;
                     }
                 };
-                // All that it has is acknowledged: there is nothing to come again.
+                // The client has acknowledged all earlier messages, so none comes again.
                 assert_eq!(message["data"], next);
                 next += 1;
                 let ack = json!({"type": "ack", "id": 1, "user": "al", "message": message["id"]});
@@ -394,7 +394,7 @@ fn nothing_is_lost_between_logins() {
                     break;
                 }
             }
-            // What comes before the answer is passed over here, and comes with the next login.
+            // Messages before the reply are skipped here. They come with the next login.
             let logout = json!({"type": "logout", "id": "out", "user": "al"});
             socket.send(tungstenite::Message::text(logout.to_string())).unwrap();
             while receive(&mut socket)["id"] != "out" {}

@@ -1,4 +1,4 @@
-//! Memory is freed: the memory of a past crowd or burst must not make the server reject new clients.
+//! Memory is freed: the server must not reject new clients because of the memory of a past crowd or burst.
 
 use std::io::Write;
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! MQTT with packets of the test's own: what the standards say, as clients see it.
+//! MQTT with packets that the tests build: the standards' rules from a client's view.
 
 mod access;
 mod auth;
@@ -20,7 +20,7 @@ mod wills;
 
 use crate::support::*;
 
-/// A server with its configuration, which stays until the server has ended.
+/// A server with its configuration, which exists until the server has ended.
 struct Configured {
     server: Server,
     _folder: Scratch,
@@ -34,12 +34,12 @@ impl std::ops::Deref for Configured {
     }
 }
 
-/// A server with MQTT, that refuses one topic.
+/// Starts a server with MQTT, with rules that reject some topics.
 fn server(settings: &[(&str, &str)]) -> Configured {
     server_at("127.0.0.1:0", settings)
 }
 
-/// One whose port of MQTT is known.
+/// Starts such a server at this MQTT address.
 fn server_at(mqtt: &str, settings: &[(&str, &str)]) -> Configured {
     let folder = Scratch::new("mqtt");
     let rule = "[[topics]]\npattern = \"test/nosubscribe\"\njoin = \"refuse\"\npublish = \"allow\"\n\

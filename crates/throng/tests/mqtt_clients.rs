@@ -12,19 +12,19 @@ use crate::support::*;
 use rumqttc::{Event, MqttOptions, Packet, QoS};
 use serde_json::json;
 
-/// May name the program with Eclipse's clients in Go, built before.
+/// The environment variable for a program with Eclipse's clients in Go that was built before.
 const GO_CLIENTS: &str = "TEST_GO_MQTT";
 
 fn server(settings: &[(&str, &str)]) -> Server {
     Server::with(&["--mqtt", "127.0.0.1:0", "--shards", "2"], settings)
 }
 
-/// The key that the application and the server share.
+/// The key that signs the tokens.
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
-/// A server with MQTT where everybody needs a token.
+/// Starts a server with MQTT that requires tokens.
 fn guarded() -> Server {
-    // The topics of the clients begin with what they are.
+    // The clients' topics begin with the name of the client.
     let topics = "mqtt,version_";
     server(&[
         ("THRONG_AUTH_HMAC_KEY", KEY),
@@ -33,7 +33,7 @@ fn guarded() -> Server {
     ])
 }
 
-/// A token with which alice may do everything.
+/// Returns a token that grants alice everything.
 fn token() -> String {
     let all = ["*"];
     let claims = json!({"sub": "alice", "throng": {"subscribe": all, "publish": all}});
@@ -45,7 +45,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mqtt_clients")
 }
 
-/// Starts a client that writes to pipes.
+/// Starts a client whose output goes to pipes.
 fn spawn(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().unwrap_or_else(|error| {
@@ -53,7 +53,7 @@ fn spawn(command: &mut Command) -> Child {
     })
 }
 
-/// Runs a client to its end, which is a good one.
+/// Runs a client, and fails unless it succeeds.
 fn run(command: &mut Command) -> Output {
     let output = printed_within(spawn(command));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -67,7 +67,7 @@ fn run(command: &mut Command) -> Output {
     output
 }
 
-/// One of Mosquitto's clients, with where it connects.
+/// Returns the command of a Mosquitto client, with the server's address.
 fn mosquitto(server: &Server, program: &str, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     let (host, port) = (server.client.ip().to_string(), server.client.port().to_string());
@@ -75,7 +75,7 @@ fn mosquitto(server: &Server, program: &str, args: &[&str]) -> Command {
     command
 }
 
-/// A subscriber, killed at the end.
+/// A subscriber; killed at the end of the test.
 struct Subscriber {
     child: Child,
     lines: Lines,
@@ -145,8 +145,8 @@ fn eclipses_client_in_python() {
     run(python.arg(folder().join("eclipse.py")).args([&host, &port, "/mqtt"]));
 }
 
-/// The program with Eclipse's clients in Go: one that was built before, or one that is built here, which takes minutes
-/// the first time and has no deadline.
+/// Returns the program with Eclipse's clients in Go: one that was built before, or one that this function builds. The
+/// first build takes minutes and has no deadline.
 fn go_clients(scratch: &Scratch) -> PathBuf {
     if let Some(built) = std::env::var_os(GO_CLIENTS) {
         return built.into();

@@ -1,5 +1,5 @@
-//! The port of MQTT clients alone: what holds for the client port holds for it. The server is this test's own
-//! executable, with a protocol in place of MQTT that is as simple as can be.
+//! The separate port for MQTT clients behaves like the client port. The server is this test's own executable, with a
+//! minimal protocol in place of MQTT.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -16,12 +16,12 @@ use protocol::{
 };
 use serde_json::json;
 
-/// Packets of a type, a length and so many bytes.
+/// Packets: a type, a length, and the body.
 struct Packets;
 
-/// A client says who it is, as CONNECT does.
+/// A client sends its user, as in CONNECT.
 const CONNECT: u8 = 0x10;
-/// The answer, empty or with why not.
+/// The response, which is empty or has the reason for a rejection.
 const CONNACK: u8 = 0x20;
 const MESSAGE: u8 = 0x30;
 const DISCONNECT: u8 = 0xE0;
@@ -94,7 +94,7 @@ impl Protocol for Packets {
         out.extend_from_slice(name);
     }
 
-    /// Only who has begun to connect knows what an answer would be.
+    /// Only a client that has begun to connect understands a response.
     fn turn_away(&self, first: &[u8], close: CloseReason, out: &mut Vec<u8>) {
         if first.first() == Some(&CONNECT) {
             let name = close.name().as_bytes();
@@ -104,10 +104,10 @@ impl Protocol for Packets {
     }
 }
 
-/// The command line of the server that this executable is to be, a line for each argument.
+/// The variable with the server's command line, one argument a line.
 const ARGUMENTS: &str = "THIS_TEST_SERVES";
 
-/// No test, but the server that the others start.
+/// Not a test: the server that the other tests start.
 #[test]
 fn the_server() {
     let Ok(arguments) = std::env::var(ARGUMENTS) else {
@@ -122,10 +122,10 @@ fn the_server() {
     std::process::exit(if code == ExitCode::SUCCESS { 0 } else { 1 });
 }
 
-/// This executable as a server with these flags.
+/// Returns a command that runs this executable as a server with these flags.
 fn command(flags: &[&str]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    // Where this file is a module, its name stands before.
+    // If this file is a module, its name comes before the test's.
     let module = module_path!().split_once("::").map_or(String::new(), |(_, it)| format!("{it}::"));
     command.args(["--exact", &format!("{module}the_server"), "--nocapture"]);
     let all = [&["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"], flags].concat();
@@ -147,7 +147,7 @@ impl Both {
         Both::run(command(&flags), settings)
     }
 
-    /// Runs a command line that starts a server, whose start text says where it is.
+    /// Runs a command line that starts a server, and reads the addresses from its output.
     fn run(mut command: Command, settings: &[(&str, &str)]) -> Self {
         // The folder has no configuration, so the developer's is not read.
         let folder = Scratch::new("mqtt-port");
@@ -170,7 +170,7 @@ impl Both {
         connect(self.mqtt)
     }
 
-    /// Sends bytes to the port of MQTT and reads until the server closes.
+    /// Sends bytes to the MQTT port, and reads until the server closes.
     fn exchange(&self, bytes: &[u8]) -> Vec<u8> {
         let mut socket = self.connect();
         // The server may have closed already.
@@ -193,7 +193,7 @@ fn packet(socket: &mut TcpStream) -> (u8, String) {
     (head[0], String::from_utf8(body).unwrap())
 }
 
-/// A client that is let in.
+/// Connects, and fails unless the server accepts.
 fn open(at: SocketAddr, first: &[u8], user: &str) -> TcpStream {
     let mut socket = connect(at);
     socket.write_all(&[first, &[CONNECT, user.len() as u8], user.as_bytes()].concat()).unwrap();
@@ -205,7 +205,7 @@ fn open(at: SocketAddr, first: &[u8], user: &str) -> TcpStream {
 fn clients_come_by_either_port_and_meet() {
     let both = Both::start(&["--shards", "2"], &[]);
     let mut alice = open(both.mqtt, b"", "alice");
-    // The client port tells them by their first bytes.
+    // The client port recognizes the protocol by the first bytes.
     let mut bob = open(both.server.client, b"", "bob");
     let health =
         both.server.exchange(b"GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
@@ -240,7 +240,7 @@ fn what_is_not_mqtt_is_closed_at_its_port_without_an_reply() {
         let replies = format!("throng_http_answers_total{{class=\"{class}\"}}");
         assert_eq!(both.server.metric(&replies), 0.0, "{class}");
     }
-    // Who says too little for too long is told in its own words, if it has said which.
+    // A client that is too slow gets a response in its protocol, if its first bytes show one.
     let both = Both::start(&["--shards", "1"], &[("THRONG_TIMEOUTS_HEAD_SECONDS", "3")]);
     let (mut nothing, mut half) = (both.connect(), both.connect());
     half.write_all(&[CONNECT, 5, b'a']).unwrap();
@@ -262,14 +262,14 @@ fn without_an_address_there_is_no_mqtt() {
 fn both_ports_are_spread_over_the_shards() {
     const SHARDS: usize = 4;
     const CONNECTIONS: usize = 1_600;
-    // Nobody says anything, and nobody is to be closed for that.
+    // The clients send nothing, and the timeout must not close them.
     let both = Both::start(&["--shards", "4"], &[("THRONG_TIMEOUTS_HEAD_SECONDS", "600")]);
     let shards = || -> Vec<f64> {
         let of = |shard| format!("throng_shard_connections{{shard=\"{shard}\"}}");
         (0..SHARDS).map(|shard| both.server.metric(&of(shard))).collect()
     };
     let mut connections = Vec::new();
-    // First all by the one port, then all by the other; the second also makes up for the first.
+    // First all connections come by one port, then all by the other. The second half also evens out the first.
     for at in [both.mqtt, both.server.client] {
         for _ in 0..CONNECTIONS / 2 {
             connections.push(connect(at));
@@ -279,8 +279,8 @@ fn both_ports_are_spread_over_the_shards() {
             }
         }
         let mean = connections.len() as f64 / SHARDS as f64;
-        // The kernel chooses at random, with a deviation of 12 for the first and of 17 for all. A shard that holds
-        // 3 % and 32 over the mean leaves the choice when the server looks, however seldom that is.
+        // The kernel distributes at random, with a deviation of 12 for the first half and of 17 for all. A shard that
+        // has 3 % plus 32 more than the mean stops accepting the next time the server balances, however late that is.
         let most = mean * 1.03 + 32.0 + 40.0;
         assert!(shards().iter().all(|count| *count <= most), "{:?}", shards());
     }
@@ -288,7 +288,7 @@ fn both_ports_are_spread_over_the_shards() {
 
 #[test]
 fn a_shard_that_is_full_takes_no_more_by_any_port() {
-    // So many descriptors that two shards hold some 200 connections each, and the queues take an eighth.
+    // With this limit on descriptors, two shards have some 200 connections each, and the queues take an eighth.
     let both = {
         let serve = command(&["--shards", "2", "--mqtt", "127.0.0.1:0"]);
         let mut limited = Command::new("sh");
@@ -302,13 +302,13 @@ fn a_shard_that_is_full_takes_no_more_by_any_port() {
     let mut connections = Vec::new();
     for n in 1..=400 {
         connections.push(connect(if n % 2 == 0 { both.mqtt } else { both.server.client }));
-        // No more at a time than the queues of a full shard have room for.
+        // At most as many at a time as fit into the queues of a shard that is full.
         if n % 20 == 0 {
             let all = f64::from(n);
             both.server.until("all are held or refused", |_| of(0) + of(1) + refused() == all);
         }
     }
-    // While one has room, the other refuses nobody.
+    // As long as one shard has capacity, the other rejects no client.
     let (least, most) = (of(0).min(of(1)), of(0).max(of(1)));
     assert!(least > 150.0 && most - least < 60.0, "{least} {most}");
     assert_eq!(both.server.metric("throng_accept_errors_total"), 0.0);
@@ -320,7 +320,7 @@ fn a_client_beyond_capacity_gets_its_own_protocols_error() {
     let connections = [open(both.mqtt, b"", "alice"), open(both.server.client, b"", "bob")];
     let refused = b"\x20\x0aoverloaded";
     let connect_packet = [CONNECT, 1, b'c'];
-    // Its first bytes may not have come when it is refused.
+    // The server may reject a connection before its first bytes arrive.
     let replies = (0..20).map(|_| both.exchange(&connect_packet));
     assert!(replies.clone().all(|reply| reply.is_empty() || reply == refused));
     assert_eq!(both.exchange(b"GET / HTTP/1.1\r\n\r\n"), b"");
@@ -340,7 +340,7 @@ fn a_client_beyond_capacity_gets_its_own_protocols_error() {
         let reply = both.exchange(&connect_packet);
         reply.is_empty() || reply == refused
     }));
-    // A health check is answered, where one is made.
+    // The client port responds to a health check, and the MQTT port does not.
     let check = b"GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
     assert!(both.server.exchange(check).starts_with("HTTP/1.1 200"));
     assert_eq!(both.exchange(check), b"");
@@ -367,21 +367,21 @@ fn a_trusted_proxy_says_who_comes_to_the_port_of_mqtt() {
     let _alice = open(both.mqtt, header, "alice");
     let (_, reply) = both.server.api("GET", "/api/users/alice", None);
     assert_eq!(reply["connections"][0]["address"], "192.0.2.1:4711", "{reply}");
-    // The address has what it may, and another not.
+    // This address has as many connections as the limit allows, and another address has not.
     let again = [&header[..], &[CONNECT, 1, b'a']].concat();
     assert_eq!(both.exchange(&again), b"\x20\x0aoverloaded");
     let _bob = open(both.mqtt, b"PROXY TCP4 192.0.2.2 127.0.0.1 4711 1883\r\n", "bob");
     let _carol = open(both.server.client, b"PROXY TCP4 192.0.2.3 127.0.0.1 1 2\r\n", "carol");
-    // By the client port it is refused in its own words, too.
+    // The client port also rejects it in its own protocol.
     let mut socket = both.server.connect();
     socket.write_all(&again).unwrap();
     assert_eq!(rest(&mut socket), b"\x20\x0aoverloaded");
-    // Who has no header has no answer, and neither has who sends another thing behind it.
+    // A client without a header gets no response, and neither does one that sends another protocol after the header.
     assert_eq!(both.exchange(&[CONNECT, 1, b'a']), b"");
     let header = b"PROXY TCP4 192.0.2.4 127.0.0.1 4711 1883\r\n";
     assert_eq!(both.exchange(&[&header[..], b"GET / HTTP/1.1\r\n\r\n"].concat()), b"");
     let closed = "throng_connections_closed_total{reason=\"bad_request\"}";
-    // It counts when it has closed.
+    // The server counts a connection after closing it.
     both.server.until("both are counted", |server| server.metric(closed) == 2.0);
 }
 
@@ -400,14 +400,14 @@ fn a_drain_closes_both_ports_and_notifies_clients() {
     assert_eq!(packet(&mut bob), (DISCONNECT, "drain".into()));
     assert_eq!(rest(&mut silent), b"", "it has not said what it speaks");
     let refused = |at| TcpStream::connect(at).is_err();
-    // Each shard has listeners of its own.
+    // Each shard has its own listeners.
     let refused = |_: &Server| refused(both.mqtt) && refused(both.server.client);
     server.until("nobody is let in", refused);
     drop((alice, bob, silent));
     assert!(wait_within(&mut both.server.child).success());
 }
 
-/// The start text of a server, up to its end.
+/// Reads the text that a server prints at its start.
 fn start_text(mut command: Command, check: impl FnOnce(&str)) {
     let mut server = Server::spawn(&mut command);
     let mut lines = Lines::of(server.child.stdout.take().unwrap());
@@ -428,7 +428,7 @@ fn the_start_text_says_where_and_what_to_try() {
         assert!(port > 0 && text.contains(&example) && text.contains("mosquitto_pub"), "{text}");
         drop(open(SocketAddr::from(([127, 0, 0, 1], port)), b"", "alice"));
     });
-    // Without it there is no word of it.
+    // Without the flag the text does not mention MQTT.
     start_text(command(&[]), |text| {
         let (_, said) = text.split_once("Throng ").unwrap();
         assert!(!said.contains("mqtt") && !said.contains("MQTT"), "{text}");
@@ -444,7 +444,7 @@ fn a_port_that_can_t_be_had_is_named_by_its_setting() {
     assert!(!output.status.success());
     assert!(text.contains(&format!("can't listen on {taken} (mqtt.listen)")), "{text}");
     assert!(text.contains("choose another address with --mqtt"), "{text}");
-    // A server that does not speak it says so.
+    // A server without the protocol rejects the flag.
     let output = output_within(command(&["--mqtt", "127.0.0.1:0"]).env("THIS_TEST_SPEAKS", "http"));
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && text.contains("built without MQTT"), "{text}");

@@ -1,4 +1,4 @@
-//! MQTT sessions that outlive their connections and the server, what they may have, and the topics that all transports
+//! MQTT sessions that outlive their connections and the server, their limits, and the topics that all transports
 //! share.
 
 mod kill;
@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex};
 use crate::support::*;
 use model::{Data, Epoch, Message, Position, Publication};
 
-/// A server with MQTT. Its client port takes MQTT as well.
+/// Starts a server with MQTT, at the client port as well.
 fn serve(settings: &[(&str, &str)]) -> Server {
     let quiet = [("THRONG_LOG_LEVEL", "error")];
     Server::with(&["--mqtt", "127.0.0.1:0", "--shards", "2"], &[&quiet, settings].concat())
 }
 
-/// A folder for servers with a store, one after the other.
+/// A data folder for servers that run one after the other.
 struct Folder(Scratch);
 
 impl Folder {
@@ -35,7 +35,7 @@ impl Folder {
         Server::run(command, &[&[("THRONG_TIMEOUTS_DRAIN_SECONDS", "0")], settings].concat())
     }
 
-    /// Puts a retained message there, while no server has the folder.
+    /// Writes a retained message into the folder while no server uses it.
     fn retain(&self, topic: &str) {
         let record: Arc<Mutex<Option<Vec<u8>>>> = Arc::default();
         let written = record.clone();

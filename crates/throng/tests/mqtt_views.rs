@@ -1,4 +1,4 @@
-//! What an operator sees of MQTT clients, and does with their sessions and retained messages.
+//! The operator's view of MQTT clients, and the calls that end their sessions and delete retained messages.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use token::{Algorithm, Signer};
 const SESSIONS: &str = "/api/mqtt/sessions";
 const RETAINED: &str = "/api/mqtt/retained";
 
-/// What a client is told that the operator disconnects.
+/// The reason that a client gets when an operator ends its session.
 const ADMINISTRATIVE_ACTION: u8 = 0x98;
 
 fn serve(settings: &[(&str, &str)]) -> Server {
@@ -42,7 +42,7 @@ fn clients(server: &Server, query: &str) -> Vec<String> {
     names(&good(server, "GET", &format!("{SESSIONS}?{query}")), "sessions", "client")
 }
 
-/// All pages, which have so many each.
+/// Returns the names of all pages, with `limit` names a page.
 fn pages(server: &Server, path: &str, limit: usize, list: &str, name: &str) -> Vec<String> {
     let (mut all, mut after) = (Vec::new(), String::new());
     loop {
@@ -77,7 +77,7 @@ fn clients_are_listed_connected_or_away() {
         (&gone["connected"], &gone["connection"], &gone["subscriptions"]),
         (&json!(false), &Value::Null, &json!(1))
     );
-    // As long as the server keeps sessions at most: 3.1.1 has no time of its own.
+    // 3.1.1 has no session expiry, so the server's maximum applies.
     let [since, expires] = ["since", "expires_at"].map(|name| gone[name].as_u64().unwrap());
     assert_eq!((expires - since, &gone["expiry_seconds"]), (86_400, &json!(86_400)));
     assert!(gone["position"].as_str().unwrap().contains(':'));
@@ -93,7 +93,7 @@ fn clients_are_listed_connected_or_away() {
         (&persistent_info["expiry_seconds"], &persistent_info["subscriptions"]),
         (&json!(3_600), &json!(2))
     );
-    // Where nobody proves who they are, a client belongs to nobody.
+    // Without authentication a session has no owner.
     assert_eq!(persistent_info["owner"], Value::Null);
 
     assert_eq!(clients(&server, "connected=true"), ["clean", "kept"]);
@@ -111,7 +111,7 @@ fn clients_are_listed_connected_or_away() {
     assert_eq!(bad(&server, "GET", &format!("{SESSIONS}/never")), "404 no_mqtt_session");
     assert_eq!(bad(&server, "GET", &format!("{SESSIONS}/kept?owner=al")), "404 no_mqtt_session");
 
-    // A client that is not confirmed has messages in flight; connections name their client.
+    // A message is in flight until the client confirms it. The API of connections has the client's name.
     server.publish("b", json!("one"));
     let message = persistent.unconfirmed();
     assert_eq!(good(&server, "GET", &format!("{SESSIONS}/kept"))["in_flight"], 1);
@@ -178,7 +178,8 @@ fn a_session_that_is_ended_is_gone_with_its_connection() {
         assert_eq!(listener.message().topic, topic);
         assert_eq!(bad(&server, "DELETE", &format!("{SESSIONS}/phone")), "404 no_mqtt_session");
 
-        // It comes again, to a new session. That is ended while it is away, with a will that waited.
+        // The client reconnects with a new session, which the operator ends while the client is away and its will
+        // waits.
         let delayed = match version {
             V3 => connect.clone(),
             V5 => {
@@ -211,7 +212,7 @@ fn a_session_that_is_ended_is_gone_with_its_connection() {
             .until("the client is away", |server| clients(server, "connected=false") == ["phone"]);
         let _ = good(&server, "DELETE", &format!("{SESSIONS}/phone"));
     }
-    // One that ends with its connection is a session as well.
+    // A session that ends with its connection is also a session.
     let mut clean = Connect::new(V5, "clean").open(server.client);
     let _ = good(&server, "DELETE", &format!("{SESSIONS}/clean"));
     clean.is_ended_for(ADMINISTRATIVE_ACTION);
@@ -275,7 +276,7 @@ fn retained_messages_are_listed_and_deleted() {
     assert!((999_000..=1_000_000).contains(&(expires - at)), "{one}");
     assert_eq!(good(&server, "GET", &format!("{RETAINED}/room"))["data"], json!({"n": 1}));
 
-    // Who subscribed is not told; who subscribes later gets nothing.
+    // Current subscribers get no message about the deletion, and later subscribers get no retained message.
     let mut here = Connect::new(V5, "here").open(server.client);
     here.subscribe(&[filter("state/03", 1)]);
     assert!(here.message().retain);
@@ -288,7 +289,7 @@ fn retained_messages_are_listed_and_deleted() {
     for method in ["GET", "DELETE"] {
         assert_eq!(bad(&server, method, &format!("{RETAINED}/state%2F03")), "404 no_retained");
     }
-    // An empty one deletes as well, and is told.
+    // An empty message deletes as well.
     let body = json!({"topic": "room", "data": "", "mqtt": {"retain": true}});
     let _ = server.post("/api/publish", body);
     assert_eq!(bad(&server, "GET", &format!("{RETAINED}/room")), "404 no_retained");
@@ -332,7 +333,7 @@ fn what_was_ended_and_deleted_does_not_come_back_with_the_store() {
     assert_eq!(clients(&server, ""), ["stays"]);
     let page = good(&server, "GET", RETAINED);
     assert_eq!(names(&page, "retained", "topic"), ["keep"]);
-    // The clocks are rounded.
+    // Both clocks round.
     assert!(before.abs_diff(published_at(&server)) <= 2);
     for client in ["here", "away"] {
         assert!(!Connect::persistent(V5, client).open(server.client).session_present, "{client}");

@@ -1,5 +1,5 @@
-//! Behind the real nginx: as a proxy of connections, which begins each with the PROXY protocol, and as one of
-//! requests, which says by a header whose they are.
+//! Behind a real nginx: as a TCP proxy that sends the PROXY protocol, and as an HTTP proxy that names the client in a
+//! header.
 
 use std::fs;
 use std::io::Read;
@@ -14,11 +14,11 @@ use serde_json::json;
 const MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 const HINT: &str = "scripts/test installs the Debian packages nginx and libnginx-mod-stream";
 
-/// Behind the connections of clients and those of the proxy there are different addresses of loopback.
+/// Connections of clients and of the proxy come from different loopback addresses.
 const PROXY: &str = "127.0.0.1";
 const CLIENT: &str = "127.0.0.5";
 
-/// As nginx's own documentation has it, with what a client said before kept in front.
+/// From nginx's documentation. It keeps an earlier header of the client in front.
 const FORWARDED: &str = "
   map $remote_addr $forwarded_for {
     ~^[0-9.]+$ \"for=$remote_addr\";
@@ -30,7 +30,7 @@ const FORWARDED: &str = "
     \"\" $forwarded_for;
   }";
 
-/// How nginx says who its client is.
+/// How nginx passes on its client's address.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum How {
     ProxyProtocol,
@@ -48,7 +48,7 @@ impl How {
         }
     }
 
-    /// The configuration of a proxy that listens here and asks there.
+    /// Returns the configuration of a proxy that listens here and forwards there.
     fn configuration(self, listen: &[SocketAddr], upstream: SocketAddr) -> String {
         let listen: String = listen.iter().map(|it| format!("    listen {it};\n")).collect();
         let header = match self {
@@ -93,7 +93,7 @@ impl Nginx {
         let (v4, v6) = (at("127.0.0.1"), at("::1"));
         let folder = Scratch::new("nginx");
         let process = "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log error.log;\n";
-        // Modules are loaded before anything else is said.
+        // nginx loads modules before its other directives.
         let text = how.configuration(&[v4, v6], upstream).replacen(
             "events",
             &format!("{process}events"),
@@ -125,7 +125,7 @@ impl Drop for Nginx {
     }
 }
 
-/// curl, which can come from an address of one's choice, with a lasting stream; killed at the end.
+/// curl with a stream that stays open, from a chosen address; killed at the end of the test.
 struct Curl(Child);
 
 impl Curl {
@@ -150,7 +150,7 @@ impl Curl {
         Curl(child.unwrap_or_else(|error| panic!("curl: {error}: scripts/test installs it")))
     }
 
-    /// Reads until this has come.
+    /// Reads until this text has arrived.
     fn until(&mut self, text: &str) {
         let (mut all, mut buffer) = (Vec::new(), [0; 1024]);
         let output = self.0.stdout.as_mut().unwrap();
@@ -175,7 +175,7 @@ fn serve(how: How, more: &[(&str, &str)]) -> Server {
     Server::with(&["--shards", "2"], &[&settings, more].concat())
 }
 
-/// Where the server says that a user is, without the port.
+/// Returns the address that the server has for a user, without the port.
 fn address(server: &Server, user: &str) -> String {
     let mut found = String::new();
     server.until("the user is connected", |server| {
@@ -192,7 +192,7 @@ fn address(server: &Server, user: &str) -> String {
 fn clients_are_where_they_come_from(how: How) {
     let server = serve(how, &[]);
     let nginx = Nginx::start(how, &server);
-    // What a client says itself counts for nothing.
+    // The server ignores headers that the client itself sends.
     let forged = ["X-Forwarded-For: 192.0.2.1", "Forwarded: for=192.0.2.1"];
     let url = |at: SocketAddr, user: &str| format!("http://{at}/sse?topic=a&user={user}");
     let mut al = Curl::open(CLIENT, &url(nginx.v4, "al"), &forged);
@@ -253,7 +253,7 @@ fn a_proxy_that_says_nothing_gets_an_error() {
     curl.until("bad_proxy_header");
 }
 
-/// nginx can't read what it passes on. It sends the PROXY protocol's header before TLS.
+/// nginx passes TLS through without decrypting it. It sends the PROXY protocol's header before the TLS bytes.
 #[test]
 fn a_proxy_that_passes_tls_through_says_whose_connections_are() {
     let authority = crate::support::tls::Authority::new();

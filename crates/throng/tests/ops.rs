@@ -13,7 +13,7 @@ fn ops() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ops")
 }
 
-/// The metrics that a text names, without what is added to a family's name.
+/// Returns the metrics that a text names, without the endings of a family's name.
 fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let metrics = words.filter(|word| word.starts_with("throng_"));
@@ -25,7 +25,7 @@ fn named(text: &str) -> BTreeSet<String> {
     metrics.map(family).collect()
 }
 
-/// The names of limits that a text selects: `throng_limit{name="limits.connections_max"}`.
+/// Returns the names of limits that a text selects: `throng_limit{name="limits.connections_max"}`.
 fn limits(text: &str) -> Vec<&str> {
     let rest = text.split("throng_limit{name=\"").skip(1);
     rest.map(|rest| rest.split('"').next().unwrap()).collect()

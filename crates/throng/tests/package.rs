@@ -1,5 +1,5 @@
-//! What is made of the command line (completions, manual pages), and the package that `scripts/package`
-//! makes: it is unpacked, and its binary serves.
+//! Files made from the command line (completions, manual pages), and the package that `scripts/package` makes: the
+//! test unpacks it, and runs its binary.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// True if a program is installed.
+/// Returns true if a program is installed.
 fn is_there(program: &str) -> bool {
     Command::new("sh")
         .args(["-c", &format!("command -v {program}")])
@@ -40,7 +40,7 @@ fn completions_are_scripts_of_their_shells() {
             run(Command::new(shell).arg("-n").arg(&path));
         }
     }
-    // What bash would offer behind "throng se".
+    // The completion that bash would offer after "throng se".
     let script = format!(
         ". {}; COMP_WORDS=(throng se) COMP_CWORD=1; _throng throng se throng; echo ${{COMPREPLY[@]}}",
         folder.path().join("bash").display()
@@ -72,7 +72,7 @@ fn each_command_has_a_manual_page() {
             assert!(output.status.success() && warnings.is_empty(), "{name}: {warnings}");
         }
     }
-    // Without a folder the first of them is printed.
+    // Without a folder the command prints the first page.
     assert!(run(Command::new(THRONG).arg("man")).contains(".TH throng 1"));
 }
 
@@ -101,7 +101,7 @@ fn the_package_unpacks_and_serves() {
         assert!(unpacked.join(file).exists(), "{file}");
     }
     let unit = std::fs::read_to_string(unpacked.join("throng.service")).unwrap();
-    // Nothing of where this binary is.
+    // The unit must not have the path of this binary.
     for line in ["ExecStart=/usr/local/bin/throng serve", "User=throng", "ProtectHome=yes"] {
         assert!(unit.contains(line), "{line}: {unit}");
     }
@@ -110,7 +110,7 @@ fn the_package_unpacks_and_serves() {
     let binary = unpacked.join("throng");
     let version = run(Command::new(&binary).arg("--version"));
     assert_eq!(version.trim(), concat!("throng ", env!("CARGO_PKG_VERSION")));
-    // INSTALL names files that are there.
+    // The files that INSTALL names exist.
     let install = std::fs::read_to_string(unpacked.join("INSTALL")).unwrap();
     for word in install.split_whitespace().filter(|word| word.starts_with("completions/")) {
         assert!(unpacked.join(word).exists(), "{word}");

@@ -1,4 +1,4 @@
-//! `throng parent`: the process that stays in the place of a server whose connections another process has.
+//! `throng parent`: the process that stays in place of a server whose connections another process has taken over.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -7,14 +7,14 @@ use crate::support::{Mark, Scratch, TIMEOUT, wait_within};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_throng");
 
-/// A child that says in a file that it is there, and ends with this status at SIGTERM.
+/// Returns a script that writes a file when it is ready, and ends with this status at SIGTERM.
 fn child(ready: &str, status: i32) -> String {
     format!(
         "trap 'exit {status}' TERM; trap 'echo hup > {ready}' HUP; echo > {ready}; while :; do sleep 0.02; done"
     )
 }
 
-/// A shell starts the processes of a script, and then becomes `throng parent`.
+/// A shell that starts the processes of a script, and then becomes `throng parent`.
 struct Tree {
     parent: Child,
     folder: Scratch,
@@ -22,8 +22,8 @@ struct Tree {
 }
 
 impl Tree {
-    /// The script gets the path of a file that does not exist yet, for children that say that they are there, and one of
-    /// a file that [`Tree::go`] makes.
+    /// The script gets two paths: a file that its children write when they are ready, and a file that [`Tree::go`]
+    /// makes.
     fn new(script: impl Fn(&str, &str) -> String) -> Self {
         let (folder, mark) = (Scratch::new("parent"), Mark::new());
         let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
@@ -46,7 +46,7 @@ impl Tree {
         }
     }
 
-    /// Waits until a child has written this.
+    /// Waits until a child has written this text.
     fn until_said(&self, text: &str) {
         let file = self.folder.path().join("ready");
         self.until("a child has said it", || {
@@ -59,18 +59,18 @@ impl Tree {
         assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the parent.
     fn status(&mut self) -> Option<i32> {
         wait_within(&mut self.parent).code()
     }
 
-    /// The children of the parent, as the kernel has them.
+    /// Returns the children of the parent, as the kernel lists them.
     fn children(&self) -> String {
         let pid = self.parent.id();
         std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap()
     }
 
-    /// Waits until the shell has become the parent, and passes signals on.
+    /// Waits until the shell has become `throng parent` and handles signals.
     fn until_parent(&self) {
         let pid = self.parent.id();
         self.until("the shell is the parent", || {
@@ -124,7 +124,7 @@ fn the_parent_adopts_a_child_of_a_child_that_has_ended() {
 
 #[test]
 fn an_orphan_that_comes_after_the_signal_gets_it_too() {
-    // The child ends by the signal, and leaves another one behind that did not get it.
+    // The signal ends the child, which leaves an orphan that has not got the signal.
     let mut tree = Tree::new(|ready, _| {
         format!("(trap 'exit 0' TERM; ({}) & while :; do sleep 0.02; done)", child(ready, 9))
     });

@@ -15,9 +15,9 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/phoenix")
 }
 
-/// A wait of at most a second. Waits end with a second of the server's clock.
+/// A poll of at most a second. It ends with a second of the server's clock.
 const SHORT_POLLS: (&str, &str) = ("THRONG_TIMEOUTS_LONGPOLL_SECONDS", "1");
-/// Waits count in whole seconds. These last at least one second.
+/// Polls last whole seconds. These last at least one second.
 const LONGER_POLLS: (&str, &str) = ("THRONG_TIMEOUTS_LONGPOLL_SECONDS", "2");
 const SHORT_SILENCE: (&str, &str) = ("THRONG_TIMEOUTS_PHOENIX_SILENCE_SECONDS", "2");
 /// A timeout that is many times a client's heartbeat in a scenario.
@@ -33,7 +33,7 @@ fn serve_with(flags: &[&str], settings: &[(&str, &str)]) -> Server {
     Server::with(&[&["--config", file.to_str().unwrap()], flags].concat(), settings)
 }
 
-/// An address for a server that a test starts again at the same place.
+/// Returns an address for a server that a test restarts at the same address.
 fn lasting_address() -> String {
     format!("127.0.0.1:{}", free_port())
 }
@@ -392,7 +392,7 @@ fn missed_messages_arrive_after_a_restart() {
     }
 }
 
-/// Runs a scenario that is also the application to which the server sends webhooks.
+/// Runs a scenario that is also the application that receives the server's webhooks.
 fn send_request(scenario: &str, settings: &[(&str, &str)]) {
     let mut script = Script::start("webhook.cjs", scenario, &json!({}));
     let url = format!("http://127.0.0.1:{}/hook/a", script.read()["port"]);
@@ -426,7 +426,7 @@ fn a_client_may_leave_while_its_join_webhook_is_pending() {
 #[test]
 fn a_topic_without_joins_is_closed_to_every_transport() {
     let server = serve(&[]);
-    // Nobody is there to answer about the second.
+    // No application replies for the second topic.
     for (topic, code, status) in [("refused:a", "forbidden", 403), ("asked:a", "unanswered", 503)] {
         for path in ["/sse", "/stream", "/poll"] {
             let (got, error) = server.get(&format!("{path}?topic=plain:a&topic={topic}"));

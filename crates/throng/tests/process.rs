@@ -99,7 +99,7 @@ fn an_invalid_configuration_is_rejected_with_all_its_errors() {
 
 #[test]
 fn an_open_port_needs_no_insecure_where_clients_are_known() {
-    // It is checked only: no test listens for other machines.
+    // Only checks the configuration: no test listens for other machines.
     let check = |settings: &[(&str, &str)]| {
         throng(&["config", "--check", "--listen", "0.0.0.0:8000"], settings)
     };
@@ -171,7 +171,7 @@ fn the_first_signal_starts_the_drain() {
     assert_eq!(receive(&mut socket)["data"], "last");
     let frame = loop {
         match socket.read().unwrap() {
-            // Every 25 s of its clock the server pings, also one that has just come.
+            // The server pings all clients every 25 s of its clock, so a new client may get a ping.
             tungstenite::Message::Ping(_) => {}
             tungstenite::Message::Close(Some(frame)) => break frame,
             other => panic!("{other:?}"),
@@ -204,7 +204,8 @@ fn a_reload_applies_changes_and_closes_no_connection() {
     assert_eq!(server.get(many).0, 400);
 }
 
-/// Starts a server with this text as its configuration, which a test may change. Returns its log as well.
+/// Starts a server with this text as its configuration, which a test may change. Returns the server and a reader of
+/// its log.
 fn serve_logged(scratch: &Scratch, text: &str) -> (Server, impl Fn() -> String + use<>) {
     let file = scratch.write("throng.toml", text);
     let log = scratch.path().join("log");
@@ -230,7 +231,7 @@ fn a_pipe_as_configuration_does_not_block_the_shutdown() {
     std::fs::remove_file(&file).unwrap();
     assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
     server.signal("-HUP");
-    // A server that opens the pipe never gets here: nobody writes to it.
+    // A server that opens the pipe would wait for ever, since no process writes to it.
     until_rejected(&server, &log);
     server.publish("a", json!("it serves"));
     server.signal("-TERM");
@@ -244,7 +245,7 @@ fn a_pipe_as_configuration_does_not_block_the_shutdown() {
 fn an_endless_file_is_rejected_at_once() {
     for flag in ["--config", "--api-key-file"] {
         for path in ["/dev/zero", "/tmp"] {
-            // A program that reads it anyway must not use up the host's memory.
+            // A server that reads the file after all must not use up the host's memory.
             let bounded = "ulimit -v 4000000; exec \"$0\" \"$@\"";
             let mut command = Command::new("sh");
             command.args(["-c", bounded, env!("CARGO_BIN_EXE_throng"), "serve", flag, path]);

@@ -1,4 +1,4 @@
-//! Behind proxies: a client's address is what a trusted proxy says, and nobody else is believed.
+//! Behind proxies: a trusted proxy tells a client's address, and the server ignores such headers of others.
 
 use crate::support::*;
 
@@ -18,7 +18,7 @@ fn open(server: &Server, first: &[u8], headers: &str, user: &str) -> (Stream, St
     (stream, head)
 }
 
-/// Where the server says that a user is.
+/// Returns the address that the server has for a user.
 fn address(server: &Server, user: &str) -> String {
     let (status, reply) = server.api("GET", &format!("/api/users/{user}"), None);
     assert_eq!((status, reply["count"].as_u64()), (200, Some(1)), "{reply}");
@@ -78,11 +78,11 @@ fn the_proxy_protocol_goes_before_everything() {
     bob.send("GET /stream?user=bob HTTP/1.1\r\nHost: t\r\n\r\n");
     assert!(bob.head().starts_with("HTTP/1.1 200"));
     assert_eq!(address(&server, "bob"), "[2001:db8::7]:4711");
-    // A health check of the proxy's own.
+    // The proxy's own health check.
     let mut check = Stream::new(server.connect());
     check.send_bytes(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n");
     assert!(check.head().starts_with("HTTP/1.1 200"));
-    // Without it nobody comes in.
+    // The server rejects a connection without the header.
     let (mut stream, head) = open(&server, b"", "", "carol");
     assert!(head.starts_with("HTTP/1.1 400"), "{head}");
     let rest = stream.rest();
@@ -107,7 +107,7 @@ fn connections_count_for_the_address_behind_the_proxy() {
             }
         };
         let ok = |head: &str| head.starts_with("HTTP/1.1 200");
-        // A network of IPv6 is one address.
+        // An IPv6 network counts as one address.
         for clients in
             [["192.0.2.1", "192.0.2.1", "192.0.2.1"], ["2001:db8::1", "2001:db8::2", "2001:db8::3"]]
         {
@@ -135,7 +135,7 @@ fn a_connection_of_a_proxy_may_carry_requests_of_several_clients() {
     let (mut one, mut two) = (Stream::new(server.connect()), Stream::new(server.connect()));
     assert_eq!(send_request(&mut one, "192.0.2.1"), 200);
     assert_eq!(send_request(&mut two, "192.0.2.2"), 200);
-    // The first connection is another client's now.
+    // The proxy now uses the first connection for another client.
     assert_eq!(send_request(&mut one, "192.0.2.3"), 200);
     assert_eq!(send_request(&mut two, "192.0.2.1"), 200);
     assert_eq!(send_request(&mut one, "192.0.2.1"), 503);

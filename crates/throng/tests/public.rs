@@ -1,4 +1,4 @@
-//! `throng config --check --public`: whether a configuration is one for a server that faces the public.
+//! `throng config --check --public`: whether a configuration is fit for a server on the public Internet.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::support::*;
 
-/// The exit status, and what is printed.
+/// Returns the exit status and the output.
 fn judge(folder: &Path, args: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     let output = output_within(command.current_dir(folder).arg("config").args(args));
@@ -23,9 +23,9 @@ fn what_is_not_configured_is_not_for_the_public() {
     assert!(text.starts_with("error    tokens         no client needs a token"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     assert_eq!(judge(folder, &["--check"]), (Some(0), "ok\n".into()));
-    // It is a way to check, and nothing else.
+    // The flag is only valid with --check.
     assert_eq!(judge(folder, &["--public"]).0, Some(2));
-    // A mistake is told as always.
+    // Errors of the configuration show as usual.
     std::fs::write(folder.join("throng.toml"), "[limits]\nconnection_max = 1\n").unwrap();
     let (code, text) = judge(folder, &["--check", "--public"]);
     assert!(code == Some(2) && text.contains("did you mean limits.connections_max?"), "{text}");

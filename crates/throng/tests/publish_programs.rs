@@ -1,4 +1,4 @@
-//! The programs of `examples/publish`, of which README.md shows the part that matters.
+//! The programs of `examples/publish`. README.md shows their essential part.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/publish").join(name)
 }
 
-/// Publishes with a program, and with a key that is none.
+/// Publishes with a program, and then with an invalid key.
 fn publishes(program: impl Fn() -> Command) {
     let folder = Scratch::new("publish");
     let key = folder.path().join("key");
@@ -41,7 +41,7 @@ fn call(mut program: Command, admin: SocketAddr, key: &str) -> Result<String, St
     }
 }
 
-/// An interpreter with a program of the examples.
+/// Returns a command that runs a program of the examples with this interpreter.
 fn interpreter(name: &'static str, file: &'static str) -> impl Fn() -> Command {
     move || {
         let mut command = Command::new(name);
@@ -65,7 +65,7 @@ fn php() {
     publishes(interpreter("php", "publish.php"));
 }
 
-/// `scripts/install` builds it.
+/// `scripts/install` builds the program.
 #[test]
 fn go() {
     let built = std::env::var_os("TEST_GO_PUBLISH");

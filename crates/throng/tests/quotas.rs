@@ -1,4 +1,5 @@
-//! Limits by user and by address, over all shards: what is over is told, and closed if it goes on.
+//! Limits by user and by address, over all shards: a client beyond a limit gets errors, and the server closes it if
+//! it goes on.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ fn with(settings: &[(&str, &str)]) -> Server {
     Server::with(&["--shards", "2"], &settings)
 }
 
-/// Sends a command so many times in one write: a slow machine does not spread them over time. Returns the
+/// Sends a command `times` times in one write, so that a slow machine does not spread them over time. Returns the
 /// replies.
 fn burst(socket: &mut WebSocket, command: &Value, times: usize) -> Vec<Value> {
     send_burst(socket, command, times);
@@ -42,8 +43,8 @@ fn replies(socket: &mut WebSocket, count: usize) -> Vec<Value> {
     all
 }
 
-/// Sends requests in one write. Returns the answers up to the first one after which the server closes: the last
-/// one, or a refusal.
+/// Sends requests in one write. Returns the responses up to the one after which the server closes: the last one, or a
+/// rejection.
 fn pipelined(server: &Server, requests: &[String]) -> Vec<String> {
     let mut socket = server.connect();
     // The server may close before it has read all.
@@ -52,8 +53,8 @@ fn pipelined(server: &Server, requests: &[String]) -> Vec<String> {
     all.split("HTTP/1.1 ").skip(1).map(String::from).collect()
 }
 
-/// Checks that a rate was kept to: what passed since `begun` is not more than the limit of a second, what is
-/// free beside it, and the share of the time since. The limit of a second passes at once.
+/// Checks a rate: since `begun` no more has passed than one second's limit, the credit, and the share of the time
+/// since. One second's limit passes at once.
 fn assert_rate(passed: usize, per_second: usize, begun: Instant) {
     let seconds = begun.elapsed().as_secs() as usize + 2;
     let most = per_second + per_second / 4 + 1 + per_second * seconds;
@@ -76,7 +77,7 @@ fn what_a_user_publishes_counts_on_all_of_its_connections() {
     assert!(text.contains("rate_limited"), "{text}");
     assert!(text.contains("limits.publishes_per_second_per_user_max"), "{text}");
     assert!(command(&mut other, publish.clone())["error"].is_null(), "nobody else is concerned");
-    // By HTTP it is the same user.
+    // Requests by HTTP count for the same user.
     let request =
         "POST /publish?user=alice&topic=a HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\n{}";
     let responses = pipelined(&server, &vec![request.to_string(); 400]);
@@ -84,7 +85,7 @@ fn what_a_user_publishes_counts_on_all_of_its_connections() {
     assert!(last.starts_with("429 ") && last.contains("rate_limited"), "{last}");
     assert!(header(last, "retry-after").is_some(), "{last}");
     assert!(limited(&server, "publishes_per_second_per_user_max") > refused.len() as f64);
-    // It passes. The connections of before may be closed, since they went on.
+    // The rejections end. The server may have closed the earlier connections, since they went on.
     let mut again = websocket(&server, "user=alice");
     server.until("it passes", |_| command(&mut again, publish.clone())["error"].is_null());
 }
@@ -97,7 +98,7 @@ fn a_phoenix_client_gets_its_own_protocols_error() {
     let message = |topic: &str, event: &str| {
         tungstenite::Message::text(json!(["1", "2", topic, event, {}]).to_string())
     };
-    // In one write, so that a slow machine does not spread them over time.
+    // Sends all in one write, so that a slow machine does not spread them over time.
     let begun = Instant::now();
     for at in 0..60 {
         socket.write(message(&format!("room:{at}"), "phx_join")).unwrap();
@@ -120,7 +121,7 @@ fn who_goes_on_and_on_is_closed_with_a_reason_of_its_own() {
     let server = with(&[("COMMANDS_PER_SECOND_PER_USER_MAX", "5")]);
     let mut socket = websocket(&server, "user=alice");
     let command = json!({"type": "unsubscribe", "id": "1", "topic": "x"});
-    // It is closed after some 500 refusals. The server has read all that was sent then.
+    // The server closes the connection after some 500 rejections. It has read everything that was sent until then.
     let close = 'closed: {
         for _ in 0..30 {
             send_burst(&mut socket, &command, 50);
@@ -153,7 +154,7 @@ fn an_address_is_limited_to_its_rates_and_honest_users_of_others_are_not() {
              X-Forwarded-For: {client}\r\n\r\n"
         )
     };
-    // Each time as another user.
+    // Each request is from another user at the same address.
     let requests: Vec<_> = (0..400).map(|at| poll("192.0.2.1", &format!("u{at}"))).collect();
     let (begun, mut passed) = (Instant::now(), 0);
     for _ in 0..5 {
@@ -172,7 +173,7 @@ fn an_address_is_limited_to_its_rates_and_honest_users_of_others_are_not() {
     let publish = json!({"type": "unsubscribe", "id": "1", "topic": "a"});
     server.until("the address is over its limit", |server| {
         let mut socket = websocket(server, "");
-        // The server finds out the address of a connection with its first command.
+        // The server determines the address of a connection at its first command.
         command(&mut socket, publish.clone());
         let responses = burst(&mut socket, &publish, 100);
         responses.iter().any(|it| it.to_string().contains("per_address_max"))
@@ -191,7 +192,7 @@ fn too_many_bytes_are_left_unread_for_a_while() {
     let started = Instant::now();
     let responses = burst(&mut socket, &publish, 16);
     assert!(responses.iter().all(|outcome| outcome["error"].is_null()), "{responses:?}");
-    // 256 KiB at 64 KiB a second, of which the first go at once.
+    // 256 KiB at 64 KiB a second, of which the first second's budget passes at once.
     let took = started.elapsed();
     assert!(took > Duration::from_millis(1_500), "{took:?}");
     assert!(limited(&server, "bytes_per_second_per_user_max") >= 1.0);
@@ -265,7 +266,7 @@ fn the_noisiest_are_named() {
     let mut quiet = websocket(&server, "user=quiet");
     let publish = json!({"type": "publish", "id": "1", "topic": "a", "data": "x"});
     let mut found = Value::Null;
-    // Who does no more than 16 commands in a second has no account: each of them does more in one write.
+    // A client with at most 16 commands in a second has no counter. Each of these sends more in one write.
     server.until("the loudest is named first", |server| {
         burst(&mut loud, &publish, 200);
         burst(&mut quiet, &publish, 40);
@@ -288,12 +289,12 @@ fn a_crowd_of_which_each_does_a_little_is_named_by_its_address_alone() {
     let accounts = |server: &Server| server.metric("throng_accounts");
     let mut sockets: Vec<_> =
         (0..300).map(|at| websocket(&server, &format!("user=u{at}&topic=t{at}"))).collect();
-    // Some may share a counter.
+    // A few users may share a counter.
     assert!(accounts(&server) < 10.0, "{} after the crowd has come", accounts(&server));
     let publish = json!({"type": "publish", "id": "1", "topic": "a", "data": "x"});
     let mut found = Value::Null;
-    // Each sends 6 commands in a second at the most, of which 16 are free; all together send 1,800 of them,
-    // of which the server looks at one in 64.
+    // Each client sends at most 6 commands in a second, and 16 are free. All together send 1,800 commands, of which
+    // the server samples one in 64.
     let mut next = Instant::now();
     server.until("the address is named", |server| {
         if Instant::now() >= next {

@@ -1,5 +1,5 @@
-//! The recipes of `examples/`, as their READMEs say to run them: a real server, the application under
-//! node, pages in Chromium; each through a reload of the page and a restart of the server, an upgrade, or the death of a node.
+//! The recipes of `examples/`, run as their READMEs say: a real server, the application in node, and pages in
+//! Chromium. Each goes through a reload of the page and a restart of the server, an upgrade, or the death of a node.
 
 use std::path::Path;
 use std::process::Command;

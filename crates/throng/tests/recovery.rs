@@ -1,5 +1,5 @@
-//! Recovery: clients get what they missed while their connection was gone. Tests over real sockets,
-//! with the history in memory and in a store.
+//! Recovery: clients get the messages that they missed while their connection was gone. Tests over real sockets, with
+//! the history in memory and in a store.
 
 mod acknowledgements;
 mod attributes;

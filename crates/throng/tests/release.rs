@@ -1,5 +1,5 @@
-//! The package for Debian and the image that `scripts/release` makes. `scripts/try-release` installs and runs those of
-//! a release.
+//! The Debian package and the image that `scripts/release` makes. `scripts/try-release` installs and runs those of a
+//! release.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -22,11 +22,11 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A part of a release, made of the binary under test. Returns the path of what it made.
+/// Makes a part of a release from the binary under test. Returns its path.
 fn release(part: &str, folder: &Scratch, out: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut release = Command::new(root.join("scripts/release"));
-    // It compresses little, for the binary is a large one.
+    // Low compression, since the binary is large.
     release.arg(part).env("THRONG_BIN", THRONG).env("OUT", folder.path().join(out));
     release.env("DEB_COMPRESSION", "none").env("GZIP_LEVEL", "-1");
     let made = run(&mut release);
@@ -80,13 +80,13 @@ fn the_package_of_debian_has_all_that_a_service_needs() {
     run(Command::new(&binary).args(["config", "--check", "--config"]).arg(&settings));
     let unit = read("usr/lib/systemd/system/throng.service");
     assert!(unit.contains("ExecStart=/usr/bin/throng serve ") && unit.contains("\nUser=throng\n"));
-    // What is made twice is the same.
+    // The build is reproducible.
     let again = release("deb", &folder, "again");
     assert!(fs::read(&package).unwrap() == fs::read(&again).unwrap(), "two packages differ");
     serves(&binary);
 }
 
-/// A blob of an image, by its descriptor. Its checksum and its size are what the descriptor says.
+/// Returns the path of an image's blob, and checks its size and checksum against the descriptor.
 fn blob(layout: &Path, descriptor: &Value) -> PathBuf {
     let digest = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
     let path = layout.join("blobs/sha256").join(digest);
@@ -125,12 +125,12 @@ fn the_image_is_a_layout_of_oci_and_its_binary_serves() {
     );
     assert_eq!(inside["Labels"]["org.opencontainers.image.version"], VERSION);
     assert_eq!(inside["Healthcheck"]["Test"][1], inside["Entrypoint"][0]);
-    // What docker load reads names blobs that are there.
+    // The file for docker load names existing blobs.
     let for_docker = &parse(&layout.join("manifest.json"))[0];
     for path in [&for_docker["Config"], &for_docker["Layers"][0]] {
         assert!(layout.join(path.as_str().unwrap()).exists(), "{path}");
     }
-    // The store's folder is the user's, and nothing else is.
+    // Only the store's folder belongs to the user.
     let list = run(Command::new("tar").args(["--numeric-owner", "-tvf"]).arg(&tar));
     let owned: Vec<&str> = list.lines().filter(|line| line.contains("65532/65532")).collect();
     assert!(owned.len() == 1 && owned[0].ends_with(" var/lib/throng/"), "{list}");
@@ -142,7 +142,7 @@ fn the_image_is_a_layout_of_oci_and_its_binary_serves() {
     serves(&binary);
 }
 
-/// All files below a folder.
+/// Collects all files below a folder.
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -153,7 +153,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What the chart and the examples name is a setting of this server.
+/// The variables in the chart and in the examples are settings of this server.
 #[test]
 fn each_variable_in_ops_is_a_setting() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

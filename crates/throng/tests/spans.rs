@@ -1,4 +1,5 @@
-//! Spans of traces, as a collector decodes them: `spans/collector.py`, with OpenTelemetry's own messages in Python.
+//! Spans of traces, as a collector decodes them: `spans/collector.py`, with OpenTelemetry's own protobuf messages in
+//! Python.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -20,7 +21,7 @@ use crate::support::{
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
 
-/// A collector, which ends with the test.
+/// A collector; killed at the end of the test.
 struct Collector {
     address: SocketAddr,
     spans: Arc<Mutex<Vec<Value>>>,
@@ -32,7 +33,8 @@ impl Collector {
         Collector::on(TcpListener::bind("127.0.0.1:0").unwrap(), &[])
     }
 
-    /// On a port that is known before it starts. With the files of a certificate and its key it takes HTTPS.
+    /// Starts a collector at a listener whose port the test knows before. With a certificate and its key it serves
+    /// HTTPS.
     fn on(listener: TcpListener, tls: &[&Path]) -> Self {
         let address = listener.local_addr().unwrap();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/spans/collector.py");
@@ -59,7 +61,7 @@ impl Collector {
         self.spans.lock().unwrap().clone()
     }
 
-    /// Waits for spans, and gives all that have come.
+    /// Waits until `is_so` is true of all spans so far, and returns them.
     fn until(&self, server: &Server, what: &str, is_so: impl Fn(&[Value]) -> bool) -> Vec<Value> {
         server.until(what, |_| is_so(&self.spans()));
         self.spans()
@@ -90,7 +92,7 @@ fn find<'a>(spans: &'a [Value], name: &str) -> &'a Value {
     spans.iter().find(|span| span["name"] == name).unwrap()
 }
 
-/// Calls the API in the caller's trace, which is recorded by the flags `01`.
+/// Calls the API in the caller's trace. The flags `01` mean that the caller records it.
 fn call_in_trace(server: &Server, path: &str, body: Value, flags: &str) -> (u16, Value) {
     let parent = format!("traceparent: 00-{TRACE}-{PARENT}-{flags}\r\n");
     call(server.admin, "POST", path, Some(body), &parent)
@@ -230,7 +232,7 @@ fn a_node_that_samples_all_begins_a_trace_for_each_call() {
     assert_eq!(traces.len(), 50);
 }
 
-/// A server with this configuration.
+/// Starts a server with this configuration.
 fn serve_file(text: &str) -> (Server, Scratch) {
     let folder = Scratch::new("spans");
     let file = folder.write("throng.toml", text);
@@ -246,7 +248,7 @@ fn the_application_continues_the_trace_of_each_request_to_it() {
     let app = Application::replying(
         |_| json!({"user": "alice", "grants": {"subscribe": ["news"], "publish": ["requests/*"]}}),
     );
-    // It forwards to the same application, which takes what comes.
+    // The server forwards to the same application, which accepts everything.
     let (server, _folder) = serve_file(&format!(
         "[tracing]\notlp_url = \"{}\"\nsample_per_million = 1_000_000\n\
          [webhook]\nurl = \"{1}\"\nconnect = true\nevents = [\"connected\"]\ntimeout_milliseconds = 60_000\n\
@@ -329,7 +331,7 @@ fn messages_go_out_while_the_collector_is_away() {
         assert_eq!(member.data(), number.to_string());
     }
     server.until("spans are lost", |server| failed(server) > 0.0);
-    // It comes back and gets the spans from then on.
+    // The collector comes back and gets the spans from then on.
     let collector = Collector::on(reserved.listen(), &[]);
     server.until("spans arrive", |server| {
         server.publish("news", json!("x"));
@@ -339,7 +341,7 @@ fn messages_go_out_while_the_collector_is_away() {
 
 #[test]
 fn spans_beyond_the_queue_are_dropped_and_counted_while_the_collector_hangs() {
-    // The kernel accepts connections, and nobody answers.
+    // The kernel accepts connections, but no process responds.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = serve(&url(silent.local_addr().unwrap()), "1000000", &["--shards", "1"]);
     let mut member = server.listen("/sse?topic=news");
@@ -363,7 +365,7 @@ fn spans_beyond_the_queue_are_dropped_and_counted_while_the_collector_hangs() {
     });
     assert!(result(&server, "dropped") > 0.0);
     assert_eq!(result(&server, "sent"), 0.0);
-    // When it answers, the spans that wait arrive: all are accounted for.
+    // When the collector responds, the waiting spans arrive: the counters account for each span.
     let collector = Collector::on(silent, &[]);
     server.until("each span is counted", |server| {
         ["sent", "failed", "dropped"].iter().map(|it| result(server, it)).sum::<f64>() == made

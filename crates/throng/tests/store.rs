@@ -1,5 +1,4 @@
-//! The store with a real server: kills at any time, full disks, files that are no store, full queues,
-//! and restarts.
+//! The store with a real server: kills at any time, full disks, files that are no store, full queues, and restarts.
 
 mod copies;
 mod damage;

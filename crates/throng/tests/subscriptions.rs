@@ -19,7 +19,7 @@ fn run(mut command: Command, input: &str) -> (i32, String, String) {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    // A command that has failed already does not read, so the write may fail.
+    // A command that has already failed does not read, so the write may fail.
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     let Output { status, stdout, stderr } = printed_within(child);
@@ -45,7 +45,7 @@ fn a_subscription_graph_is_imported_and_applied() {
     topics.sort_unstable();
     let (code, said, _) = run(throng(&["list", "u7"], Some(server.admin)), "");
     assert_eq!((code, said.lines().collect::<Vec<_>>()), (0, topics.clone()));
-    // The same read the other way.
+    // The subscribers of a topic.
     let topic = topics[0];
     let follows = |line: &&str| line.split_once(',').is_some_and(|(_, other)| other == topic);
     let mut users: Vec<&str> =
@@ -61,7 +61,7 @@ fn a_subscription_graph_is_imported_and_applied() {
         page["subscribers"].as_array().unwrap().iter().map(|it| it["user"].as_str().unwrap());
     assert!(names.eq(users[1..].iter().take(3).copied()), "{page}");
     assert_eq!(page["count"], users.len());
-    // Connected users have entered the topics, and later ones enter them on connect.
+    // Connected users have entered the topics, and other users enter them on connect.
     server.until_members(topic, 1);
     let mut later = server.listen("/sse?user=u7");
     server.until_members(topic, 2);

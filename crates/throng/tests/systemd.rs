@@ -1,5 +1,5 @@
-//! The unit of `throng tune --systemd`: systemd reads it, what it starts does what it says, and where
-//! systemd runs it starts.
+//! The unit of `throng tune --systemd`: systemd parses it, its command works as the unit says, and on machines that
+//! systemd runs the unit starts.
 
 use std::fs;
 use std::net::TcpListener;
@@ -19,7 +19,7 @@ fn path(folder: &Scratch, name: &str) -> String {
     folder.path().join(name).to_str().unwrap().to_string()
 }
 
-/// The unit that this binary makes.
+/// Returns the unit that this binary makes.
 fn unit(binary: &Path) -> String {
     let arguments = ["tune", "--connections", "1000", "--systemd"];
     let output = output_within(Command::new(binary).args(arguments));
@@ -31,7 +31,7 @@ fn this_binary() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_throng"))
 }
 
-/// The value of a key of the unit.
+/// Returns the value of a key of the unit.
 fn value<'a>(unit: &'a str, key: &str) -> &'a str {
     let line = |line: &'a str| line.strip_prefix(key)?.strip_prefix('=');
     unit.lines().find_map(line).unwrap_or_else(|| panic!("no {key} in\n{unit}"))
@@ -49,12 +49,12 @@ fn systemd_finds_no_fault_with_the_unit() {
     let good = verify(&text);
     assert_eq!(String::from_utf8_lossy(&good.stderr), "", "{text}");
     assert!(good.status.success());
-    // It does look at what it reads.
+    // systemd-analyze does verify the unit: it finds this error.
     let bad = verify(&text.replace("StateDirectory=throng", "StateDirectory=/throng"));
     assert!(!bad.stderr.is_empty());
 }
 
-/// What a manager's socket gets.
+/// The socket of a service manager.
 struct Manager(UnixDatagram);
 
 impl Manager {
@@ -71,7 +71,7 @@ impl Manager {
     }
 }
 
-/// Runs what the unit starts as the manager would, with folders of the test in place of its own.
+/// Runs the unit's command as the manager would, with folders of the test.
 #[test]
 fn what_the_unit_starts_notifies_the_manager_and_takes_the_key() {
     let folder = Scratch::new("start");
@@ -126,7 +126,7 @@ fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_string()
 }
 
-/// A unit that is installed for a test under a name of its own, with files of that name.
+/// A unit that a test installs under its own name, with files of that name.
 struct Installed {
     name: String,
     binary: PathBuf,
@@ -175,7 +175,7 @@ impl Drop for Installed {
     }
 }
 
-/// Why the unit can't be started here, if so.
+/// Returns the reason if the unit can't start here.
 fn no_manager() -> Option<&'static str> {
     if !Path::new("/run/systemd/system").exists() {
         return Some("systemd does not run this machine");
@@ -185,7 +185,7 @@ fn no_manager() -> Option<&'static str> {
     (!root).then_some("only root may start units")
 }
 
-/// The unit as it is, but for the names of its files and the ports, under the manager of this machine.
+/// The unit with other file names and ports, under the manager of this machine.
 #[test]
 fn systemd_starts_the_unit() {
     if let Some(reason) = no_manager() {
@@ -196,7 +196,7 @@ fn systemd_starts_the_unit() {
     let installed = Installed { binary: Path::new("/usr/local/bin").join(&name), name };
     fs::copy(this_binary(), &installed.binary).unwrap();
     fs::set_permissions(&installed.binary, fs::Permissions::from_mode(0o755)).unwrap();
-    // They stay the same after a restart.
+    // The addresses stay the same after a restart.
     let address = || std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
     let (client, admin) = (address(), address());
     let more = format!(
@@ -214,14 +214,14 @@ fn systemd_starts_the_unit() {
     fs::write(installed.unit_file(), &unit).unwrap();
     run("systemctl", &["daemon-reload"]);
     installed.control("start");
-    // It is up when systemctl returns, without configuration and key.
+    // When systemctl returns, the server serves, without configuration and key.
     let publish = |header: &str| {
         let message = json!({"topic": "log", "data": 1});
         json(admin, "POST", "/api/publish", Some(message), header)
     };
     assert_eq!(publish("").0, 200);
     assert_eq!(TcpListener::bind(client).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
-    // The sandbox takes nothing away that the server has outside of it.
+    // The sandbox does not change the server's features.
     let outside = outside(&installed.binary);
     for word in ["sender=", "private_tables="] {
         assert_eq!(field(&installed.log(), word), field(&outside, word), "{}", installed.log());
@@ -239,10 +239,10 @@ fn systemd_starts_the_unit() {
     until("the unit is active", || installed.property("ActiveState") == "active");
     let upgrade = json(admin, "GET", "/api/upgrade", None, "").1;
     assert_eq!(upgrade["result"], "done", "{upgrade}");
-    // The old process ends, and the unit goes on without it.
+    // The old process ends, and the unit stays active.
     until("the old process ends", || !Path::new("/proc").join(&before).exists());
     assert_eq!(installed.property("ActiveState"), "active");
-    // The signal that reads the settings only.
+    // This signal only reloads the configuration.
     let pid = installed.property("MainPID");
     run("systemctl", &["kill", "--signal=HUP", &installed.name]);
     until("settings are read", || installed.log().contains("the configuration was read again"));
@@ -269,7 +269,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What the server logs where nothing is taken from it.
+/// Returns the log of a server outside of the sandbox.
 fn outside(binary: &Path) -> String {
     let folder = Scratch::new("outside");
     let log = path(&folder, "log");
@@ -280,7 +280,7 @@ fn outside(binary: &Path) -> String {
     fs::read_to_string(log).unwrap()
 }
 
-/// What a line of the log has behind `word`.
+/// Returns the text behind `word` in the log.
 fn field(log: &str, word: &str) -> String {
     let plain = log.replace("\x1b[2m", "").replace("\x1b[0m", "").replace("\x1b[3m", "");
     let rest = plain.split(word).nth(1).unwrap_or_else(|| panic!("no {word} in\n{log}"));

@@ -1,4 +1,4 @@
-//! TLS: what a client meets at the port with it, and what the server does about certificates.
+//! TLS: the port for clients with it, and the server's certificates.
 
 mod acme;
 mod admin_port;
@@ -40,7 +40,7 @@ fn requests_and_streams_come_by_both_versions_and_without_tls() {
         server.until_members("news", 1);
         server.publish("news", "hello by TLS".into());
         read_until(&mut stream, "hello by TLS");
-        // The server ends the connection before with its last byte, which the client has.
+        // The client has the last byte of the connection before, with which the server ends it.
         server.until("one is open", |server| server.metric("throng_tls_connections") == 1.0);
         drop(stream);
         server.until_members("news", 0);
@@ -96,7 +96,7 @@ fn a_session_is_resumed_and_keys_are_updated() {
     for resumed in 0..3 {
         let mut stream = connect_with(&config, address);
         stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
-        // The client tells its new key, and requests one of the server.
+        // The client sends its new key, and requests a new key of the server.
         stream.conn.refresh_traffic_keys().unwrap();
         let reply = exchange(&mut stream, HEALTHY);
         assert_eq!(reply.matches("HTTP/1.1 200 ").count(), 2, "{reply}");

@@ -1,4 +1,4 @@
-//! `throng token`: what it makes a real server takes, and what it says of a token the server does.
+//! `throng token`: a real server accepts the tokens that it makes, and agrees with its verdicts.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const SHARED: &str = "0123456789abcdef0123456789abcdef";
 
-/// Private keys, their public ones, and how tokens are signed with them when nobody says so.
+/// Private keys, their public keys, and the default algorithms of their tokens.
 const PAIRS: [(&str, &str, &str, &str); 3] = [
     (
         "rsa",
@@ -31,7 +31,7 @@ const PAIRS: [(&str, &str, &str, &str); 3] = [
     ),
 ];
 
-/// A folder of its own for each test, with this configuration.
+/// Creates a folder with this configuration.
 fn folder_with(config: &str) -> Scratch {
     let folder = Scratch::new("token");
     folder.write("throng.toml", config);
@@ -44,13 +44,13 @@ fn serve(folder: &Path) -> Server {
     Server::run_in(folder, command, &[], Stdio::inherit())
 }
 
-/// Runs the command, with this on its standard input.
+/// Runs the command with this standard input.
 fn throng(folder: &Path, args: &[&str], input: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     command.current_dir(folder).arg("token").args(args);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // Who reads none of it may have ended already.
+    // A command that does not read its input may have ended already.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     printed_within(child)
 }
@@ -63,14 +63,14 @@ fn make(folder: &Path, args: &[&str]) -> String {
     text.trim().into()
 }
 
-/// The exit status of `read`, and what it says.
+/// Returns the exit status and the output of `throng token read`.
 fn read(folder: &Path, token: &str) -> (Option<i32>, String) {
     let output = throng(folder, &["read", token], "");
     let text = String::from_utf8(output.stdout).unwrap();
     (output.status.code(), text + &String::from_utf8(output.stderr).unwrap())
 }
 
-/// A line of what `read` says.
+/// Returns a line of the output of `read`.
 fn row(text: &str, name: &str) -> String {
     let line = text.lines().find(|line| line.starts_with(name));
     line.unwrap_or_else(|| panic!("{name} in {text}"))[8..].to_string()
@@ -80,7 +80,7 @@ fn claims(folder: &Path, token: &str) -> Value {
     serde_json::from_str(&row(&read(folder, token).1, "claims")).unwrap()
 }
 
-/// What a poll of this topic is answered with this token.
+/// Returns the status and the code of a poll of this topic with this token.
 fn poll(server: &Server, topic: &str, token: &str) -> (u16, Value) {
     let (status, body) = server.get(&format!("/poll?timeout=0&topic={topic}&token={token}"));
     (status, body["error"]["code"].clone())
@@ -171,7 +171,7 @@ fn a_token_for_one_topic_opens_that_topic_beside_the_users() {
     assert_eq!(enter(json!({}))["error"]["code"], "not_granted");
     let entered = enter(json!({ "token": topic }));
     assert!(entered["ok"].is_object(), "{entered}");
-    // It says of nobody who they are.
+    // A topic token does not name the client's user.
     assert_eq!(poll(&server, "secret", &topic).0, 401);
     let both = throng(folder, &["make", "--user", "al", "--topic", "a", "--subscribe", "b"], "");
     assert_eq!(both.status.code(), Some(2), "{both:?}");
@@ -203,7 +203,7 @@ fn private_keys_sign_as_their_kind_has_it_or_as_one_says() {
     let header = signed("rsa.pem", &["--algorithm", "PS256", "--key-id", "one"]);
     assert_eq!((&header["alg"], &header["kid"]), (&json!("PS256"), &json!("one")));
 
-    // A key of another kind, one that can't sign, and none: no token, and what to do.
+    // With a key of another kind, a key that can't sign, or none, the command makes no token, and prints the remedy.
     let wrong = |args: &[&str]| {
         let output = throng(folder, &[&["make", "--user", "al"], args].concat(), "");
         assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{output:?}");
@@ -216,7 +216,7 @@ fn private_keys_sign_as_their_kind_has_it_or_as_one_says() {
     assert!(wrong(&["--key-file", "rsa.pem", "--algorithm", "none"]).contains("or EdDSA"));
     assert!(wrong(&["--key-file", "rsa.pem", "--info", "[1]"]).contains("not a JSON object"));
 
-    // A shared key in a file, which an editor ended with a line: no key of this server's.
+    // An editor has added a line break to a shared key in a file, so it is another key.
     write_secret(&folder.join("shared"), &format!("{SHARED}\n"));
     let token = make(folder, &["--user", "al", "--key-file", "shared"]);
     let (code, text) = read(folder, &token);
@@ -245,14 +245,14 @@ fn the_issuer_and_the_audience_are_those_of_the_configuration_unless_said() {
         let (code, text) = read(folder, &token);
         let (status, error) = poll(&server, "a", &token);
         assert_eq!((code, status), if taken { (Some(0), 200) } else { (Some(3), 401) }, "{text}");
-        // The command gives the code that the server gives.
+        // The command prints the same code as the server.
         if !taken {
             let want = format!("rejected ({}): ", error.as_str().unwrap());
             assert!(row(&text, "verdict").starts_with(&want), "{want}: {text}");
         }
         tokens.push(token);
     }
-    // Without a configuration nothing is added and nothing checked.
+    // Without a configuration the command adds nothing and verifies nothing.
     std::fs::write(folder.join("throng.toml"), "").unwrap();
     write_secret(&folder.join("shared"), SHARED);
     let bare = make(folder, &["--user", "al", "--key-file", "shared", "--seconds", "0"]);
@@ -281,7 +281,7 @@ fn a_token_is_read_from_standard_input_and_judged_by_the_exit_status() {
     assert_eq!(output.status.code(), Some(3), "{text}");
     assert!(row(&text, "expires").contains(" s ago ("), "{text}");
     assert!(row(&text, "verdict").starts_with("rejected (token_expired): "), "{text}");
-    // Another's signature, and what is no token at all.
+    // A signature of another token, and texts that are no token.
     let forged = format!("{}{}", &good[..good.len() - 43], &old[old.len() - 43..]);
     let (code, text) = read(folder, &forged);
     assert!(code == Some(3) && row(&text, "verdict").starts_with("rejected ("), "{text}");

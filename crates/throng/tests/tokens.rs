@@ -1,5 +1,4 @@
-//! Tokens of clients against a real server: where they come from, what they are good for, how they end; on
-//! every transport.
+//! Tokens of clients against a real server: their sources, their grants, and their end, on every transport.
 
 mod attacks;
 mod clients;

@@ -16,7 +16,7 @@ fn command(admin: SocketAddr, arguments: &str) -> Command {
     command
 }
 
-/// Runs it. Returns the exit status, standard output and standard error.
+/// Runs the command. Returns the exit status, standard output and standard error.
 fn run(mut command: Command) -> (i32, String, String) {
     let output = output_within(&mut command);
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -30,7 +30,7 @@ fn good(command: Command) -> String {
     out
 }
 
-/// Asserts that it prints only this error and exits with status 1.
+/// Asserts that the command prints only this error and exits with status 1.
 #[track_caller]
 fn bad(command: Command, why: &str) {
     let (code, out, error) = run(command);
@@ -90,7 +90,7 @@ fn each_shard_says_where_its_time_goes() {
         assert!(of("system_seconds_total", shard) >= 0.0);
         assert!(of("cpu_wait_seconds_total", shard) >= 0.0);
     }
-    // A shard whose client does not read: the bytes that wait are its own.
+    // The bytes that wait for a slow client count for the client's own shard.
     let slow = server.listen("/sse?topic=big");
     server.until_members("big", 1);
     let data = "x".repeat(60_000);
@@ -134,12 +134,12 @@ fn the_costliest_topics_and_the_slowest_connections_are_named() {
     assert!(bytes(first) > bytes(second) && bytes(second) > 0, "{found}");
     assert_eq!(first["transport"], "sse");
     assert!(first["address"].as_str().unwrap().starts_with("127.0.0.1:"), "{found}");
-    // The time goes on as long as something waits.
+    // The age grows as long as data wait.
     let age = first["outbox_age_ms"].as_u64().unwrap();
     server.until("it has waited for longer", |server| {
         slowest(server)["connections"][0]["outbox_age_ms"].as_u64().unwrap() > age
     });
-    // The answer of another moment is kept for two seconds.
+    // The server caches the result for two seconds.
     let top = |by: &str| server.api("GET", &format!("/api/top?by={by}&limit=3"), None).1;
     server.until("the chat has most deliveries but for the large topics", |_| {
         let top = top("deliveries");
@@ -152,7 +152,7 @@ fn the_costliest_topics_and_the_slowest_connections_are_named() {
     assert_eq!(names, ["big", "bigger", "chat"], "{by_bytes}");
     assert_eq!((&rows[0]["members"], &rows[1]["members"]), (&json!(2), &json!(1)));
     let figure = |row: &Value, name: &str| row[name].as_f64().unwrap();
-    // Whatever the time is by now, they were counted over the same.
+    // The ratio does not depend on how long the server has counted.
     let ratio =
         figure(&rows[0], "deliveries_per_minute") / figure(&rows[1], "deliveries_per_minute");
     assert!((1.99..2.01).contains(&ratio), "{by_bytes}");
@@ -252,7 +252,7 @@ fn attempts_to_connect_that_the_kernel_drops_are_shown_with_what_to_do() {
     assert!(report["stats"]["listen_overflows"].as_f64() > Some(before), "{report}");
 }
 
-/// The cells of a node in the text of `--cluster`.
+/// Returns the cells of a node's row in the text of `--cluster`.
 fn cells<'a>(text: &'a str, node: &str) -> Vec<&'a str> {
     let mut lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     lines.find(|cells| cells.first() == Some(&node)).unwrap_or_else(|| panic!("{node} in\n{text}"))
@@ -275,16 +275,16 @@ fn all_nodes_of_a_cluster_are_in_one_table() {
     assert_eq!(cells(&text, "all")[..3], ["all", "2", "4"], "{text}");
     assert!(text.find("\nb ") < text.find("\na *"), "{text}");
     assert!(text.starts_with("cluster throng · 2 nodes: 2 up\n"), "{text}");
-    // Any node gives it, in another order.
+    // Any node shows the table, with itself in another place.
     let from_b = good(command(b.admin, "--cluster --once"));
     assert!(from_b.find("\na ") < from_b.find("\nb *"), "{from_b}");
-    // A node that is silent stays in it.
+    // A silent node stays in the table.
     b.pause();
     a.until("b is silent", |a| nodes_in(a, "silent") == ["b"]);
     let text = good(command(a.admin, "--cluster --once"));
     assert_eq!(cells(&text, "b")[..3], ["b", "!", "silent"], "{text}");
     b.signal("-CONT");
-    // One that is alone has none.
+    // A node without a cluster has no table.
     bad(command(Server::start().admin, "--cluster"), "this node is not in a cluster");
     let (code, _, error) = run(command(a.admin, "--sort memory"));
     assert!(code == 2 && error.contains("--cluster"), "{code} {error}");

@@ -17,7 +17,7 @@ fn command_of(server: &Server, arguments: &[&str]) -> Command {
     command
 }
 
-/// A trace that is under way, which ends with the test.
+/// A running trace, which ends with the test.
 struct Trace {
     child: Child,
     lines: Lines,
@@ -31,7 +31,7 @@ impl Trace {
         Trace { child, lines }
     }
 
-    /// The next line without its time, with single spaces.
+    /// Returns the next line without its time, with single spaces.
     fn next(&mut self) -> String {
         let line = self.lines.next().expect("a line");
         let (time, rest) = line.split_once("  ").expect("a time");
@@ -39,7 +39,7 @@ impl Trace {
         rest.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
-    /// The next line, of which this is all but the connection's name, a message's id and its age. Gives the name.
+    /// Compares the next line, without the connection's id and a message's id and age. Returns the connection's id.
     #[track_caller]
     fn expect(&mut self, want: &str) -> String {
         let line = self.next();
@@ -89,18 +89,18 @@ fn a_user_is_followed_over_all_connections() {
     assert_eq!(trace.expect("login carol"), second_id);
     command(&mut socket, json!({"type": "unsubscribe", "id": 3, "topic": "room"}));
     trace.expect("unsubscribed room");
-    // What is of others is not shown: the next line is of the next message to alice.
+    // Lines about other clients do not show: the next line is about alice's next event.
     server.publish("room", json!("x"));
     server.post("/api/send", json!({"user": "bob", "data": "x"}));
     server.post("/api/disconnect", json!({"connection": second_id}));
     let line = trace.next();
     assert!(line.starts_with(&format!("{second_id} disconnected application, after ")), "{line}");
-    // It has not read all: the kernel may report that as a loss.
+    // The client has unread data, so the kernel may report a reset.
     drop(first);
     let line = trace.next();
     let rest = line.strip_prefix(&format!("{first_id} disconnected ")).unwrap_or_default();
     assert!(rest.starts_with("client, after ") || rest.starts_with("lost, after "), "{line}");
-    // The reader's end is the trace's: no shard reports any longer, and there is place for others.
+    // When the reader ends, so does the trace: the shards stop reporting, and another trace has room.
     drop(trace);
     for _ in 0..20 {
         let mut trace = Trace::start(&server, &["--user", "alice"]);
@@ -147,7 +147,7 @@ fn an_mqtt_client_is_followed() {
     let server = Server::with(&["--shards", "1", "--mqtt", "127.0.0.1:0"], &[]);
     let mut trace = Trace::start(&server, &["--user", "al"]);
     assert_eq!(trace.next(), "- trace al: 0 connections open now");
-    // It confirms one message at a time, and takes none that is large.
+    // The client's receive maximum is one message, and it accepts no large packets.
     let mut client = Connect::new(V5, "phone")
         .user("al")
         .with(number(id::RECEIVE_MAXIMUM, 1))

@@ -62,7 +62,7 @@ fn a_stream_begins_with_a_welcome_and_has_heartbeats() {
 #[test]
 fn a_poll_waits_and_gets_exactly_the_new_messages() {
     let server = Server::with(&["--shards", "3"], &[]);
-    // Without messages the answer is empty, and has the token to resume from.
+    // Without messages the response is empty, and has the token to resume from.
     let (status, empty) = server.get("/poll?topic=a&timeout=0");
     assert_eq!((status, &empty["messages"]), (200, &json!([])));
     let mut since = empty["since"].as_str().unwrap().to_string();
@@ -93,7 +93,7 @@ fn a_poll_waits_and_gets_exactly_the_new_messages() {
         assert_eq!(response["messages"][0]["data"], wake);
         assert_eq!(response.get("recovered"), None);
     }
-    // A token of another epoch gets an answer at once, which says so.
+    // A token of another epoch gets a response at once, which has `recovered: false`.
     let (_, response) = server.get("/poll?topic=a&since=00000000:1&timeout=20");
     assert_eq!(response["recovered"], false);
     let (_, response) = server.get("/poll?topic=quiet&timeout=1");
@@ -213,7 +213,7 @@ fn a_request_without_a_topic_gets_what_is_missing() {
     assert_eq!(stream.line(), "");
     let greeting = stream.line();
     assert!(greeting.starts_with(": ") && greeting.contains("/sse?topic=news&user=alice"));
-    // It works all the same, for what goes to everyone.
+    // The stream works, for broadcasts.
     server.post("/api/broadcast", json!({"data": "all"}));
     assert_eq!(stream.data(), "all");
     let mut stream = server.listen("/stream");
@@ -236,7 +236,7 @@ fn a_request_without_a_topic_gets_what_is_missing() {
         panic!("it opened")
     };
     assert_eq!(response.status(), 400);
-    // What others add, and all that a Phoenix client passes, is none of our business.
+    // The server ignores parameters of others, and all that a Phoenix client sends.
     drop(server.listen("/sse?topic=news&utm_source=x&_=1&tab=2"));
     let phoenix = url("/socket/websocket?vsn=2.0.0&topics=a&channel=b&users=c");
     assert!(tungstenite::client(phoenix, server.connect()).is_ok());

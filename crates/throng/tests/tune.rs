@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use crate::support::Scratch;
 
-/// More connections than any host of ours holds: they would take 400 GiB.
+/// More connections than any test host can have: they would need 400 GiB.
 const TOO_MANY: &str = "100000000";
 
-/// Runs it. Returns the exit status and the output. Standard error must be empty.
+/// Runs the command. Returns the exit status and the output. Standard error must be empty.
 fn tune(arguments: &str) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     let output = command.arg("tune").args(arguments.split_whitespace()).output().unwrap();
@@ -134,7 +134,7 @@ fn the_unit_runs_this_binary_with_sufficient_limits() {
     assert!(keys["LimitNOFILE"].parse::<u64>().unwrap() >= 1000);
 }
 
-/// An upgrade follows the link when it points elsewhere.
+/// The unit must name the link, so that an upgrade follows a changed link.
 #[test]
 fn the_unit_names_the_link_that_the_command_was_called_by() {
     let folder = Scratch::new("tune");
@@ -146,7 +146,7 @@ fn the_unit_names_the_link_that_the_command_was_called_by() {
     assert!(unit.contains(&format!("\nExecStart={} serve ", link.display())), "{unit}");
 }
 
-/// A host that a user has recorded gives the same advice elsewhere.
+/// The recorded facts of a host give the same advice on another host.
 #[test]
 fn a_recorded_host_gives_the_same_advice() {
     let host: tune::Host = serde_json::from_str(&good("--host")).unwrap();

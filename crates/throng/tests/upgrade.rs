@@ -1,5 +1,5 @@
-//! A new process takes the place of the old one while clients are connected, publishers publish and the application
-//! answers requests: no connection is closed, and no message is lost, doubled or out of order.
+//! Upgrades: a new process replaces the old one while clients are connected, publishers publish and the application
+//! replies to requests. No connection is closed, and no message is lost, duplicated or out of order.
 
 mod api;
 mod failures;

@@ -1,5 +1,5 @@
-//! Users by a header of a trusted proxy: the recipe of docs/security.md with the real nginx and a small
-//! login, and what is forged around it.
+//! Users by a header of a trusted proxy: the recipe of docs/security.md with a real nginx and a small login, and
+//! clients that forge the header.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -12,7 +12,7 @@ use crate::support::{
 };
 use serde_json::{Value, json};
 
-/// A server that believes these proxies.
+/// Starts a server that trusts these proxies.
 fn serve(proxies: &str) -> Server {
     let settings = [
         ("THRONG_CLIENT_TRUSTED_PROXIES", proxies),
@@ -24,7 +24,7 @@ fn serve(proxies: &str) -> Server {
     Server::with(&[], &settings)
 }
 
-/// A login: the cookie says who somebody is, `guest` is somebody without a name.
+/// Starts a login: a cookie names the user, and `guest` logs in without a user.
 fn login() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -48,7 +48,7 @@ fn login() -> SocketAddr {
     address
 }
 
-/// nginx as the documentation has it; killed at the end of the test.
+/// nginx with the configuration of the documentation; killed at the end of the test.
 struct Nginx {
     child: Child,
     folder: Scratch,
@@ -97,7 +97,7 @@ impl Nginx {
         nginx
     }
 
-    /// A listener with this cookie and these headers; its head and its stream.
+    /// Opens a request with these headers. Returns its head and its stream.
     fn open(&self, target: &str, headers: &str) -> (String, Stream) {
         let mut stream = Stream::new(connect(self.address));
         stream.send(&format!("GET {target} HTTP/1.1\r\nHost: t\r\n{headers}\r\n"));
@@ -119,7 +119,7 @@ const FORGED: &str = "X-Throng-User: mallory\r\nx-throng-user: mallory\r\nX_Thro
 fn the_recipe_with_nginx_lets_in_whom_the_login_knows() {
     let server = serve("127.0.0.1");
     let nginx = Nginx::start(&server);
-    // Each transport, with headers that a client forges beside its cookie.
+    // Each transport, with the cookie and forged headers.
     let cookie = format!("Cookie: session=alice\r\n{FORGED}");
     for target in ["/sse", "/stream", "/sse?user=alice"] {
         let (head, _stream) = nginx.open(target, &cookie);
@@ -139,7 +139,7 @@ fn the_recipe_with_nginx_lets_in_whom_the_login_knows() {
     let reply =
         crate::support::command(&mut socket, json!({"type": "login", "id": 1, "user": "mallory"}));
     assert_eq!(reply["error"]["code"], "forbidden", "{reply}");
-    // A message says whose it is.
+    // The message has its sender.
     let post = |target: &str, headers: &str| {
         request(nginx.address, "POST", target, Some(json!("hi")), headers)
     };
@@ -150,7 +150,7 @@ fn the_recipe_with_nginx_lets_in_whom_the_login_knows() {
     let call = |method: &str, target: &str, body: Option<Value>, headers: &str| {
         request(nginx.address, method, target, body, headers)
     };
-    // Nobody else's name, in whatever place.
+    // The request may not name another user in any place.
     for (method, target, body) in [
         ("GET", "/sse?user=mallory", None),
         ("GET", "/poll?user=alice&user=mallory&timeout=0", None),
@@ -171,7 +171,7 @@ fn the_recipe_with_nginx_lets_in_whom_the_login_knows() {
     // Phoenix, by its socket and its long poll.
     let (status, reply) = call("GET", "/socket/longpoll?vsn=2.0.0&user=mallory", None, &cookie);
     assert!(status == 403 || reply["status"] == 403, "{status} {reply}");
-    // Without a login nothing comes through, and guests have no name.
+    // nginx rejects requests without a login. Guests have no user.
     let (head, _) = nginx.open("/sse", FORGED);
     assert!(head.starts_with("HTTP/1.1 401 "), "{head}");
     let guest = format!("Cookie: session=guest\r\n{FORGED}");
@@ -184,7 +184,7 @@ fn the_recipe_with_nginx_lets_in_whom_the_login_knows() {
 
 #[test]
 fn only_a_trusted_proxy_is_believed() {
-    // The tests come from an address that is none.
+    // The tests connect from an address that is not this proxy's.
     let server = serve("192.0.2.1");
     let get = |target: &str, headers: &str| request(server.client, "GET", target, None, headers);
     let header = "X-Throng-User: alice\r\n";
@@ -199,7 +199,7 @@ fn only_a_trusted_proxy_is_believed() {
     let get = |target: &str, headers: &str| request(server.client, "GET", target, None, headers);
     assert_eq!(get("/poll?user=alice&timeout=0", header).0, 200);
     assert_eq!(get("/poll?user=bob&timeout=0", header).0, 403);
-    // A proxy that adds its own to the client's: nobody knows which is whose.
+    // If a proxy adds its header to the client's, the server can't tell which is the proxy's.
     let two = format!("{header}X-Throng-User: bob\r\n");
     assert_eq!(get("/poll?timeout=0&topic=a", &two).0, 400);
     for wrong in ["alice\u{7f}", "\u{1}"] {

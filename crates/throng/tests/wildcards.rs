@@ -13,7 +13,7 @@ fn server() -> Server {
     server_with(&[])
 }
 
-/// All publishes before were heard, or will not be: this one comes last.
+/// Publishes a message that comes after all earlier ones, so that a missing one is noticed.
 fn end(server: &Server, topic: &str) {
     server.publish(topic, json!("end"));
 }
@@ -36,7 +36,7 @@ fn an_event_source_receives_all_topics_of_a_filter() {
                     Connection: close\r\n\r\n";
     let outcome = server.exchange(request);
     assert!(outcome.starts_with("HTTP/1.1 400") && outcome.contains("bad_since"), "{outcome}");
-    // Without filter=mqtt it is a topic like any other.
+    // Without filter=mqtt this is the name of a plain topic.
     let mut plain = server.listen("/sse?topic=sensors/%2B/temp&format=json");
     until_connections(&server, 3.0);
     for topic in ["sensors/7/temp", "sensors/7/humidity", "sensors", "other/7/temp"] {
@@ -73,7 +73,7 @@ fn a_message_comes_once_however_many_filters_match_it() {
     end(&server, "b");
     let expected: Vec<Value> = (0..200).map(Value::from).chain([json!("end")]).collect();
     let by_socket: Vec<Value> = (0..201).map(|_| receive(&mut socket)["data"].clone()).collect();
-    // Topics have their order, and not between them: b ends in any place.
+    // Only messages of one topic are in order, so b's message may come anywhere.
     let sorted = |mut all: Vec<Value>| {
         all.sort_by_key(|it| it.as_u64().unwrap_or(u64::MAX));
         all
@@ -83,7 +83,7 @@ fn a_message_comes_once_however_many_filters_match_it() {
     assert_eq!(sorted(by_sse.collect()), expected);
 }
 
-/// Many at once: they come to the members in pieces of several.
+/// Publishes many messages at once, so that members get several in one piece.
 #[test]
 fn each_of_many_messages_comes_once_however_many_filters_match_it() {
     let server = server();
@@ -120,7 +120,7 @@ fn a_websocket_subscribes_and_unsubscribes_by_filter() {
     assert_eq!(code(send_request("subscribe", "@alice", none.clone())), "bad_topic");
     assert_eq!(code(send_request("unsubscribe", "a/#", none.clone())), "not_subscribed");
     assert_eq!(code(send_request("subscribe", "b/#", json!({"since": "start"}))), "bad_since");
-    // What was missed is not recovered, and the client is told so.
+    // A filter recovers no missed messages, and the reply has `recovered: false`.
     let again = send_request("subscribe", "b/#", json!({"since": "5f3a91c2:7"}));
     assert_eq!(again["ok"]["recovered"], false, "{again}");
     server.publish("a/1", json!(1));
@@ -152,7 +152,7 @@ fn a_phoenix_channel_may_be_a_filter() {
     let reply = push(&mut socket, json!(["2", "2", "a/1", "phx_join", {}]));
     assert_eq!(reply[4]["status"], "ok");
     server.post("/api/publish", json!({"topic": "a/1", "event": "shout", "data": {"n": 1}}));
-    // Each channel gets it, the filter's with the topic.
+    // Each channel gets the message. The filter's channel gets it with the topic.
     let mut both = [receive(&mut socket), receive(&mut socket)];
     both.sort_by_key(|message| message[2].to_string());
     let [by_filter, by_topic] = both;

@@ -1,4 +1,4 @@
-//! The delay before something that failed is repeated.
+//! The delay before a retry.
 
 /// A delay that doubles each time, up to a bound.
 #[derive(Clone, Debug)]
@@ -9,19 +9,19 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Delays from the first up to the longest, in milliseconds.
+    /// Creates delays from the first up to the longest, in milliseconds.
     pub const fn new(first_ms: u64, max_ms: u64) -> Self {
         Backoff { first_ms, max_ms, next_ms: first_ms }
     }
 
-    /// The delay, in milliseconds; the next one is twice as long.
+    /// Returns the delay, in milliseconds. The next one is twice as long.
     pub fn delay_ms(&mut self) -> u64 {
         let delay_ms = self.next_ms;
         self.next_ms = (2 * delay_ms).min(self.max_ms);
         delay_ms
     }
 
-    /// Begins with the first delay again.
+    /// Starts again with the first delay.
     pub fn reset(&mut self) {
         self.next_ms = self.first_ms;
     }

@@ -1,8 +1,8 @@
 //! Limits for things that could happen without end.
 //!
-//! [`Throttle`] decides which of many log lines are written. Lines that peers cause could fill a disk, and delay
-//! the threads that write them: some lines a second say as much, with the number of suppressed ones. [`Backoff`]
-//! gives the delay before something that failed is repeated.
+//! [`Throttle`] decides which of many log lines are written. Lines that peers cause could fill a disk, and delay the
+//! threads that write them. Some lines a second say as much, with the number of suppressed ones. [`Backoff`] gives
+//! the delay before a retry.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub use backoff::Backoff;
 
-/// Lets so many lines through in a period. Any thread may call it.
+/// Lets a number of lines through in each period. Any thread may call it.
 #[derive(Debug)]
 pub struct Throttle {
     lines: u32,
@@ -25,7 +25,7 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Lets through so many lines in each `every_us` microseconds.
+    /// Lets through `lines` lines in each `every_us` microseconds.
     pub const fn new(lines: u32, every_us: u64) -> Self {
         Throttle {
             lines,

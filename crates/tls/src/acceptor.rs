@@ -19,25 +19,28 @@ use crate::pem::{self, PemError};
 use crate::suite::Version;
 use crate::tickets::{TicketKeys, Ticketer};
 
-/// A client of TLS 1.3 gets so many tickets with each handshake. It uses one up when it resumes, and gets the next.
+/// Tickets that a client of TLS 1.3 gets with each handshake. A client uses one ticket to resume, and gets the next
+/// one then.
 const TICKETS: usize = 1;
 
 static ALL_VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 static TLS13_ONLY: &[&SupportedProtocolVersion] = &[&TLS13];
 
-/// The mode in [`ticket_context`] for tickets of [`Acceptor::stream_config`]. Those of handshakes have smaller numbers.
+/// The mode in [`ticket_context`] for tickets of [`Acceptor::stream_config`]. The modes of handshakes are smaller
+/// numbers.
 const STREAM_TICKETS: u8 = 3;
 
-/// What a server accepts.
+/// The settings of an [`Acceptor`].
 pub struct Settings {
-    /// The server's certificates and keys, at least one. A client that names a host of one of them gets that one, any
-    /// other client gets the first.
+    /// The server's certificates and keys, at least one. A client that names a host of an identity gets that
+    /// identity; any other client gets the first.
     pub identities: Vec<Identity>,
     /// The lowest version that clients may speak.
     pub version_min: Version,
     /// Whether clients prove their identity by a certificate.
     pub client_certificates: ClientCertificates,
-    /// The keys of tickets. All acceptors share them, also one that replaces another, so that tickets stay valid.
+    /// The keys of tickets. All acceptors share them, and so does an acceptor that replaces another: tickets stay
+    /// valid.
     pub ticket_keys: TicketKeys,
     /// Replies to the challenges of an authority. All acceptors share them.
     pub challenges: AlpnChallenges,
@@ -45,21 +48,21 @@ pub struct Settings {
 
 /// Whether clients prove their identity by a certificate.
 pub enum ClientCertificates {
-    /// The server does not request one.
+    /// The server requests no certificate.
     None,
-    /// A client may have none. One that is not valid ends the handshake.
+    /// A client may have no certificate. An invalid certificate ends the handshake.
     Optional {
         /// Certificates of the authorities that sign those of clients, in PEM.
         authorities: Vec<u8>,
     },
-    /// A client without a valid one is rejected.
+    /// The server rejects a client without a valid certificate.
     Required {
         /// Certificates of the authorities that sign those of clients, in PEM.
         authorities: Vec<u8>,
     },
 }
 
-/// Why settings make no acceptor. All are mistakes in the settings.
+/// Why [`Acceptor::new`] rejects settings. Each variant is a mistake in the settings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AcceptorError {
     /// There is no identity.
@@ -73,7 +76,7 @@ pub enum AcceptorError {
         "the authorities of clients: certificate number {0} is not a readable X.509 certificate"
     )]
     InvalidAuthority(usize),
-    /// rustls rejects what was made from the settings.
+    /// rustls rejects the configuration that the settings give.
     #[error("TLS can't be set up: {0}")]
     Library(String),
 }
@@ -168,7 +171,7 @@ impl fmt::Debug for Acceptor {
     }
 }
 
-/// Makes a configuration with what the server decides for all of its ports.
+/// Makes the part of a configuration that is the same for all of the server's ports.
 fn server_config(
     versions: &[&'static SupportedProtocolVersion],
     verifier: Arc<dyn ClientCertVerifier>,
@@ -190,7 +193,7 @@ fn server_config(
     Ok(config)
 }
 
-/// Makes what verifies the certificates of clients, and the context that tickets are bound to.
+/// Makes the verifier of client certificates, and the context to which tickets are bound.
 fn client_verifier(
     provider: &Arc<CryptoProvider>,
     authorities: &[u8],
@@ -209,7 +212,7 @@ fn client_verifier(
     Ok((verifier, context))
 }
 
-/// A hash of what clients must prove. It differs wherever that does.
+/// Returns a hash of what clients must prove: servers with different requirements have different hashes.
 fn ticket_context(mode: u8, authorities: &[CertificateDer<'_>]) -> [u8; 32] {
     let mut hash = Context::new(&SHA256);
     hash.update(&[mode]);

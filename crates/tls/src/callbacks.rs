@@ -41,7 +41,7 @@ impl Callbacks {
         self.now.as_secs()
     }
 
-    /// Moves out what was recorded.
+    /// Moves the recorded values out.
     pub(crate) fn take_recorded(&self) -> Recorded {
         std::mem::take(&mut *self.recorded())
     }

@@ -7,7 +7,8 @@ use aws_lc_rs::digest::{SHA256, digest};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// What a certificate says about its owner. That is true only if an authority that the reader trusts has signed it.
+/// The statements of a certificate about its owner. They are true only if an authority that the reader trusts has
+/// signed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
     /// The first common name of the subject.

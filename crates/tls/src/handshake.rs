@@ -16,7 +16,8 @@ use crate::keys::Keys;
 use crate::records::Records;
 use crate::suite::{Aead, NONCE_BYTES, Version, suite_name};
 
-/// A client may send so many bytes in a handshake, all records together. Most of them are its chain of certificates.
+/// The limit on the bytes that a client sends in a handshake, in all records together. Most of them are its
+/// certificate chain.
 pub const HANDSHAKE_BYTES_MAX: usize = 65_536;
 
 const HEADER_BYTES: usize = 5;
@@ -43,7 +44,7 @@ pub struct Handshake {
 }
 
 enum State {
-    /// The client has sent nothing. Idle connections stay here, so rustls is not set up yet.
+    /// The client has sent nothing. Idle connections stay in this state, so rustls is not set up yet.
     Waiting(Arc<ServerConfig>),
     Underway(Box<UnbufferedServerConnection>),
     /// The handshake succeeded or failed.
@@ -102,8 +103,8 @@ impl Handshake {
         }
     }
 
-    /// Takes bytes that the client sent, and appends to `out` what the server sends. Between calls it has at most
-    /// [`HANDSHAKE_BYTES_MAX`] bytes and part of a header.
+    /// Takes bytes that the client sent, and appends the server's bytes to `out`. Between calls the handshake stores
+    /// at most [`HANDSHAKE_BYTES_MAX`] bytes and part of a header.
     ///
     /// # Errors
     /// When the server rejects the client, or the client gives up. `out` may have an alert, which the caller sends
@@ -122,7 +123,7 @@ impl Handshake {
         progress
     }
 
-    /// The memory of input that rustls has not consumed, in bytes.
+    /// Returns the memory of input that rustls has not consumed, in bytes.
     pub fn buffer_bytes(&self) -> usize {
         self.buffer.capacity()
     }
@@ -151,7 +152,8 @@ impl Handshake {
         }
     }
 
-    /// Lets rustls do one thing. It sees one record at a time, so it never sees one that follows the handshake.
+    /// Lets rustls take one step. rustls gets one record at a time, so it never gets a record that follows the
+    /// handshake.
     fn step(&mut self, out: &mut Vec<u8>) -> Result<Step, HandshakeError> {
         let State::Underway(connection) = &mut self.state else { return Err(already_finished()) };
         let status = connection.process_tls_records(&mut self.buffer[..self.fed_bytes]);
@@ -180,13 +182,13 @@ impl Handshake {
         step
     }
 
-    /// Shows rustls one more record. Returns false if none is complete.
+    /// Passes rustls one more record. Returns false if no record is complete.
     fn feed_record(&mut self, out: &mut Vec<u8>) -> Result<bool, HandshakeError> {
         let next = &self.buffer[self.fed_bytes..];
         let &[content_type, major, _, high, low, ..] = next else { return Ok(false) };
         let body_bytes = usize::from(u16::from_be_bytes([high, low]));
         let bytes = HEADER_BYTES + body_bytes;
-        // The header alone can be wrong: then nothing waits for the body.
+        // An invalid header is an error at once: the handshake does not wait for the body.
         let (kind, alert, reason) = if !matches!(content_type, 20..=23) || major != 3 {
             let reason = "the client sent data that is not a TLS record";
             (HandshakeErrorKind::Protocol, Alert::UNEXPECTED_MESSAGE, reason)
@@ -216,7 +218,7 @@ impl Handshake {
         self.fed_bytes -= bytes;
     }
 
-    /// Appends what rustls sends because of an error, usually an alert.
+    /// Appends the bytes that rustls sends because of an error, usually an alert.
     fn on_library_error(&mut self, error: &rustls::Error, out: &mut Vec<u8>) -> HandshakeError {
         let mut sent = None;
         while let State::Underway(connection) = &mut self.state
@@ -228,7 +230,7 @@ impl Handshake {
             if let Err(error) = encode(data, out) {
                 return error;
             }
-            // An encrypted alert is longer.
+            // An encrypted alert is longer, so no pattern matches it.
             sent = match &out[begin..] {
                 [ALERT, _, _, 0, 2, _, alert] => Some(Alert(*alert)),
                 _ => None,
@@ -325,12 +327,12 @@ fn already_finished() -> HandshakeError {
     HandshakeError::internal("the handshake was finished already")
 }
 
-/// Appends what rustls sends.
+/// Appends the bytes that rustls sends.
 fn encode(
     mut data: EncodeTlsData<'_, ServerConnectionData>,
     out: &mut Vec<u8>,
 ) -> Result<(), HandshakeError> {
-    // Without space it reports how much it needs.
+    // With an empty buffer, rustls reports the size that it needs.
     let bytes = match data.encode(&mut []) {
         Err(EncodeError::InsufficientSize(needed)) => needed.required_size,
         _ => return Ok(()),
@@ -342,7 +344,7 @@ fn encode(
         .map_err(|error| HandshakeError::internal(&error.to_string()))
 }
 
-/// Makes keys of TLS 1.2 from what rustls extracted.
+/// Makes keys of TLS 1.2 from the secrets that rustls extracted.
 fn keys_tls12(
     (sequence, secrets): (u64, ConnectionTrafficSecrets),
 ) -> Result<(Keys, Aead), HandshakeError> {
@@ -350,7 +352,7 @@ fn keys_tls12(
     Ok((Keys::new(key, iv, sequence), aead))
 }
 
-/// Derives keys of TLS 1.3 from their secret, and compares them with what rustls extracted.
+/// Derives keys of TLS 1.3 from their secret, and compares them with the keys that rustls extracted.
 fn keys_tls13(
     (sequence, secrets): (u64, ConnectionTrafficSecrets),
     secret: &[u8],

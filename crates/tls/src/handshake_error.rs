@@ -6,11 +6,11 @@ use rustls::{AlertDescription, Error, PeerIncompatible};
 
 use crate::alert::Alert;
 
-/// A handshake that failed. The connection is over: the caller sends what is in `out`, and closes.
+/// A handshake that failed. The connection is over: the caller sends the bytes in `out`, and closes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind}: {reason}")]
 pub struct HandshakeError {
-    /// What failed.
+    /// The cause.
     pub kind: HandshakeErrorKind,
     /// The alert that the server sends, or that the client has sent. `None` if there is no alert, or if rustls has
     /// encrypted it and does not report which one it is.
@@ -19,7 +19,7 @@ pub struct HandshakeError {
     pub reason: String,
 }
 
-/// What a handshake failed at. Its text is a label of metrics.
+/// The cause of a failed handshake. Its text is a label of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HandshakeErrorKind {
     /// The client does not speak TLS. Nothing is in `out`, so the caller may reply in the client's own protocol.
@@ -30,7 +30,7 @@ pub enum HandshakeErrorKind {
     Incompatible,
     /// The client offers only application protocols that the listener does not speak.
     Alpn,
-    /// The client has no certificate, and needs one.
+    /// The server requires a certificate, and the client has none.
     NoCertificate,
     /// The client's certificate is not valid.
     Certificate,

@@ -19,7 +19,7 @@ pub struct Identity {
     certificate: Certificate,
 }
 
-/// Why a chain and a key make no identity. All are mistakes in the files.
+/// Why a chain and a key give no identity. Each variant is a mistake in the files.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// The chain is no PEM with certificates.
@@ -53,11 +53,11 @@ pub enum IdentityError {
 impl Identity {
     /// Reads a chain in PEM, the server's own certificate first, and its key in PEM. Both may be the same bytes.
     ///
-    /// An expired certificate is no error, nor is one that no known authority signed: [`Identity::certificate`] says
-    /// until when it is valid.
+    /// An expired certificate is no error, and neither is a certificate without a known authority:
+    /// [`Identity::certificate`] has the end of its validity.
     ///
     /// # Errors
-    /// When something is missing or damaged, or the key is not that of the first certificate.
+    /// When a certificate or the key is missing or damaged, or the key does not belong to the first certificate.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
         let chain = pem::certificates(chain).map_err(IdentityError::Chain)?;
         let key = pem::key(key).map_err(IdentityError::Key)?;
@@ -115,15 +115,15 @@ pub(crate) fn crypto_provider() -> CryptoProvider {
 #[derive(Clone, Default)]
 pub struct AlpnChallenges(Arc<RwLock<HashMap<String, Arc<CertifiedKey>>>>);
 
-/// The protocol that an authority offers, and no other, to get the reply to its challenge (RFC 8737, 6.2).
+/// An authority that verifies a host offers this protocol and no other (RFC 8737, 6.2).
 pub const CHALLENGE_ALPN: &[u8] = b"acme-tls/1";
 
 impl AlpnChallenges {
-    /// Passes an authority that verifies this host the certificate in this PEM, which has its key, too. The two are not
-    /// compared: rustls can't read a certificate with the critical extension of a challenge.
+    /// Sets the certificate for an authority that verifies this host. The PEM has the certificate and its key. The
+    /// two are not compared: rustls can't read a certificate with the critical extension of a challenge.
     ///
     /// # Errors
-    /// When something is missing or damaged.
+    /// When the certificate or the key is missing or damaged.
     pub fn set(&self, host: &str, pem: &[u8]) -> Result<(), IdentityError> {
         let chain = pem::certificates(pem).map_err(IdentityError::Chain)?;
         let key = pem::key(pem).map_err(IdentityError::Key)?;
@@ -167,12 +167,12 @@ impl fmt::Debug for AlpnChallenges {
 pub(crate) struct Identities {
     all: Vec<Identity>,
     challenges: AlpnChallenges,
-    /// Positions in `all`, by host or `*.domain`. Several have the same host if their keys are of different kinds.
+    /// Positions in `all`, by host or `*.domain`. A host has several positions if its keys are of different kinds.
     by_host: HashMap<String, Vec<usize>>,
 }
 
 impl Identities {
-    /// A client that names none of the hosts gets the first.
+    /// A client that names none of the hosts gets the first identity.
     pub(crate) fn new(all: Vec<Identity>, challenges: AlpnChallenges) -> Self {
         let mut by_host: HashMap<_, Vec<_>> = HashMap::new();
         for (position, identity) in all.iter().enumerate() {
@@ -191,7 +191,7 @@ impl Identities {
         &self.challenges
     }
 
-    /// The certificate for a client: the reply to a challenge, or that of an identity.
+    /// Returns the certificate for a client: the reply to a challenge, or the certificate of an identity.
     pub(crate) fn choose_certificate(&self, hello: &ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let is_challenge = hello.alpn().is_some_and(|mut offered| {
             offered.next() == Some(CHALLENGE_ALPN) && offered.next().is_none()
@@ -201,8 +201,8 @@ impl Identities {
         reply.or_else(|| self.choose(host, hello.signature_schemes()))
     }
 
-    /// The identity for a client that names this host (RFC 6066, 3) and can verify these signatures. If there is none
-    /// for the host, the client gets the first, and decides itself.
+    /// Returns the identity for a client that names this host (RFC 6066, 3) and can verify these signatures. If the
+    /// host has no identity, the client gets the first one, and decides whether to accept it.
     pub(crate) fn choose(
         &self,
         host: Option<&str>,

@@ -7,15 +7,15 @@ use zeroize::Zeroize;
 
 use crate::suite::{Aead, KEY_BYTES_MAX, NONCE_BYTES, SECRET_BYTES_MAX};
 
-/// A key protects at most this many records. Sequence numbers reach further, so none wraps and no nonce is used twice
-/// (RFC 8446, 5.3).
+/// The limit on the records that one key protects. Sequence numbers reach further, so none wraps and no nonce is used
+/// twice (RFC 8446, 5.3).
 pub(crate) const KEY_RECORDS_MAX: u64 = 1 << 60;
 
 /// The keys of one direction: 104 bytes, nothing on the heap, wiped on drop. (A move may leave a copy on the stack,
 /// which nothing wipes.)
 ///
-/// The key is expanded for each record, which takes about 0.14 µs. An expanded key would take 630 bytes of memory for
-/// as long as the connection is open, and most connections rest.
+/// Each record expands the key, which takes about 0.14 µs. An expanded key would take 630 bytes of memory for as long
+/// as the connection is open, and most connections are idle.
 pub(crate) struct Keys {
     /// The sequence number of the next record.
     pub(crate) sequence: u64,
@@ -42,7 +42,7 @@ impl Keys {
         keys
     }
 
-    /// Replaces the keys by the next ones (RFC 8446, 7.2). The old ones can't be computed from these.
+    /// Replaces the keys by the next ones (RFC 8446, 7.2). The old keys can't be computed from the new ones.
     pub(crate) fn update(&mut self, aead: Aead) {
         let mut next = [0; SECRET_BYTES_MAX];
         let bytes = aead.secret_bytes();
@@ -59,7 +59,8 @@ impl Keys {
         expand_label(aead, secret, "iv", &mut self.iv);
     }
 
-    /// The nonce of the next record (RFC 8446, 5.3; RFC 7905, 2). Each differs, as the sequence number does.
+    /// Returns the nonce of the next record (RFC 8446, 5.3; RFC 7905, 2). Each nonce differs, because each sequence
+    /// number does.
     pub(crate) fn nonce(&self) -> [u8; NONCE_BYTES] {
         let mut nonce = self.iv;
         for (byte, number) in nonce[4..].iter_mut().zip(self.sequence.to_be_bytes()) {

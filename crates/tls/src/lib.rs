@@ -1,11 +1,11 @@
 //! The server's side of TLS 1.2 (RFC 5246) and 1.3 (RFC 8446), without sockets: bytes in, bytes out.
 //!
-//! An [`Acceptor`] is made from [`Settings`]: certificates, versions, what clients must prove. It begins a
+//! An [`Acceptor`] is made from [`Settings`]: certificates, versions, and the requirements for clients. It begins a
 //! [`Handshake`] for each connection, which rustls performs. When the handshake is done, rustls and its buffers are
-//! dropped. What stays are [`Records`]: 224 bytes, nothing on the heap. They encrypt and decrypt data with the keys
-//! that the handshake agreed on, and can be exported as bytes for another process.
+//! dropped. Only [`Records`] remain: 224 bytes, nothing on the heap. They encrypt and decrypt data with the keys from
+//! the handshake, and can be exported as bytes for another process.
 //!
-//! The server offers what RFC 9325 recommends: ephemeral keys and AEADs only (AES-GCM: RFC 5288, ChaCha20-Poly1305:
+//! The server offers only what RFC 9325 recommends: ephemeral keys and AEADs (AES-GCM: RFC 5288, ChaCha20-Poly1305:
 //! RFC 7905), no compression, no renegotiation, no early data. Clients resume sessions with tickets ([`TicketKeys`]),
 //! so the server stores no sessions.
 //!
@@ -16,11 +16,11 @@
 //! 2. [`Records::open`] with [`Established::unread`], then with each piece that the client sends; [`Records::seal`] for
 //!    data to the client; [`Records::close`] at the end.
 //!
-//! Each call appends what must be sent to a buffer of the caller, which sends it also after an error: it may have an
-//! alert for the client.
+//! Each call appends the bytes to send to a buffer of the caller. The caller sends them after an error as well: they
+//! may be an alert for the client.
 //!
-//! Nothing here knows a socket, a clock or a thread. Callers pass times in, as seconds since 1970. Whatever a client
-//! sends ends in data or in an error ([`HandshakeError`], [`RecordError`]), never in a panic.
+//! This crate uses no socket, clock or thread. Callers pass times in, as seconds since 1970. All input of a client
+//! ends in data or in an error ([`HandshakeError`], [`RecordError`]), never in a panic.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants)]

@@ -49,7 +49,7 @@ pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, P
 /// The first private key.
 pub(crate) fn key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
     let has = |words: &str| pem.windows(words.len()).any(|window| window == words.as_bytes());
-    // The second is what OpenSSL wrote before PKCS #8 (RFC 1421, 4.6.1.1).
+    // OpenSSL wrote the second form before PKCS #8 (RFC 1421, 4.6.1.1).
     if has("-----BEGIN ENCRYPTED PRIVATE KEY-----") || has("Proc-Type: 4,ENCRYPTED") {
         return Err(PemError::Encrypted);
     }
@@ -63,7 +63,7 @@ pub(crate) fn key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
 }
 
 fn sections(pem: &[u8]) -> Result<Vec<(SectionKind, Vec<u8>)>, PemError> {
-    // DER begins with a SEQUENCE and its length; no text does.
+    // DER begins with a SEQUENCE and its length, which no text begins with.
     if let [0x30, 0x80..=0xff, ..] = pem {
         return Err(PemError::Der);
     }

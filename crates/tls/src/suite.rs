@@ -90,7 +90,7 @@ impl Aead {
     }
 }
 
-/// The name of a suite at IANA. rustls has others for those of TLS 1.3.
+/// Returns the name of a suite at IANA. rustls has other names for the suites of TLS 1.3.
 pub(crate) fn suite_name(suite: CipherSuite) -> &'static str {
     match suite {
         CipherSuite::TLS13_AES_128_GCM_SHA256 => "TLS_AES_128_GCM_SHA256",

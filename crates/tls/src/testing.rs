@@ -78,14 +78,14 @@ pub fn forge(records: &mut Records, content_type: u8, content: &[u8], out: &mut 
     records.seal_record(content_type, content, out);
 }
 
-/// Updates the key of the output, as happens when it has encrypted as much as it may. Does nothing in TLS 1.2.
+/// Updates the key of the output, as `seal` does at the key's limit. Does nothing in TLS 1.2.
 pub fn update_write_key(records: &mut Records, out: &mut Vec<u8>) {
     if records.version() == Version::Tls13 {
         records.update_write_key(out);
     }
 }
 
-/// Updates the key of the output like [`update_write_key`], and requests the same from the peer.
+/// Updates the key of the output like [`update_write_key`], and requests an update from the peer.
 pub fn request_key_update(records: &mut Records, out: &mut Vec<u8>) {
     if records.version() == Version::Tls13 {
         forge(records, 22, &[24, 0, 0, 1, 1], out);

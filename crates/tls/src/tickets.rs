@@ -10,14 +10,14 @@ use aws_lc_rs::rand;
 use rustls::server::ProducesTickets;
 use zeroize::Zeroizing;
 
-/// A key encrypts new tickets for so many seconds; then the next one does.
+/// Seconds for which a key encrypts new tickets. Then the next key does.
 pub const TICKET_KEY_SECONDS: u64 = 12 * 3_600;
 
-/// Clients learn that a ticket is valid for so many seconds. The server accepts it until it forgets its key: for this
-/// time at least, and for twice this time at most.
+/// Seconds for which a ticket is valid, as clients learn it. The server accepts the ticket until it forgets the key:
+/// for this time at least, and for twice this time at most.
 pub const TICKET_SECONDS: u32 = 12 * 3_600;
 
-/// A key is forgotten after so many seconds: clients store the last tickets that it has encrypted for no longer.
+/// Seconds after which the server forgets a key: clients store the last tickets of that key for no longer.
 const KEY_LIFETIME_SECONDS: u64 = TICKET_KEY_SECONDS + TICKET_SECONDS as u64;
 
 /// The key that encrypts, and the one before it.
@@ -68,14 +68,14 @@ impl TicketKeys {
         Ok(TicketKeys(Arc::new(RwLock::new(VecDeque::from([Key::random(now)?])))))
     }
 
-    /// Makes the next key if it is time for it, and forgets keys that are too old; `now` is in seconds since 1970.
-    /// Call it every minute or so, and after an import. Returns whether there is a new key.
+    /// Makes the next key if it is due, and forgets keys that are too old; `now` is in seconds since 1970. Call it
+    /// every minute or so, and after an import. Returns whether it made a key.
     ///
-    /// A clock that was wrong when a key was made does not keep it for longer: a key from the future counts as old,
-    /// too.
+    /// A key whose creation time is too far in the future counts as old, too, so a wrong clock does not extend its
+    /// lifetime.
     ///
     /// # Errors
-    /// When there are no random numbers: then no key changes.
+    /// When there are no random numbers. No key changes then.
     pub fn rotate(&self, now: u64) -> Result<bool, TicketKeysError> {
         {
             let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -95,7 +95,7 @@ impl TicketKeys {
         Ok(is_rotated)
     }
 
-    /// The keys as bytes, for the next process.
+    /// Returns the keys as bytes, for the next process.
     pub fn export(&self) -> Zeroizing<Vec<u8>> {
         let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
         // One allocation, so that growing leaves no copies in memory.
@@ -109,7 +109,7 @@ impl TicketKeys {
         bytes
     }
 
-    /// Reads what `export` wrote.
+    /// Reads bytes that `export` wrote.
     ///
     /// # Errors
     /// When the bytes are something else.
@@ -201,8 +201,8 @@ impl Key {
 #[derive(Debug)]
 pub(crate) struct Ticketer {
     pub(crate) keys: TicketKeys,
-    /// A hash of what clients must prove. A ticket is valid only where the same is required: a client without a
-    /// certificate can't take the ticket of one listener to another that requires one.
+    /// A hash of what clients must prove. A ticket is valid only at listeners with the same requirements: a client
+    /// without a certificate can't take the ticket of one listener to another that requires a certificate.
     pub(crate) context: [u8; 32],
 }
 
@@ -250,13 +250,13 @@ mod tests {
     fn a_key_is_forgotten_in_time_however_late_the_rotation_is() {
         let keys = TicketKeys::new(START).unwrap();
         let ticket = keys.seal(b"here", b"session").unwrap();
-        // Rotated late, then not due again when the first key expires.
+        // The rotation is late: it is not due again when the first key expires.
         assert_eq!(keys.rotate(START + KEY_LIFETIME_SECONDS - 1), Ok(true));
         assert_eq!(keys.open(b"here", &ticket).unwrap(), b"session");
         assert_eq!(keys.rotate(START + KEY_LIFETIME_SECONDS), Ok(false));
         assert_eq!(keys.open(b"here", &ticket), None);
         assert!(keys.seal(b"here", b"session").is_some());
-        // After a long pause, such as an import of old keys, none of them is left.
+        // After a long pause, for example an import of old keys, no old key is left.
         let ticket = keys.seal(b"here", b"session").unwrap();
         assert_eq!(keys.rotate(START + 10 * KEY_LIFETIME_SECONDS), Ok(true));
         assert_eq!(keys.open(b"here", &ticket), None);
@@ -266,7 +266,7 @@ mod tests {
     fn a_clock_that_was_wrong_does_not_keep_a_key() {
         let keys = TicketKeys::new(START + KEY_LIFETIME_SECONDS).unwrap();
         let ticket = keys.seal(b"here", b"session").unwrap();
-        // Some seconds back change nothing.
+        // A clock that goes back by some seconds changes nothing.
         assert_eq!(keys.rotate(START + KEY_LIFETIME_SECONDS - 10), Ok(false));
         assert_eq!(keys.rotate(START), Ok(true));
         assert_eq!(keys.open(b"here", &ticket), None);

@@ -1,4 +1,4 @@
-//! Which certificates of servers a client accepts: those of the host's authorities, those in a file, or all.
+//! The server certificates that a client accepts: those of the host's authorities, those in a file, or all.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +25,7 @@ pub enum Trust<'a> {
     Any,
 }
 
-/// Why no certificate can be trusted.
+/// The reason why no certificate can be trusted.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
     /// The host has no authorities.

@@ -10,13 +10,13 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Which certificates of servers are accepted.
+/// The server certificates that are accepted.
 #[derive(Debug)]
 pub(super) enum Accepted {
     /// Those of the authorities in a file, and the certificates in the file themselves.
     ///
-    /// rustls alone would reject a self-signed certificate as `openssl req -x509` makes it: the certificate is
-    /// marked as an authority's, and such a one is no server's.
+    /// rustls alone would reject a self-signed certificate from `openssl req -x509`: it is marked as an authority's,
+    /// and rustls accepts no such certificate for a server.
     Listed { chains: Arc<WebPkiServerVerifier>, certificates: Vec<CertificateDer<'static>> },
     /// INSECURE: every certificate, for any host and of any time. Anyone between the client and the server can read and
     /// change all bytes.

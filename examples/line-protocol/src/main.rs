@@ -1,6 +1,5 @@
-//! How a protocol is added to Throng: this one has commands in lines over TCP (README.md). It is one
-//! `impl`, and no other crate knows of it. The server that this binary starts speaks it on the client
-//! port, beside all others.
+//! Adds a protocol to Throng: commands in lines over TCP (README.md). It is one `impl`, and no other crate knows
+//! about it. This binary starts a server with it on the client port, beside all other protocols.
 
 #![forbid(unsafe_code)]
 
@@ -27,10 +26,10 @@ fn main() -> ExitCode {
 /// Commands in lines.
 struct Line;
 
-/// What a line leads to; an error is its code and a text that helps to correct it.
+/// The result of a line; an error is its code and a text with advice.
 type Outcome = Result<Request, CodedError>;
 
-/// What the first line of a connection begins with.
+/// The beginning of a connection's first line.
 const HELLO: &[u8] = b"HELLO";
 
 impl Protocol for Line {
@@ -38,7 +37,7 @@ impl Protocol for Line {
         "line"
     }
 
-    /// The last number: those of the crate `protocol` are counted from below.
+    /// The highest number: the crate `protocol` numbers its encodings from 0.
     fn encoding(&self) -> Encoding {
         Encoding(21)
     }
@@ -55,7 +54,7 @@ impl Protocol for Line {
         Recognised::by_prefix(HELLO, first)
     }
 
-    /// A line at a time. What is not whole is held by the engine, and comes again with more behind it.
+    /// Reads one line. The engine stores an incomplete line, and passes it again with more bytes.
     fn read(&self, reader: &mut Reader<'_>, bytes: &mut [u8], out: &mut Vec<u8>) -> Read {
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
             let request = (bytes.len() > reader.settings.frame_bytes_max).then(|| {

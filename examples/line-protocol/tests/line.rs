@@ -1,4 +1,4 @@
-//! Clients that speak in lines, beside others that don't, over real sockets.
+//! Clients of the line protocol, beside clients of other protocols, over real sockets.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -40,7 +40,7 @@ impl Server {
         Client(BufReader::new(connect(self.client)))
     }
 
-    /// An HTTP request on a connection of its own; gives all that comes back.
+    /// Makes an HTTP request on its own connection. Returns all that comes back.
     fn request(&self, to: SocketAddr, head: &str, body: &str) -> String {
         let mut socket = connect(to);
         let length = body.len();
@@ -76,7 +76,7 @@ impl Client {
         self.0.get_mut().write_all(text.as_bytes()).unwrap();
     }
 
-    /// The next line that is no heartbeat; an empty one at the end.
+    /// Returns the next line that is no heartbeat; an empty one at the end.
     fn line(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -92,7 +92,7 @@ impl Client {
         self.line()
     }
 
-    /// The data and the id of the next message.
+    /// Returns the data and the id of the next message.
     fn message(&mut self) -> (String, String) {
         let line = self.line();
         let message: Value =
@@ -125,7 +125,7 @@ fn lines_are_spoken_beside_http() {
     let stats = server.request(server.admin, "GET /api/stats", "");
     assert!(stats.contains("\"line\":2"), "{stats}");
 
-    // What is missed comes again.
+    // The client gets the messages that it missed.
     assert_eq!(alice.ask("QUIT"), "");
     assert!(bob.ask("PUB news three").starts_with("OK PUB "));
     let mut alice = server.client();
@@ -140,7 +140,7 @@ fn lines_are_spoken_beside_http() {
 fn what_is_no_command_is_answered_and_what_has_no_end_ends() {
     let server = Server::start();
     let mut client = server.client();
-    // Before it has said who it is, it may do nothing.
+    // Before HELLO the client may do nothing.
     assert!(client.ask("HELLO \u{7}").starts_with("ERR HELLO bad_user "));
     assert!(client.ask("SUB news").starts_with("ERR SUB bad_command "));
     assert!(client.ask("HELLO").starts_with("OK HELLO "));
@@ -151,7 +151,7 @@ fn what_is_no_command_is_answered_and_what_has_no_end_ends() {
     client.say(&"x".repeat(2 << 20));
     assert_eq!(client.line(), "ERR too_long a line must end");
     let mut rest = Vec::new();
-    // The rest of what it said may have become a reset.
+    // The server closes with unread input, which may reset the connection.
     let _ = client.0.read_to_end(&mut rest);
     assert!(rest.is_empty());
 }

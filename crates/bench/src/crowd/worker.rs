@@ -237,7 +237,7 @@ impl Worker<'_> {
                 Ok(_) => self.request_written(index),
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
-                    // A failed connect says more than the write to its socket.
+                    // A failed connect is a better reason than the failed write to its socket.
                     let error = match sockopt::socket_error(socket) {
                         Ok(Err(first)) => first,
                         _ => error,

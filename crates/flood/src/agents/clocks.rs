@@ -1,12 +1,12 @@
-//! Measures how far an agent's clock is ahead: the coordinator pings the agent for its time, and the quickest pong
-//! counts.
+//! Measures how far an agent's clock is ahead: the coordinator pings the agent for its time, and uses the pong with
+//! the shortest round trip.
 
 use std::collections::VecDeque;
 
-/// Pongs that count. Two come in a second, and clocks drift apart by less than a microsecond over this many.
+/// Stored pongs. Two arrive each second, and clocks drift apart by less than a microsecond over this many.
 const PONGS_MAX: usize = 16;
 
-/// What the coordinator knows of an agent's clock.
+/// The coordinator's measurements of an agent's clock.
 #[derive(Debug, Default)]
 pub struct AgentClock {
     /// Pings without a pong yet: their numbers, and when they were sent.
@@ -43,8 +43,8 @@ impl AgentClock {
         }
     }
 
-    /// Returns how far the clock is ahead, and the largest error of that, in nanoseconds. `None` before the first
-    /// pong.
+    /// Returns how far the clock is ahead, and the largest error of this measurement, in nanoseconds. `None` before
+    /// the first pong.
     pub fn ahead(&self) -> Option<(i64, u64)> {
         self.answers.iter().min_by_key(|(took, _)| *took).map(|(took, ahead)| (*ahead, took / 2))
     }

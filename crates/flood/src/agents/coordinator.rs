@@ -1,4 +1,4 @@
-//! The coordinator: gives each agent its share, keeps them in step, and sums up what they measure.
+//! The coordinator: gives each agent its share, synchronizes the agents, and adds up their measurements.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -25,7 +25,7 @@ use crate::setup::Setup;
 use crate::show::{Phase, Show};
 use crate::{backend, host};
 
-/// Agents of one run, at most.
+/// The limit on the agents of one run.
 const AGENTS_MAX: usize = 64;
 /// How long an agent may take to resolve hosts and get ready.
 const READY_MAX: Duration = Duration::from_secs(60);
@@ -47,7 +47,7 @@ struct Member {
     socket: TcpStream,
     part: Part,
     clock: Arc<Mutex<AgentClock>>,
-    /// The largest error of what is known of its clock, in nanoseconds.
+    /// The largest error of the measured clock, in nanoseconds.
     clock_error_ns: u64,
     is_ready: bool,
     phase: Phase,
@@ -363,7 +363,7 @@ impl Together {
         }
     }
 
-    /// Releases the agents from each point that all of them have reached.
+    /// Releases the agents from each point that all agents under way have reached.
     fn pass(&mut self, begin: Instant) {
         let points: HashSet<Point> =
             self.members.iter().flat_map(|member| member.reached.iter().copied()).collect();
@@ -405,7 +405,7 @@ impl Together {
         }
     }
 
-    /// Returns what all agents have measured. For a lost agent, its samples stand in.
+    /// Returns the sum of all agents' results. A lost agent has no results, so its last sample is added.
     fn results(&mut self, started_unix_seconds: u64, last: Sample, interrupted: bool) -> Results {
         let kernels = self.watch.as_ref().map_or(Vec::new(), Watches::kernel_findings);
         let mut sum = Results { started_unix_seconds, interrupted, kernels, ..Results::default() };

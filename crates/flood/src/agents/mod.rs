@@ -77,7 +77,7 @@ enum ToCoordinator {
     Reached { point: Point, published: PublishedHere },
     /// A sample, and the times since the one before.
     Sample { phase: Phase, sample: Box<Sample>, times: Box<Times> },
-    /// All that the agent has measured.
+    /// All measurements of the agent.
     Done(Box<Results>),
     /// The run broke off here.
     Failed { why: String },

@@ -22,7 +22,7 @@ use crate::show::Nothing;
 
 /// Connections of coordinators at one time, including those in the handshake.
 const CONNECTIONS_MAX: usize = 16;
-/// How long a coordinator waits for the end of the run before, which may still close its connections.
+/// How long a new coordinator waits for the previous run, which may still be closing its connections.
 const BUSY_WAIT: Duration = Duration::from_secs(3);
 /// Time between two checks for messages of the coordinator.
 const POLL_EVERY: Duration = Duration::from_millis(5);
@@ -136,7 +136,7 @@ fn serve(mut socket: &TcpStream, from: SocketAddr, state: &State) -> Result<()> 
     Ok(())
 }
 
-/// A run under way, until this is dropped.
+/// A run that is under way until this guard is dropped.
 struct Busy<'a>(&'a AtomicBool);
 
 impl Drop for Busy<'_> {

@@ -190,7 +190,7 @@ enum Stat {
     Missing,
     /// Reconnects at which the server reported a recovery gap.
     NotRecovered,
-    /// Messages that were published before the connection returned for them.
+    /// Messages that were published while the connection was away, and arrived after its return.
     CaughtUp,
     /// Connections that have received all messages that they missed in a storm.
     Recovered,
@@ -215,7 +215,7 @@ struct Shared {
     scans_done: AtomicU32,
     /// How many times the owner ordered all connections to drop and come back.
     storms: AtomicU32,
-    /// How many times the owner let the connections return that a storm holds back.
+    /// How many times the owner released the connections that a storm holds back.
     returns: AtomicU32,
     /// The longest silence of each connection at the last scan, in microseconds.
     silences: Mutex<Vec<u32>>,
@@ -231,7 +231,7 @@ struct TargetTally {
     failed: u64,
     closed: u64,
     cuts: u64,
-    /// May fall again, as the thread's own count does.
+    /// Decreases when a message arrives that was counted as lost.
     lost: i64,
     /// Messages that had not arrived at the last scan.
     missing: u64,
@@ -261,7 +261,7 @@ struct Common {
     /// In a storm: times from the begin of a connection to the last message that it missed, in
     /// microseconds.
     recovery: Mutex<Histogram<u64>>,
-    /// When the last connection had received all that it missed, on the monotonic clock.
+    /// When the last connection had received all messages that it missed, on the monotonic clock.
     recovered_ns: AtomicU64,
     anomalies: Arc<Anomalies>,
 }
@@ -401,7 +401,7 @@ impl Crowd {
             messages: sum(Stat::Messages),
             heartbeats: sum(Stat::Heartbeats),
             bytes: sum(Stat::Bytes),
-            // Each thread subtracts the messages that it counted as lost and that came late.
+            // Each thread subtracts late messages that it had counted as lost.
             lost: sum(Stat::Lost),
             duplicated: sum(Stat::Duplicated),
             out_of_order: sum(Stat::OutOfOrder),
@@ -464,14 +464,14 @@ impl Crowd {
         }
     }
 
-    /// Lets the connections return that a storm with missed messages holds back.
+    /// Releases the connections that a storm with missed messages holds back.
     pub fn end_storm(&self) {
         for thread in &self.threads {
             thread.shared.returns.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Returns how many connections have received all that they missed in storms so far.
+    /// Returns how many connections have received all messages that they missed in storms so far.
     pub fn recovered(&self) -> u64 {
         self.sum(Stat::Recovered)
     }
@@ -513,8 +513,8 @@ impl Crowd {
         self.order(Order::OpenNoMore);
     }
 
-    /// Returns how many published messages open connections should have received and have not.
-    /// Waits at most `SCAN_TIMEOUT` for the threads' counts.
+    /// Returns how many published messages the open connections should have received and have not received. Waits at
+    /// most `SCAN_TIMEOUT` for the threads' counts.
     pub fn missing(&self) -> u64 {
         for thread in &self.threads {
             thread.shared.scans_requested.fetch_add(1, Ordering::Relaxed);
@@ -531,8 +531,8 @@ impl Crowd {
         self.sum(Stat::Missing)
     }
 
-    /// Returns the longest times without a message of the connections, as of the last call of [`Crowd::missing`], in
-    /// microseconds. Empty if they are not measured.
+    /// Returns each connection's longest time without a message, as of the last call of [`Crowd::missing`], in
+    /// microseconds. Empty if the run does not measure silences.
     pub fn silences(&self) -> Histogram<u64> {
         let mut all = histogram();
         for thread in &self.threads {

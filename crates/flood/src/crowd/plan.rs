@@ -169,11 +169,11 @@ pub struct AckPlan {
 /// distributions, so that each connection may leave at any time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Lifetime {
-    /// Mean seconds until a connection leaves; never without.
+    /// Mean seconds until a connection leaves; `None` if it never leaves.
     pub stay_seconds: Option<f64>,
-    /// Mean seconds until a connection that left, failed or was closed comes back; never without.
+    /// Mean seconds until a connection that left, failed or was closed comes back; `None` if it never does.
     pub away_seconds: Option<f64>,
-    /// All leave in order; otherwise half of them leave as if their network had failed.
+    /// All connections close in order; otherwise half of them leave as if their network had failed.
     pub orderly: bool,
 }
 
@@ -202,8 +202,8 @@ impl Plan {
         Some(self.tls.as_ref()?.begin(self.names.get(server)?.clone()?))
     }
 
-    /// Returns the server of the connection with this index, unless it roams. They take turns, each transport at all
-    /// servers.
+    /// Returns the server of the connection with this index, unless it roams. Connections take the servers in turn,
+    /// so that each transport reaches each server.
     pub(super) fn server(&self, index: u32) -> usize {
         match &self.paths {
             Paths::List { targets, .. } => usize::from(targets[index as usize % targets.len()]),
@@ -266,8 +266,8 @@ impl Plan {
     }
 }
 
-/// Returns the server for this index, of `servers` in turn, while `others` take turns as well. Without a shift a
-/// server would meet only some of them.
+/// Returns the server for this index. Connections take `servers` servers and `others` transports in turn; each full
+/// round shifts the servers by one, since otherwise a transport would reach only some of them.
 fn turn(index: usize, servers: usize, others: usize) -> usize {
     let round = (1..=servers).map(|times| times * others).find(|all| all.is_multiple_of(servers));
     (index + index / round.unwrap_or(1)) % servers

@@ -75,8 +75,7 @@ impl Published {
         (target.wrapping_add(number) % self.nodes.max(1)) as usize
     }
 
-    /// Returns true if a message may come late: as far as known, other nodes published the messages that have
-    /// overtaken it.
+    /// Returns true if a message may arrive late: other nodes may have published the messages that overtook it.
     pub(super) fn may_be_overtaken(&self, to: To, number: u32, tracker: &Tracker) -> bool {
         if self.nodes <= 1 {
             return false;
@@ -109,8 +108,8 @@ impl Published {
         self.tracker(To::All, self.all())
     }
 
-    /// Any first message is right if another agent publishes, since its count is unknown here, and if other nodes
-    /// have yet to learn of a new member.
+    /// Returns a tracker that accepts any first message once publishing has begun, if another agent publishes (its
+    /// count is unknown here), or if other nodes may not know of the new member yet.
     fn tracker(&self, to: To, published: u32) -> Tracker {
         let is_known = self.nodes <= 1 && self.is_own(to);
         match is_known || !self.begun.load(Ordering::Relaxed) {
@@ -151,7 +150,7 @@ impl Published {
         }
     }
 
-    /// Learns how many messages another part has published.
+    /// Stores how many messages another part has published.
     pub fn learn(&self, of: Part, published: &PublishedHere) {
         let rooms = (of.number as usize..).step_by(of.of.max(1) as usize);
         for (room, count) in rooms.zip(&published.topics) {

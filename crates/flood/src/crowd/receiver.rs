@@ -59,7 +59,7 @@ pub(super) struct ReadOutcome {
     pub user_message: Option<(u32, String)>,
     /// How many messages to the user arrived.
     pub user_messages: u32,
-    /// The time from the begin of the attempt until the connection had all that it missed in a
+    /// The time from the begin of the attempt until the connection had received all messages that it missed in a
     /// storm.
     pub recovered_us: Option<u32>,
 }
@@ -118,7 +118,7 @@ impl Receiver<'_> {
             }
             Event::Heartbeat => self.add(Stat::Heartbeats, 1),
             Event::Again(since) => {
-                // The client has checked it already.
+                // The crate `client` has parsed the token already.
                 self.outcome.again = since.parse().ok();
                 self.answered();
                 if let Some(resume_state) = &mut self.resume_state {
@@ -152,7 +152,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// The next message needs a confirmation.
+    /// Called when the server announces a message that needs a confirmation.
     fn delivery(&mut self, id: u16, again: bool, exactly: bool) {
         self.may_be_again = again && !exactly;
         let Some(resume_state) = self.resume_state.as_mut().filter(|_| exactly) else { return };
@@ -179,7 +179,8 @@ impl Receiver<'_> {
         }
     }
 
-    /// The server replied to a poll, so it has a position from now on. Sequences without a message begin here.
+    /// Called when the server has replied to a poll: the connection has a position from now on. Sequences without a
+    /// message begin here.
     fn answered(&mut self) {
         let now = self.now();
         let Trackers { user, topic, all } = &mut self.trackers;
@@ -212,7 +213,7 @@ impl Receiver<'_> {
     }
 
     fn read_stamp(&mut self, bytes: &[u8]) {
-        // The next position belongs to this message, whatever it is.
+        // The next position belongs to this message, even if the message is not of this run.
         if let Some(resume_state) = &mut self.resume_state {
             resume_state.message_of(Sequence::Other);
         }
@@ -289,7 +290,7 @@ impl Receiver<'_> {
         let arrival = self.without_unsure(arrival, stamp);
         match arrival {
             Arrival::Next => {}
-            // Messages that other nodes publish in their turn may come a little later.
+            // Messages that other nodes publish in turn may arrive a little later.
             Arrival::Gap(missing) if missing < self.published.nodes => {}
             Arrival::Gap(_) => self.describe("a gap", stamp, Some(before)),
             Arrival::Late if self.published.may_be_overtaken(stamp.to, stamp.number, &tracker) => {}
@@ -302,7 +303,7 @@ impl Receiver<'_> {
         self.count(arrival, stamp, !is_late, tracker);
     }
 
-    /// Removes from a gap the messages that perhaps were never published.
+    /// Removes from a gap the messages whose publish was never confirmed.
     fn without_unsure(&self, arrival: Arrival, stamp: Stamp) -> Arrival {
         match arrival {
             Arrival::Gap(missing) => {

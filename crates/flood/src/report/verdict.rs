@@ -110,7 +110,7 @@ fn clauses(summary: &Summary) -> Vec<Clause> {
         let text = format!("agent {} lost with {connections} connections", agent.agent);
         clauses.push(Clause { text, good: Some(false) });
     }
-    // The counters are the whole host's: they explain a run, and don't judge it.
+    // The counters cover the whole host: they explain a run, but are no check of it.
     let sentences = summary.kernels.iter().flat_map(|host| host.sentences());
     clauses.extend(sentences.map(plain));
     if summary.interrupted {

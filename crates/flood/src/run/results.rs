@@ -10,7 +10,7 @@ use crate::record::{
     Agent, Counts, Named, Percentiles, Sample, Server, Storm, Summary, TargetCounts,
 };
 
-/// Descriptions of anomalies that are retained of all parts together, at most.
+/// The limit on descriptions of anomalies, for all parts together.
 const FAULTS_MAX: usize = 20;
 
 /// The results of a part of a run.

@@ -1,4 +1,4 @@
-//! An application that the server asks: it answers as a test wants, and keeps what it was sent.
+//! An application that receives the server's webhook requests: it replies as a test wants, and records each request.
 #![allow(dead_code)]
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,17 +11,17 @@ use serde_json::{Value, json};
 
 use crate::support::{Stream, TIMEOUT, header};
 
-/// What the application does with a request.
+/// How the application replies to a request.
 pub enum Act {
-    /// A reply for each event.
+    /// Replies with one reply for each event.
     Reply(Vec<Value>),
-    /// This whole HTTP answer.
+    /// Sends this text as the whole HTTP response.
     Raw(String),
-    /// It never answers.
+    /// Never responds.
     Hang,
 }
 
-/// A request that came.
+/// A request that the application received.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub head: String,
@@ -31,14 +31,14 @@ pub struct Request {
 
 type Decide = dyn Fn(&[Value]) -> Act + Send + Sync;
 
-/// An application on a port of its own.
+/// An application at a port of its own.
 pub struct Application {
     pub address: SocketAddr,
     pub requests: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Application {
-    /// One that replies to each event by itself.
+    /// Starts an application that replies to each event by itself.
     pub fn replying(reply: impl Fn(&Value) -> Value + Send + Sync + 'static) -> Self {
         Application::start(move |events| Act::Reply(events.iter().map(&reply).collect()))
     }
@@ -47,7 +47,7 @@ impl Application {
         Application::on(TcpListener::bind("127.0.0.1:0").unwrap(), decide)
     }
 
-    /// On a port that is known before it starts.
+    /// Starts an application at a listener whose port the test knows before.
     pub fn on(
         listener: TcpListener,
         decide: impl Fn(&[Value]) -> Act + Send + Sync + 'static,
@@ -68,20 +68,20 @@ impl Application {
         format!("http://{}/hook", self.address)
     }
 
-    /// All events so far, in the order in which they came.
+    /// Returns all events so far, in the order in which they came.
     pub fn events(&self) -> Vec<Value> {
         let requests = self.requests.lock().unwrap();
         requests.iter().flat_map(|request| request.events.clone()).collect()
     }
 
-    /// The events so far of these kinds.
+    /// Returns the events so far of these kinds.
     pub fn of(&self, kinds: &[&str]) -> Vec<Value> {
         let mut events = self.events();
         events.retain(|event| kinds.contains(&event["kind"].as_str().unwrap()));
         events
     }
 
-    /// Waits until the events are as many as these.
+    /// Waits until `is_so` is true of all events so far, and returns them.
     pub fn until(&self, what: &str, mut is_so: impl FnMut(&[Value]) -> bool) -> Vec<Value> {
         let end = Instant::now() + TIMEOUT;
         loop {
@@ -95,7 +95,7 @@ impl Application {
     }
 }
 
-/// An address at which no program listens, and which no other one can take meanwhile.
+/// An address at which no program listens, and which no other program can take until the test listens there.
 pub struct Reserved {
     pub address: SocketAddr,
     socket: OwnedFd,
@@ -135,7 +135,7 @@ fn serve(socket: TcpStream, seen: &Mutex<Vec<Request>>, decide: &Decide) {
         }
         let body = String::from_utf8(body).unwrap();
         let read: Value = serde_json::from_str(&body).unwrap();
-        // What is forwarded comes as messages.
+        // The server sends forwarded publishes under the key `messages`.
         let events = read["events"].as_array().or_else(|| read["messages"].as_array());
         let events = events.unwrap().clone();
         let act = decide(&events);
@@ -147,7 +147,7 @@ fn serve(socket: TcpStream, seen: &Mutex<Vec<Request>>, decide: &Decide) {
             }
             Act::Raw(response) => response,
             Act::Hang => {
-                // Until the server gives it up.
+                // Waits until the server closes the connection.
                 let _ = stream.reader.read(&mut [0]);
                 return;
             }

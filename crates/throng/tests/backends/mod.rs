@@ -18,7 +18,7 @@ impl Drop for Backend {
     }
 }
 
-/// The folder of an example.
+/// Returns the folder of an example.
 pub fn folder(of: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(of)
 }
@@ -46,7 +46,8 @@ pub fn python(example: &str, settings: &[(&str, &str)]) -> Backend {
     start(process, settings)
 }
 
-/// Starts `backend.go` of an example: the program that this variable names, or else one that is built here.
+/// Starts `backend.go` of an example: the program that this environment variable names, or one that this function
+/// builds.
 pub fn go(example: &str, variable: &str, settings: &[(&str, &str)]) -> Backend {
     if let Some(built) = std::env::var_os(variable) {
         return start(Command::new(built), settings);
@@ -55,13 +56,13 @@ pub fn go(example: &str, variable: &str, settings: &[(&str, &str)]) -> Backend {
     let go = if local.exists() { local.as_os_str() } else { "go".as_ref() };
     let scratch = Scratch::new(example);
     let built = scratch.path().join("backend");
-    // Not `go run`: that has a child of its own, which would outlive it. However long it takes.
+    // `go run` starts the program as a child, which would outlive `go` itself. The build has no time limit.
     let mut build = Command::new(go);
     build.args(["build", "-o"]).arg(&built).arg(folder(example).join("backend.go"));
     let done = build.status().unwrap_or_else(|error| {
         panic!("{go:?}: {error}: scripts/test installs the Debian package golang-go")
     });
     assert!(done.success());
-    // It goes on without its file.
+    // The process goes on when its file is removed.
     start(Command::new(&built), settings)
 }

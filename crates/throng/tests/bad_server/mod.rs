@@ -35,21 +35,21 @@ pub enum Defect {
     Strays,
     /// Closes each connection after [`GOOD_MESSAGES`].
     Closes,
-    /// Ends the answer of each connection in order after [`GOOD_MESSAGES`].
+    /// Ends the response of each connection properly after [`GOOD_MESSAGES`].
     Ends,
     /// Rejects one in [`EVERY`] publishes.
     RefusesPublishes,
-    /// Accepts and never answers.
+    /// Accepts connections and never responds.
     Hangs,
-    /// Closes without an answer.
+    /// Closes without a response.
     HangsUp,
-    /// Resets without an answer.
+    /// Resets without a response.
     Resets,
-    /// Answers with 503.
+    /// Responds with 503.
     Refuses,
-    /// Answers with a page.
+    /// Responds with an HTML page.
     Page,
-    /// Answers in another protocol.
+    /// Responds in another protocol.
     Garbage,
 }
 
@@ -63,7 +63,7 @@ struct State {
     defect: Defect,
     published: u64,
     listeners: Vec<Listener>,
-    /// Messages that wait for their partner or for the end of the stall.
+    /// Messages that wait for the message to swap with, or for the end of the stall.
     withheld: Vec<(String, String)>,
     /// Sockets that only stay open.
     open: Vec<TcpStream>,
@@ -145,7 +145,7 @@ fn listen(defect: Defect, topic: String, mut socket: TcpStream, state: &Mutex<St
         }
         _ => "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n",
     };
-    // The listener is registered before it gets its answer, so it misses no later message.
+    // The server registers the listener before it responds, so the listener misses no later message.
     let mut state = state.lock().unwrap();
     let _ = socket.write_all(reply.as_bytes());
     match defect {

@@ -1,4 +1,4 @@
-//! The API of one node speaks for all.
+//! The API of any node covers the whole cluster.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,8 @@ use super::support::*;
 use super::{stream, until_end};
 use crate::support::*;
 
-/// What a call gives at a node, without which nodes did not reply: all did.
+/// Calls the API at a node, and checks that all nodes have replied. Returns the reply without its list of missing
+/// nodes.
 fn whole(node: &Server, method: &str, target: &str, body: Option<Value>) -> Value {
     let (status, mut reply) = node.api(method, target, body);
     assert_eq!(status, 200, "{target}: {reply}");
@@ -41,7 +42,7 @@ fn members_users_and_figures_are_those_of_all_nodes() {
         assert_eq!(stats["connections_by_transport"]["stream"], 4);
         assert_eq!(stats["connections_by_shard"].as_array().unwrap().len(), 6);
     }
-    // One node, by its name, its id, or the one that is called.
+    // A call may select one node by its name, by its id, or as `self`.
     let id = state(&b)["node"]["id"].as_str().unwrap().to_string();
     for (node, name) in [(&a, "b"), (&a, &*id), (&b, "self"), (&b, "b"), (&c, "b")] {
         let (_, topic) = node.api("GET", &format!("/api/topics/news?node={name}"), None);
@@ -71,7 +72,7 @@ fn users_are_subscribed_and_disconnected_at_all_nodes() {
     als.iter_mut().for_each(|al| assert!(until_end(al).is_empty()));
     let subscribed = whole(&b, "POST", "/api/unsubscribe", Some(membership));
     assert_eq!(subscribed, json!({"connections": 2}));
-    // A connection is named by its node, which does the call.
+    // A connection's id names its node. Any node passes the call on to that node.
     let bos = whole(&a, "GET", "/api/users/bo", None)["connections"][0]["id"].clone();
     let login = json!({"connection": bos, "user": "robert"});
     let (status, reply) = a.api("POST", "/api/login", Some(login));
@@ -101,7 +102,8 @@ fn commands_of_a_batch_reach_users_at_all_nodes() {
         reply["results"].as_array().unwrap().clone()
     };
     let done = |field: &str, count: u64| json!({"ok": {field: count, "missing": []}});
-    // A message behind a change of members reaches those members, at the other node, too.
+    // A batch changes a user's subscriptions and then publishes: the message reaches members at the other node by the
+    // new subscriptions.
     let membership = json!({"user": "al", "topic": "room"});
     let results = batch(
         &a,
@@ -137,7 +139,7 @@ fn a_node_that_does_not_reply_is_named() {
     assert_eq!(whole(&a, "GET", "/api/users/al", None)["count"], 2);
     b.pause();
     let (status, al) = a.api("GET", "/api/users/al", None);
-    // After 3.5 seconds it is silent, and is no part of the cluster any more.
+    // After 3.5 seconds b counts as silent and leaves the cluster.
     if nodes_in(&a, "up") == ["b"] {
         assert_eq!((status, &al["count"], &al["missing"]), (200, &json!(1), &json!(["b"])));
     }
@@ -148,7 +150,7 @@ fn a_node_that_does_not_reply_is_named() {
     b.signal("-CONT");
     a.until("b is back", |a| nodes_in(a, "up") == ["b"]);
     a.until("both reply", |a| a.api("GET", "/api/users/al", None).1["count"] == 2);
-    // Without NATS no node can be called: the others are named at once.
+    // Without NATS a node can call no other node, and lists the others as missing at once.
     nats.kill();
     until_disconnected(&a);
     let (status, al) = a.api("GET", "/api/users/al", None);

@@ -1,4 +1,5 @@
-//! Nodes that log in to NATS with the credentials of a user: a JWT, which an account has signed, which an operator has.
+//! Nodes log in to NATS with a user's credentials: the operator signs the account's JWT, and the account signs the
+//! user's JWT.
 
 use std::process::Command;
 
@@ -11,7 +12,7 @@ use super::support::*;
 use super::{stream, until_end};
 use crate::support::*;
 
-/// A JWT of NATS, version 2, about a key.
+/// Returns a NATS JWT, version 2, about the key `subject`.
 fn jwt(signer: &KeyPair, subject: &KeyPair, nats: Value) -> String {
     let claims = json!({
         "jti": subject.public_key(),
@@ -28,7 +29,7 @@ fn jwt(signer: &KeyPair, subject: &KeyPair, nats: Value) -> String {
     format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature))
 }
 
-/// What `nsc generate creds` prints for a new user of an account.
+/// Returns the text that `nsc generate creds` prints for a new user of an account.
 fn credentials(account: &KeyPair) -> String {
     let user = KeyPair::new_user();
     let limits = json!({"pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1, "type": "user", "version": 2});
@@ -40,7 +41,7 @@ fn credentials(account: &KeyPair) -> String {
     )
 }
 
-/// A configuration of NATS that lets in the users of an account.
+/// Returns a NATS configuration that accepts the users of an account.
 fn nats_config(account: &KeyPair) -> String {
     let operator = KeyPair::new_operator();
     let limits = json!({"subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true,

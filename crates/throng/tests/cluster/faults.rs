@@ -22,7 +22,7 @@ fn the_others_notice_a_node_that_is_killed_and_go_on() {
     }
     a.publish("t", json!("end"));
     assert!(until_end(&mut member).is_empty());
-    // It comes back as a new node.
+    // The process comes back as a new node.
     let again = nats.node("c", &[]);
     until_nodes(&again, 2);
     again.publish("t", json!("end"));
@@ -55,7 +55,7 @@ fn while_nats_is_away_a_node_serves_its_own_members_and_others_get_the_rest_late
     assert!(state(&a)["nats"]["losses"].as_u64() >= Some(1));
 }
 
-/// Publishes so many numbers to the topic `t` at the first node while neither reaches NATS.
+/// Publishes the numbers below `count` to the topic `t` at the first node while NATS is away.
 fn publish_without_nats(nats: &mut Nats, nodes: [&Server; 2], count: u64) {
     nats.kill();
     nodes.into_iter().for_each(until_disconnected);
@@ -75,7 +75,7 @@ fn what_a_node_did_not_retain_is_a_gap_for_polls() {
     let since = poll["since"].as_str().unwrap();
     publish_without_nats(&mut nats, [&a, &b], 100);
     a.publish("t", json!("end"));
-    // The newest are there, in order.
+    // The member gets the newest messages in order.
     let rest = until_end(&mut there);
     let first = rest[0].as_u64().unwrap();
     assert!(first > 0, "{rest:?}");
@@ -85,7 +85,7 @@ fn what_a_node_did_not_retain_is_a_gap_for_polls() {
     assert_eq!(poll["recovered"], false, "{poll}");
 }
 
-/// Of what a client got up to the end: that the notice of a gap came first, and that the newest messages followed.
+/// Checks what a client got before `"end"`: the notice of a gap first, and then the newest messages.
 #[track_caller]
 fn assert_gap_and_newest(transport: &str, notice: &Value, rest: &[Value]) {
     assert_eq!(notice["recovered"], false, "{transport}: {notice}");
@@ -147,7 +147,7 @@ fn clients_of_all_transports_but_mqtt_get_a_notice_before_what_comes_behind_a_ga
     let rest: Vec<Value> = rest.take_while(|payload| payload["data"] != "end").collect();
     let rest: Vec<Value> = rest.iter().map(|payload| payload["data"].clone()).collect();
     assert_gap_and_newest("Phoenix", &notice[4], &rest);
-    // MQTT has no packet for it, and nothing else disturbs its clients.
+    // MQTT has no packet for a gap notice. Its clients get the newest messages, and their connections go on.
     let payloads = std::iter::from_fn(|| Some(mqtt.message().payload));
     let payloads: Vec<String> = payloads.take_while(|payload| payload != "end").collect();
     assert!(payloads.len() == rest.len() && payloads.last().unwrap() == "99", "{payloads:?}");
@@ -156,7 +156,7 @@ fn clients_of_all_transports_but_mqtt_get_a_notice_before_what_comes_behind_a_ga
     assert_eq!((&reply["recovered"], &reply["reason"]), (&json!(false), &json!("too_old")));
     let is_message = |message: &Value| message["type"] == "message";
     assert!(reply["messages"].as_array().unwrap().iter().all(is_message), "{reply}");
-    // Members of other topics hear nothing of it.
+    // Members of other topics get no gap notice.
     assert_eq!(other.next_object()["data"], "end");
 }
 

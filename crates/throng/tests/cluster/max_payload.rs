@@ -1,4 +1,4 @@
-//! What happens to packets that are larger than NATS takes, and what the log says of it.
+//! Packets that are larger than NATS accepts: what nodes do with them, and what they log.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -9,13 +9,13 @@ use super::support::*;
 use super::{stream, until_end};
 use crate::support::*;
 
-/// A NATS that takes packets of so many bytes, and may take others at its next start.
+/// A NATS server with a `max_payload`, which a restart may change.
 struct Limited {
     nats: Nats,
     folder: Scratch,
 }
 
-/// A node whose log is in a file.
+/// A node that logs into a file.
 struct Logged {
     node: Server,
     folder: Scratch,
@@ -33,7 +33,7 @@ impl Limited {
         Limited { nats: Nats::with(&["-c", &config]), folder }
     }
 
-    /// Starts it again, while this node waits.
+    /// Restarts NATS with another limit, after this node has lost its connection.
     fn restart(&mut self, node: &Server, bytes: usize) {
         write_limit(&self.folder, bytes);
         self.nats.kill();
@@ -54,7 +54,7 @@ impl Limited {
 }
 
 impl Logged {
-    /// How often the log has a text.
+    /// Returns how often the log has a text.
     fn count(&self, text: &str) -> usize {
         let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap();
         log.matches(text).count()
@@ -66,7 +66,7 @@ impl Logged {
     }
 }
 
-/// What the log says is to be written into the configuration of NATS, where messages may have so many bytes.
+/// The `max_payload` that the log recommends for NATS if messages may have this many bytes.
 fn advice(message_bytes_max: usize) -> String {
     format!("\"max_payload: {}\"", message_bytes_max + (16 << 10))
 }
@@ -115,11 +115,11 @@ fn a_user_of_whom_nats_refuses_what_it_shows_is_missing_alone_until_nats_takes_m
     let mut socket = websocket(&a.node, "user=large");
     let meta = json!({"text": "x".repeat(10_000)});
     command(&mut socket, json!({"type": "subscribe", "id": 1, "topic": "room:1", "meta": meta}));
-    // More than NATS takes in one packet.
+    // The presence entries of these topics are larger than a packet of NATS.
     let topics: Vec<String> = (0..40).map(|n| format!("topic=room:{n}")).collect();
     let crowd = (0..10).map(|n| format!("{}&user=u{n}", topics.join("&")));
     let _crowd: Vec<WebSocket> = crowd.map(|query| websocket(&a.node, &query)).collect();
-    // It comes late, and so reads all.
+    // This node joins late, and so it requests all entries.
     let b = nats.node("b", config);
     let has_users = |b: &Server, topic: &str, users: usize| {
         b.api("GET", &format!("/api/presence/{topic}"), None).1["users"] == users

@@ -1,4 +1,4 @@
-//! Several nodes and one server of NATS: messages go to the members of all.
+//! Several nodes and one NATS server: messages reach the members at all nodes.
 
 mod api;
 mod credentials;
@@ -20,7 +20,7 @@ use crate::outbox::support::Postgres;
 use crate::support::*;
 use support::*;
 
-/// The data of the next messages of an HTTP stream, up to `"end"`.
+/// Reads messages of an HTTP stream up to `"end"`, and returns the data of those before it.
 fn until_end(stream: &mut Stream) -> Vec<Value> {
     let mut all = Vec::new();
     loop {
@@ -59,7 +59,7 @@ fn a_message_reaches_the_members_on_all_nodes_by_every_transport() {
         assert_eq!(events.data(), number.to_string());
         assert_eq!(receive(&mut socket)["data"], number);
     }
-    // What clients publish goes the same way.
+    // Messages of clients take the same way.
     let reply =
         command(&mut socket, json!({"type": "publish", "id": 1, "topic": "news", "data": "hello"}));
     assert!(reply["ok"].is_object(), "{reply}");
@@ -78,7 +78,7 @@ fn users_and_everyone_get_their_messages_at_any_node() {
     a.post("/api/send", json!({"user": "alice", "data": "end"}));
     a.post("/api/broadcast", json!({"data": "for everyone"}));
     a.post("/api/send", json!({"user": "bob", "data": "end"}));
-    // Between topics there is no order.
+    // Messages of different topics have no order.
     let sorted = |stream: &mut Stream, count| {
         let data = (0..count).map(|_| stream.next_object()["data"].as_str().unwrap().to_string());
         let mut data: Vec<String> = data.collect();
@@ -121,7 +121,7 @@ fn a_wildcard_matches_what_other_nodes_publish() {
     }
     a.publish("site/x/temp", json!("end"));
     let mut sites = until_end(&mut all);
-    // Between topics there is no order, so that some may come behind the end.
+    // Messages of different topics have no order, so some may come after `"end"`.
     sites.extend((sites.len()..20).map(|_| all.next_object()["data"].clone()));
     sites.sort_by_key(Value::as_u64);
     assert_eq!(sites, (0..20).map(Value::from).collect::<Vec<_>>());
@@ -132,7 +132,7 @@ fn a_member_gets_all_that_is_published_once_it_has_subscribed() {
     let nats = Nats::start();
     let [a, b] = nats.nodes(&[]);
     for round in 0..20 {
-        // A stream of topics that the other node has had no member of: its interest is on the way.
+        // The other node had no member of this topic, and its interest in it is still on the way to the first node.
         let topic = format!("round:{round}");
         let mut member = stream(&b, &format!("topic={topic}"));
         for number in 0..20 {
@@ -223,7 +223,7 @@ fn nodes_come_to_nats_through_tls() {
     let mut member = stream(&b, "topic=t");
     a.publish("t", json!("end"));
     assert!(until_end(&mut member).is_empty());
-    // Without the authority it trusts nobody there.
+    // Without the test's certificate authority the node trusts no NATS server.
     let other = nats.node("x", &[]);
     other.until("TLS fails", |other| state(other)["nats"]["error"].is_string());
     assert_eq!(state(&other)["nats"]["connected"], false);

@@ -1,4 +1,4 @@
-//! MQTT over nodes: groups that share messages.
+//! MQTT in a cluster: shared subscription groups.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::mqtt::client::*;
 use crate::mqtt::groups::{Work, member, once, publish};
 use crate::support::*;
 
-/// Starts so many nodes with MQTT, called `a`, `b` and so on, which know each other.
+/// Starts `N` nodes with MQTT, called `a`, `b` and so on, and waits until they know each other.
 pub fn nodes<const N: usize>(nats: &Nats) -> [Server; N] {
     let names = ["a", "b", "c"];
     let mqtt = ["--mqtt", "127.0.0.1:0"];
@@ -18,7 +18,7 @@ pub fn nodes<const N: usize>(nats: &Nats) -> [Server; N] {
     nodes
 }
 
-/// Waits until a node knows of so many groups at each of the others that are there, in the order of their names.
+/// Waits until a node knows the number of groups at each other node that is up, in the order of the nodes' names.
 fn until_groups(node: &Server, groups: &[u64]) {
     let of = |other: &Value| (other["name"].to_string(), other["groups"].as_u64().unwrap());
     node.until(&format!("the groups of others are {groups:?}"), |node| {
@@ -29,7 +29,7 @@ fn until_groups(node: &Server, groups: &[u64]) {
     });
 }
 
-/// What a member gets, which confirms each message, up to so many messages.
+/// Reads and confirms `count` messages of a member. Returns their payloads.
 fn take(member: &mut Client, count: usize) -> Vec<String> {
     let next = |_| {
         let message = member.message();
@@ -48,7 +48,7 @@ fn one_member_over_all_nodes_gets_each_message() {
     let members = Work::start([member(a, "a1"), member(b, "b1"), member(b, "b2"), member(b, "b3")]);
     until_groups(a, &[1, 0]);
     until_groups(c, &[1, 1]);
-    // At a node with members, at the one with most of them, and at one without.
+    // Publishes at a node with one member, at the node with most members, and at a node without members.
     let all = publish(a.client, 80, 1);
     publish(b.client, 80, 1);
     publish(c.client, 80, 1);
@@ -97,14 +97,14 @@ fn members_here_get_all_without_the_others_and_one_gets_each_afterwards() {
     [&a, &b].into_iter().for_each(|node| until_nodes(node, 1));
     until_groups(&a, &[1]);
     until_groups(&b, &[1]);
-    // What the other missed meanwhile comes now, and is for no member there.
+    // The other node now gets the messages that it missed, and delivers none of them to its member.
     let mut marks = Connect::new(V5, "marks").open(b.client);
     marks.subscribe(&[filter("work/0", 1)]);
     a.publish("work/0", json!("end"));
     while marks.message().payload != "end" {}
     let end = [&mut here, &mut there].map(|member| member.drain().len());
     assert_eq!(end.iter().sum::<usize>(), 1, "{end:?}");
-    // A node that is gone has no members.
+    // A node that is silent has no members.
     a.child.kill().unwrap();
     a.child.wait().unwrap();
     b.until("a is silent", |b| nodes_in(b, "silent") == ["a"]);
@@ -127,7 +127,7 @@ fn a_member_of_mosquitto_takes_part() {
     let members = [mosquitto(&a), mosquitto(&b)];
     until_groups(&a, &[1]);
     until_groups(&b, &[1]);
-    // Each ends when it has its half.
+    // Each member ends when it has half of the messages.
     let all = publish(a.client, 20, 1);
     let mut payloads = Vec::new();
     for member in members {

@@ -1,4 +1,4 @@
-//! Clients of MQTT over nodes: one connection for each identifier.
+//! MQTT clients in a cluster: each client identifier has one connection.
 
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -16,14 +16,14 @@ use crate::upgrade::node::{Node, Options};
 /// DISCONNECT: session taken over.
 const TAKEN_OVER: u8 = 0x8e;
 
-/// A client that gets wills.
+/// A client that receives the wills.
 fn watcher(node: &Server) -> Client {
     let mut client = Connect::new(V5, "watcher").open(node.client);
     client.subscribe(&[filter("gone", 1)]);
     client
 }
 
-/// The status of a call about the session of a client at a node, and whether the client is connected there.
+/// Returns the status of an API call about a client's session at a node, and whether the client is connected there.
 fn session(node: &Server, name: &str) -> (u16, bool) {
     let path = format!("/api/mqtt/sessions/{name}");
     let (status, session) = node.api("GET", &path, None);
@@ -42,10 +42,10 @@ fn connects_to_one_after_the_other(version: Version, [a, b]: [&Server; 2], watch
     let mut second = connect.open(b.client);
     assert!(!second.session_present, "its session is that of the other node");
     first.is_ended_for(TAKEN_OVER);
-    // It has sent no DISCONNECT.
+    // The first connection has sent no DISCONNECT, so its will is due.
     assert_eq!(watcher.message().payload, "bye");
     second.is_quiet();
-    // Its session waits for it.
+    // The session at node a waits for the client.
     until_away(a, "c");
     a.publish("t", "waits".into());
     let mut third = connect.open(a.client);
@@ -53,7 +53,7 @@ fn connects_to_one_after_the_other(version: Version, [a, b]: [&Server; 2], watch
     second.is_ended_for(TAKEN_OVER);
     assert_eq!(watcher.message().payload, "bye");
     assert_eq!(third.message().payload, "waits");
-    // A clean start ends all sessions.
+    // A clean start ends the client's sessions at all nodes.
     until_away(b, "c");
     let clean = Connect::new(version, "c").open(b.client);
     third.is_ended_for(TAKEN_OVER);
@@ -89,12 +89,12 @@ fn the_will_of_a_client_that_is_back_at_another_node_waits_no_longer() {
     };
     connect("c").open(a.client).cut();
     until_away(&a, "c");
-    // The will of a session that ends is due.
+    // The session ends, so its will is due.
     let clean = Connect::new(V5, "c").open(b.client);
     assert_eq!(watcher.message().payload, "bye");
     assert_eq!(session(&a, "c").0, 404);
     clean.disconnect();
-    // That of a session that goes on is not: neither of a client that is connected, nor of one that is away.
+    // The session goes on, so its will is not due: neither for a connected client, nor for one that is away.
     let mut connected = connect("d").open(a.client);
     for name in ["e", "f"] {
         connect(name).open(a.client).cut();
@@ -104,7 +104,7 @@ fn the_will_of_a_client_that_is_back_at_another_node_waits_no_longer() {
     connected.is_ended_for(TAKEN_OVER);
     until_away(&a, "d");
     settle([&a, &b]);
-    // Sessions that are ended have no will any more, but for that of the client that is not back.
+    // Only the session of `f` still has a will: the clients `d` and `e` have connected again.
     for (name, will) in [("d", false), ("e", false), ("f", true)] {
         let (status, ended) = a.api("DELETE", &format!("/api/mqtt/sessions/{name}"), None);
         assert_eq!(status, 200, "{ended}");
@@ -116,7 +116,7 @@ fn the_will_of_a_client_that_is_back_at_another_node_waits_no_longer() {
     }
 }
 
-/// Connects a client to both nodes at the same time. Returns the connections.
+/// Connects a client to both nodes at the same time. Returns both connections.
 fn race(nodes: [&Server; 2], name: &str) -> [Client; 2] {
     thread::scope(|scope| {
         let connect = |node: &Server| {
@@ -127,7 +127,8 @@ fn race(nodes: [&Server; 2], name: &str) -> [Client; 2] {
     })
 }
 
-/// Waits until one of two connections has ended, and verifies that the other one goes on. Returns which that is.
+/// Waits until one of two connections has ended, and checks that the other one goes on. Returns the index of the
+/// other one.
 fn one_remains(mut clients: [Client; 2]) -> usize {
     let is_ended = |client: &mut Client| {
         let event = client.within(Duration::from_millis(20));
@@ -159,10 +160,10 @@ fn settle_by(nodes: [&Server; 2], connect: impl Fn(&str) -> Connect) {
     }
 }
 
-/// Waits until the node `to` knows of all connects at `from`, with a client that is not connected yet. `to` numbers later
-/// connects higher, whatever its clock says.
+/// Waits until the node `to` knows all connects at `from`, by a group of a client that is not connected yet. `to`
+/// then gives later connects higher numbers, whatever its clock says.
 fn until_known(from: &Server, to: &Server, connect: Connect) {
-    // A node publishes its groups behind the connects.
+    // A node publishes its groups after its connects.
     let groups = |to: &Server| {
         let from = state(from)["node"]["id"].clone();
         let others = state(to)["nodes"].as_array().unwrap().clone();
@@ -179,7 +180,7 @@ fn until_known(from: &Server, to: &Server, connect: Connect) {
 /// Waits until all turns of the node's shards that began before now have ended. A connect has the time of day at which its
 /// turn began, and only that orders connects at nodes that can't reach each other.
 fn end_earlier_turns(node: &Server) {
-    // The clocks of two processes differ by less.
+    // Clocks of two processes on one machine differ by less than this.
     thread::sleep(Duration::from_millis(100));
     // Each shard replies in a turn that begins after the request, and accepts nothing more in an earlier one.
     let (status, topics) = node.api("GET", "/api/topics?node=self", None);
@@ -191,7 +192,7 @@ fn of_two_connections_at_the_same_moment_one_remains() {
     let mut nats = Nats::start();
     let [a, b] = nodes(&nats);
     let pairs: Vec<_> = (0..20).map(|round| race([&a, &b], &format!("c{round}"))).collect();
-    // Nodes that don't reach each other decide later: the second connect is the later one.
+    // While nodes can't reach each other, they can't compare connects. Afterwards the later connect wins.
     nats.kill();
     [&a, &b].into_iter().for_each(until_disconnected);
     let first = Connect::new(V5, "apart").open(b.client);
@@ -213,7 +214,8 @@ fn connects_that_a_node_did_not_retain_are_published_again() {
     [&a, &b].into_iter().for_each(|node| until_nodes(node, 1));
     nats.kill();
     [&a, &b].into_iter().for_each(until_disconnected);
-    // The later one is at the node that has lost what it would tell, and that the other one asks in vain.
+    // The later connects are at node b. Node b has lost the announcements that it had for node a, and can't send them
+    // again.
     let connect =
         |node: &Server| ["c0", "c1", "c2"].map(|name| Connect::new(V5, name).open(node.client));
     let earlier = connect(&a);
@@ -274,7 +276,7 @@ fn an_upgraded_node_goes_on_with_the_order_of_connects() {
     until_nodes(&b, 1);
     settle([&a, &b]);
     clients.iter_mut().for_each(Client::is_quiet);
-    // The new process knows which connects are earlier, and that there was one.
+    // The new process knows that the client `c` has connected before, and that those connects are earlier.
     let [mut c, mut d] = clients;
     let mut later = Connect::new(V5, "c").open(b.client);
     c.is_ended_for(TAKEN_OVER);
@@ -302,7 +304,7 @@ fn subscriber(node: &Server, version: &str) -> Child {
     child
 }
 
-/// A publisher at one node has the identifier of a client at another one.
+/// A publisher at one node connects with the client identifier of a client at another node.
 fn publisher_takes_over(nodes: [&Server; 2], version: &str) {
     let [here, there] = nodes;
     let mut client = Connect::new(V5, "c").open(there.client);
@@ -315,14 +317,14 @@ fn publisher_takes_over(nodes: [&Server; 2], version: &str) {
 fn clients_of_mosquitto_are_taken_over_and_take_over() {
     let nats = Nats::start();
     let [a, b] = nodes(&nats);
-    // One of MQTT 3 connects again, and so has the identifier itself.
+    // A client of MQTT 3 connects again, and so takes over its identifier in turn.
     let mut child = subscriber(&a, "mqttv311");
     let mut client = Connect::new(V5, "c").open(b.client);
     client.is_ended_for(TAKEN_OVER);
     child.kill().unwrap();
     child.wait().unwrap();
     publisher_takes_over([&a, &b], "mqttv311");
-    // One of MQTT 5 is told why, and ends.
+    // A client of MQTT 5 gets the reason, and ends.
     let child = subscriber(&a, "mqttv5");
     let mut client = Connect::new(V5, "c").open(b.client);
     let output = printed_within(child);

@@ -12,7 +12,7 @@ use super::{stream, until_end};
 use crate::support::*;
 use crate::upgrade::node::throng;
 
-/// Starts a node of a cluster as this binary.
+/// Starts a node of a cluster with this binary.
 fn node(nats: &Nats, binary: &Path, name: &str, config: &Scratch) -> Server {
     let mut command = Command::new(binary);
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--shards", "2"]);
@@ -20,7 +20,7 @@ fn node(nats: &Nats, binary: &Path, name: &str, config: &Scratch) -> Server {
     Server::run(command, &[("THRONG_CLUSTER_NODE", name)])
 }
 
-/// Waits until each of two nodes knows the other one alone, and not a process that had its name before.
+/// Waits until each of two nodes knows only the other one, and no earlier process with its name.
 fn until_pair(a: &Server, b: &Server) {
     for (node, other) in [(a, b), (b, a)] {
         let id = &state(other)["node"]["id"];
@@ -39,7 +39,7 @@ fn until_pair(a: &Server, b: &Server) {
     }
 }
 
-/// Has messages, presence and calls go between two nodes, both ways.
+/// Checks that messages, presence and calls go both ways between two nodes.
 fn check(a: &Server, b: &Server) {
     let nodes = [a, b];
     let mut members = nodes.map(|node| stream(node, "topic=news"));
@@ -47,7 +47,7 @@ fn check(a: &Server, b: &Server) {
     for (at, node) in nodes.iter().enumerate() {
         (0..50).for_each(|number| drop(node.publish("news", json!([at, number]))));
     }
-    // The order of one node's messages is the same at both.
+    // Messages of one node come in the same order at both nodes.
     a.publish("news", json!("end"));
     b.publish("news", json!("end"));
     for member in &mut members {
@@ -94,14 +94,14 @@ fn nodes_of_an_older_version_and_of_this_one_are_a_cluster() {
     let nats = Nats::start();
     let start = |binary: &Path, name: &str| node(&nats, binary, name, &config);
     let (a, b) = (start(&older, "a"), start(&older, "b"));
-    // One after the other is replaced, and all the while the two are a cluster.
+    // The test replaces one node after the other. The two are a cluster all the time.
     until_nodes(&a, 1);
     drop(b);
     let b = start(&new, "b");
     until_pair(&a, &b);
     check(&a, &b);
     check(&b, &a);
-    // What the older one does not know it says in order.
+    // The older node rejects an unknown call properly.
     let (status, reply) = b.api("GET", "/api/drain?node=a", None);
     assert!(status == 200 || status == 404, "{status} {reply}");
     drop(a);

@@ -1,4 +1,4 @@
-//! Who is present, over all nodes. docs/cluster.md has a row for each fault.
+//! Presence over all nodes. docs/cluster.md has a row for each fault.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::support::*;
 use crate::support::*;
 
-/// Topics with presence.
+/// A configuration with presence for some topics.
 struct Config(Scratch);
 
 impl Config {
@@ -17,13 +17,13 @@ impl Config {
         Config(scratch)
     }
 
-    /// Starts a node with them. It may not know the others yet.
+    /// Starts a node with this configuration. The node may not know the others yet.
     fn node(&self, nats: &Nats, name: &str, settings: &[(&str, &str)]) -> Server {
         let file = self.0.path().join("throng.toml").display().to_string();
         nats.node_with(name, &["--config", &file], settings)
     }
 
-    /// Starts so many nodes, called `a`, `b` and so on, which know each other.
+    /// Starts `N` nodes, called `a`, `b` and so on, and waits until they know each other.
     fn nodes<const N: usize>(&self, nats: &Nats) -> [Server; N] {
         let names = ["a", "b", "c", "d"];
         let nodes = std::array::from_fn(|at| self.node(nats, names[at], &[]));
@@ -32,15 +32,15 @@ impl Config {
     }
 }
 
-/// A member of a topic, and what it knows of who is there: of each ref the user and what it shows.
+/// A member of a topic with its presence list: for each ref the user and the user's payload.
 pub struct Member {
     stream: Stream,
     here: BTreeMap<String, (String, Value)>,
-    /// The users of whom it was notified that a connection is gone.
+    /// Users for whom a notice said that a connection has left.
     pub left: BTreeSet<String>,
 }
 
-/// The metas of a list or a part of a diff: ref, user, and what is shown.
+/// Returns the entries of a snapshot or of a part of a diff: ref, user and payload.
 fn metas(list: &Value) -> Vec<(String, (String, Value))> {
     let users = list.as_object().unwrap().iter();
     let metas = users.flat_map(|(user, entry)| {
@@ -63,7 +63,7 @@ impl Member {
         Member { stream, here: BTreeMap::new(), left: BTreeSet::new() }
     }
 
-    /// Takes one notice.
+    /// Reads one presence notice.
     fn read(&mut self) {
         let object = self.stream.next_object();
         let data = &object["data"];
@@ -71,7 +71,7 @@ impl Member {
             Some("presence_state") => self.here = metas(data).into_iter().collect(),
             Some("presence_diff") => {
                 for (of, meta) in metas(&data["joins"]) {
-                    // Its own entry may be in its list already.
+                    // The first snapshot may have the member's own entry already.
                     let before = self.here.insert(of, meta.clone());
                     assert!(before.is_none_or(|before| before == meta), "{object}");
                 }
@@ -84,14 +84,14 @@ impl Member {
         }
     }
 
-    /// The users, each as often as it has connections.
+    /// Returns the users, each as often as it has connections.
     fn users(&self) -> Vec<String> {
         let mut users: Vec<_> = self.here.values().map(|(user, _)| user.clone()).collect();
         users.sort();
         users
     }
 
-    /// Takes notices until these users are there.
+    /// Reads notices until exactly these users are present.
     pub fn until(&mut self, users: &[&str]) {
         while self.users() != users {
             self.read();
@@ -99,17 +99,17 @@ impl Member {
     }
 }
 
-/// What a node says of a topic to applications.
+/// Returns a topic's presence as a node's API has it.
 pub fn list(node: &Server, topic: &str) -> Value {
     node.api("GET", &format!("/api/presence/{topic}"), None).1
 }
 
-/// Waits until all nodes say the same of a topic, with so many connections.
+/// Waits until all nodes have the same presence of a topic, with `connections` connections.
 pub fn until_alike(nodes: &[&Server], topic: &str, connections: usize) {
     for node in nodes {
         node.until(&format!("{topic} has {connections} connections"), |node| {
             let here = list(node, topic);
-            // The list itself is as of the last notice.
+            // The node updates this list only with each notice, so the count may be newer.
             let listed = metas(&here["presences"]).len();
             here["connections"] == connections && listed == connections
         });
@@ -150,7 +150,7 @@ fn a_list_has_the_users_of_all_nodes() {
     drop(bo);
     al.until(&["al"]);
     until_alike(&[&a, &b], "room:1", 1);
-    // Each counts its own.
+    // Each node counts its own entries.
     assert_eq!(a.metric("throng_presence_connections"), 1.0);
     assert_eq!(b.metric("throng_presence_connections"), 0.0);
     b.until("it knows one of the other node", |b| {
@@ -196,7 +196,7 @@ fn users_stay_while_nats_is_away_and_all_is_exact_when_it_is_back() {
     nats.run();
     for member in [&mut al, &mut bo] {
         member.until(&["al", "bo", "late"]);
-        // A machine that stood still may have made a node silent: then others left, too, and came again.
+        // If the machine stalls, a node may count as silent: then others left as well, and came back.
         assert!(member.left.contains("gone"), "{:?}", member.left);
     }
     until_alike(&[&a, &b], "room:1", 3);
@@ -206,7 +206,7 @@ fn users_stay_while_nats_is_away_and_all_is_exact_when_it_is_back() {
 fn a_node_that_comes_late_has_all_and_one_that_stood_still_again() {
     let (nats, config) = (Nats::start(), Config::new());
     let [a, b] = config.nodes(&nats);
-    // More than a page of entries.
+    // These entries need more than one page.
     let topics: Vec<String> = (0..40).map(|n| format!("topic=room:{n}")).collect();
     let query = |user: usize| format!("{}&user=u{user}", topics.join("&"));
     let _crowd: Vec<WebSocket> = (0..40).map(|user| websocket(&a, &query(user))).collect();

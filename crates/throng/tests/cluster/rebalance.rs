@@ -1,4 +1,4 @@
-//! `throng rebalance`, and drains of one node of several.
+//! `throng rebalance`, and drains of one node in a cluster.
 
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +29,7 @@ fn connections(node: &Server) -> u64 {
     state(node)["node"]["connections"].as_u64().unwrap()
 }
 
-/// A client that connects to `b` when it is told to use another server, as a balancer in front would have it.
+/// A client that connects to `b` when its server sends it to another server, as a load balancer would do.
 fn client(a: &Server, b: &Server, at: usize, ends: &AtomicBool) {
     let mut stream = stream(a, &format!("topic=all&user=u{at}"));
     loop {
@@ -65,11 +65,11 @@ fn nodes_with_more_than_the_mean_give_the_surplus_to_the_others() {
         };
         let mut plan: Vec<String> = plan.lines().map(Into::into).collect();
         plan.sort();
-        // Any node can be asked.
+        // Any node can make the plan.
         let output = run(&b, &["--dry-run"]);
         assert_eq!((output.status.code(), sorted(&output)), (Some(0), plan), "{output:?}");
         assert_eq!((connections(&a), connections(&b)), (40, 0));
-        // In a minute a tenth goes at most: 20 of 40 take five.
+        // A rebalance closes at most a tenth of the connections in a minute: 20 of 40 take five minutes.
         let mut slow = command(&b, &["--rate", "1000/s"]).spawn().unwrap();
         a.until("one is closed", |a| {
             a.api("GET", "/api/rebalance", None).1["closed"].as_u64() >= Some(1)
@@ -88,7 +88,7 @@ fn nodes_with_more_than_the_mean_give_the_surplus_to_the_others() {
         assert_eq!(wait_within(&mut slow).code(), Some(1));
         assert_eq!(a.metric("throng_rebalancing"), 0.0);
         let closed = a.api("GET", "/api/rebalance", None).1["closed"].as_u64().unwrap();
-        // Whom it closed is at the other one; nobody else has moved.
+        // Exactly the closed clients are at the other node.
         b.until_members("all", 40);
         b.until("they are there", |b| (connections(&a), connections(b)) == (40 - closed, closed));
         ends.store(true, Ordering::Relaxed);
@@ -127,7 +127,7 @@ fn a_node_that_is_alone_or_the_last_that_serves_says_so() {
     assert!(text(&output.stderr).contains("this node is not in a cluster"), "{output:?}");
     let nats = Nats::start();
     let [a, b] = nats.nodes(&[]);
-    // One node has another one drain.
+    // Node a starts a drain of node b.
     let (status, begun) = a.api("POST", "/api/drain?node=b", Some(json!({"wait_seconds": 86_400})));
     assert_eq!((status, &begun["stage"]), (200, &json!("waiting")), "{begun}");
     a.until("it is known that b drains", |a| state(a)["nodes"][0]["draining"] == true);

@@ -8,7 +8,7 @@ use super::support::*;
 use crate::mqtt::client::*;
 use crate::support::*;
 
-/// Starts a node, and waits until it knows so many others.
+/// Starts a node, and waits until it knows `others` other nodes.
 fn join(nats: &Nats, name: &str, others: usize) -> Server {
     let node = nats.node_with(name, &["--mqtt", "127.0.0.1:0"], &[]);
     until_nodes(&node, others);
@@ -35,12 +35,12 @@ fn retained(node: &Server) -> Vec<Value> {
 fn a_node_that_joins_has_what_was_retained_before() {
     let nats = Nats::start();
     let [a, b] = nodes(&nats);
-    // A node that joins reads them in several pages.
+    // A node that joins reads these messages in several pages.
     let filler = "x".repeat(4_000);
     (0..200).for_each(|number| retain(&a, &format!("t/{number:03}"), &filler));
     retain(&b, "light", "on");
     retain(&a, "gone", "here");
-    // Two nodes' messages have no order if neither knows the other's.
+    // Two nodes' messages have no order until one node knows the other's.
     b.until("it has it", |b| retained(b).iter().any(|it| it[0] == "gone"));
     retain(&b, "gone", "");
     let mut publisher = Connect::new(V5, "p").open(a.client);
@@ -56,7 +56,7 @@ fn a_node_that_joins_has_what_was_retained_before() {
     client.subscribe(&[filter("light", 1)]);
     let light = client.message();
     assert_eq!((light.payload.as_str(), light.retain, light.qos), ("on", true, 1));
-    // A deletion is for all nodes. A node that joined earlier has all messages for the next one.
+    // A deletion applies at all nodes. A node passes all messages that it has read on to the next node that joins.
     let (status, deleted) = b.api("DELETE", "/api/mqtt/retained/light", None);
     assert_eq!((status, &deleted["missing"]), (200, &json!([])), "{deleted}");
     for node in [&a, &b, &c] {

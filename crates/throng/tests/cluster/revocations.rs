@@ -10,7 +10,7 @@ const KEY: &str = "0123456789abcdef0123456789abcdef";
 const SETTINGS: [(&str, &str); 2] =
     [("THRONG_AUTH_HMAC_KEY", KEY), ("THRONG_AUTH_REQUIRED", "true")];
 
-/// A token of this user, with this name of its own.
+/// Returns a user's token with this `jti`.
 fn token(user: &str, jti: &str) -> String {
     let signer = token::Signer::new(KEY, "HS256".parse().unwrap(), None).unwrap();
     let grants = json!({"subscribe": ["t"]});
@@ -48,7 +48,7 @@ fn is_closed(stream: &mut Stream) {
     );
 }
 
-/// All revocations of a node, a page of `limit` at a time.
+/// Returns all revocations of a node, read in pages of `limit`.
 fn revocations(node: &Server, limit: usize) -> Vec<Value> {
     let (mut all, mut after) = (Vec::new(), String::new());
     loop {
@@ -83,7 +83,7 @@ fn a_revoked_token_closes_its_connections_at_all_nodes_and_counts_at_none() {
     assert_eq!((&revoked["closed"], &revoked["missing"]), (&json!(2), &json!([])));
     [&mut other_a, &mut other_b].into_iter().for_each(is_closed);
     assert!(is_rejected(&a, &other) && is_rejected(&b, &other));
-    // The merged reply has the later time of both nodes, and not the sum.
+    // The merged reply has the later of both nodes' times, and not their sum.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     assert!(revoked["until"].as_u64().unwrap() <= now + 1_000, "{revoked}");
 }
@@ -92,7 +92,7 @@ fn a_revoked_token_closes_its_connections_at_all_nodes_and_counts_at_none() {
 fn a_node_that_comes_or_comes_back_learns_what_was_revoked_without_it() {
     let mut nats = Nats::start();
     let a = nats.node("a", &SETTINGS);
-    // More than one page of what nodes read of each other.
+    // These revocations need more than one page when a node reads them.
     for number in 0..700 {
         a.post("/api/revoke", json!({"jti": format!("t{number:03}")}));
     }
@@ -102,7 +102,7 @@ fn a_node_that_comes_or_comes_back_learns_what_was_revoked_without_it() {
     assert_eq!((all.len(), revocations(&a, 1_000)), (701, all.clone()));
     b.until("it has all revocations", |b| revocations(b, 1_000) == all);
     assert!(is_rejected(&b, &token("al", "t699")));
-    // Each revokes a token while they don't reach each other.
+    // Each node revokes a token while the two can't reach each other.
     let (of_a, of_b) = (token("al", "of-a"), token("bo", "of-b"));
     let mut at_b = open(&b, &of_a);
     nats.kill();

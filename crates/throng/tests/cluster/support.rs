@@ -1,4 +1,4 @@
-//! A server of NATS, and nodes that it joins.
+//! A NATS server, and nodes that join it.
 
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::{Mark, Server, TIMEOUT, free_port};
 
-/// A server of NATS (`scripts/install` builds it), which can be killed and started again at its port.
+/// A NATS server (`scripts/install` builds it), which a test can kill and start again at the same port.
 pub struct Nats {
     port: u16,
     flags: Vec<String>,
@@ -21,7 +21,7 @@ impl Nats {
         Nats::with(&[])
     }
 
-    /// Starts a server with further flags.
+    /// Starts a NATS server with further flags.
     pub fn with(flags: &[&str]) -> Self {
         let flags = flags.iter().map(|flag| (*flag).to_string()).collect();
         let mut nats = Nats { port: free_port(), flags, child: None, mark: Mark::new() };
@@ -29,7 +29,7 @@ impl Nats {
         nats
     }
 
-    /// Starts it, and waits until it accepts connections.
+    /// Starts NATS, and waits until it accepts connections.
     pub fn run(&mut self) {
         let program = std::env::var("TEST_NATS").expect("TEST_NATS, which scripts/test sets");
         let mut command = Command::new(program);
@@ -44,7 +44,7 @@ impl Nats {
         }
     }
 
-    /// Kills it with all that it has.
+    /// Kills NATS, which keeps its state only in memory.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
@@ -56,12 +56,12 @@ impl Nats {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
-    /// Starts a node of this name, with further settings. It may not know the others yet.
+    /// Starts a node with this name and further settings. It may not know the other nodes yet.
     pub fn node(&self, name: &str, settings: &[(&str, &str)]) -> Server {
         self.node_with(name, &[], settings)
     }
 
-    /// The same, with further flags as well.
+    /// Like [`Self::node`], with further flags.
     pub fn node_with(&self, name: &str, flags: &[&str], settings: &[(&str, &str)]) -> Server {
         let url = self.url();
         let flags = [&["--shards", "2", "--cluster", &url], flags].concat();
@@ -69,7 +69,7 @@ impl Nats {
         Server::with(&flags, &[&named, settings].concat())
     }
 
-    /// Starts so many nodes, called `a`, `b` and so on, which know each other.
+    /// Starts `N` nodes, called `a`, `b` and so on, and waits until they know each other.
     pub fn nodes<const N: usize>(&self, settings: &[(&str, &str)]) -> [Server; N] {
         let names = ["a", "b", "c", "d"];
         let nodes = std::array::from_fn(|at| self.node(names[at], settings));
@@ -84,14 +84,14 @@ impl Drop for Nats {
     }
 }
 
-/// What a node says of the cluster.
+/// Returns a node's view of the cluster.
 pub fn state(node: &Server) -> Value {
     let (status, state) = node.api("GET", "/api/cluster", None);
     assert_eq!(status, 200, "{state}");
     state
 }
 
-/// The others that a node has in this state, by name.
+/// Returns the names of the other nodes that a node has in this state.
 pub fn nodes_in(node: &Server, state_name: &str) -> Vec<String> {
     let state = state(node);
     let others = state["nodes"].as_array().unwrap().iter();
@@ -99,14 +99,14 @@ pub fn nodes_in(node: &Server, state_name: &str) -> Vec<String> {
     others.map(|other| other["name"].as_str().unwrap().to_string()).collect()
 }
 
-/// Waits until a node is connected, knows so many others, and awaits no message of them: it then counts no gap if one of
-/// them is killed.
+/// Waits until a node is connected, knows `count` other nodes, and awaits no message of them. It then counts no gap
+/// if a test kills one of them.
 pub fn until_nodes(node: &Server, count: usize) {
     node.until(&format!("{count} others are there"), |node| {
         let state = state(node);
         let others = state["nodes"].as_array().unwrap().iter();
         let up: Vec<_> = others.filter(|other| other["state"] == "up").collect();
-        // An older version does not have this number.
+        // Older versions do not report this number.
         let is_whole = |other: &&Value| other["pending_streams"].as_u64().unwrap_or(0) == 0;
         state["nats"]["connected"] == true && up.len() == count && up.iter().all(is_whole)
     });

@@ -18,19 +18,19 @@ fn config(nats: &Nats, cluster: &str, name: &str) -> String {
     format!("[cluster]\nurls = [\"{url}\"]\nname = \"{cluster}\"\nnode = \"{name}\"\n\n{TOPICS}")
 }
 
-/// Starts a node, which may not know the others yet.
+/// Starts a node. It may not know the other nodes yet.
 fn node(nats: &Nats, name: &str) -> Node {
     Node::with(Options { topics: config(nats, "test", name), ..Options::default() })
 }
 
-/// Starts two nodes, called `a` and `b`, which know each other.
+/// Starts two nodes, called `a` and `b`, and waits until they know each other.
 fn two(nats: &Nats) -> [Node; 2] {
     let nodes = ["a", "b"].map(|name| node(nats, name));
     nodes.iter().for_each(|node| until_nodes(node, 1));
     nodes
 }
 
-/// Members of the topics `a` and `b` at both nodes.
+/// Connects members of the topics `a` and `b` at both nodes.
 fn members(nodes: &[Node]) -> Vec<Member> {
     let mut members = Vec::new();
     for node in nodes {
@@ -41,8 +41,8 @@ fn members(nodes: &[Node]) -> Vec<Member> {
     members
 }
 
-/// Publishes numbers to topic `a` at node `a`, and to `b` at `b`, while `act` runs. Each member then has got each once, in
-/// order.
+/// Publishes numbers to topic `a` at node `a` and to topic `b` at node `b` while `act` runs. Then checks that each
+/// member got each number of its topic once and in order.
 fn all_the_while(nodes: &[Node; 2], members: &mut [Member], act: impl FnOnce()) {
     let publishers = [Publisher::default(), Publisher::default()];
     let counts = thread::scope(|scope| {
@@ -64,7 +64,7 @@ fn all_the_while(nodes: &[Node; 2], members: &mut [Member], act: impl FnOnce()) 
     }
 }
 
-/// What a node says of the only other one.
+/// Returns what a node says about the only other node.
 fn other(node: &Node) -> Value {
     let state = state(node);
     let mut other = state["nodes"][0].clone();
@@ -92,19 +92,19 @@ fn messages_presence_and_the_node_go_on_in_the_new_process() {
         }
     });
     until_nodes(b, 1);
-    // Had a notice come of the upgrades, it would come before this one.
+    // Any presence notice that an upgrade caused would come before this one.
     let late =
         ["dee", "eve"].map(|user| Present::new(if user == "dee" { a } else { b }, "room:1", user));
     present.iter_mut().for_each(|member| member.until(&["al", "bo", "cy", "dee", "eve"]));
     assert!(present.iter().all(|member| member.left.is_empty()));
     assert!(!a.log().contains("silent"), "{}", a.log());
-    // Who has been there before and after leaves.
+    // Members leave that were present before the upgrades, and members that came after them.
     drop(late);
     let [mut al, mut bo, cy] = present;
     drop(cy);
     [&mut al, &mut bo].into_iter().for_each(|member| member.until(&["al", "bo"]));
     until_alike(&[a, b], "room:1", 2);
-    // The other one goes on as well.
+    // Upgrades the other node as well.
     all_the_while(&nodes, &mut members, || a.upgrade());
     assert_eq!(list(b, "room:1"), list(a, "room:1"));
     assert_eq!(al.left, ["cy", "dee", "eve"].map(String::from).into());
@@ -128,7 +128,8 @@ fn an_upgrade_that_fails_leaves_the_node_in_its_cluster() {
         b.only();
         took = outcome.took;
     });
-    // It is killed ever later, until it has everything: some of the rounds fail in the switch.
+    // The test kills the new process later in each round, until the upgrade is complete: so some rounds fail in the
+    // switch.
     let mut has_everything = false;
     for round in 0_u32..=6 {
         let publisher = Publisher::default();
@@ -202,7 +203,7 @@ fn a_node_stays_in_its_cluster_and_none_comes_in_by_an_upgrade() {
     refused(&b, &config(&nats, "other", "b"), "can't move a node to another cluster");
     refused(&alone, &config(&nats, "test", "alone"), "the running server is alone");
     until_nodes(&b, 0);
-    // What others call it may change.
+    // An upgrade may change the name of a node.
     std::fs::write(b.path("throng.toml"), config(&nats, "test", "new-name")).unwrap();
     b.upgrade();
     assert_eq!(state(&b)["node"]["name"], "new-name");

@@ -1,4 +1,4 @@
-//! Connections that the application has let in for some time.
+//! Connections that the application admits for a limited time.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -16,12 +16,12 @@ const LONG_POLLS: (&str, &str) = ("THRONG_TIMEOUTS_LONGPOLL_SECONDS", "60");
 
 const NO_SPREAD: (&str, &str) = ("THRONG_AUTH_EXPIRY_SPREAD_SECONDS", "0");
 
-/// For how long the application lets a connection in, in seconds. The server requests a refresh when half of it
-/// is left, which the application has to reply.
+/// How long the application admits a connection, in seconds. The server requests a refresh when half of this time is
+/// left, and the application has the other half to reply.
 const SECONDS: u64 = 6;
 
-/// Waits until a connection is older than the application has allowed, if the server has requested a refresh
-/// before.
+/// Waits until a connection is older than its first admission. It only survives this if the server has requested a
+/// refresh.
 fn outlive() {
     std::thread::sleep(Duration::from_secs(SECONDS / 2 + 2));
 }
@@ -55,13 +55,13 @@ fn a_connection_stays_while_the_application_says_so() {
                     assert_eq!(client.join(&chat, json!({}))["status"], "ok");
                     assert_eq!(client.join("more", json!({}))["status"], "error");
                 }
-                // The second time is that which the first answer has given.
+                // The second refresh follows the time limit of the first refresh's reply.
                 app.until("it was asked twice", |events| {
                     let own = |it: &&Value| it["kind"] == "refresh" && it["user"] == *user;
                     events.iter().filter(own).count() >= 2
                 });
                 outlive();
-                // The client hears nothing of it.
+                // The client gets no notice of the refreshes.
                 server.publish(&chat, json!("still"));
                 loop {
                     let (name, value) = client.event();
@@ -71,7 +71,7 @@ fn a_connection_stays_while_the_application_says_so() {
                         break;
                     }
                 }
-                // It is granted more now.
+                // The refresh has given the client one more grant.
                 match transport {
                     Transport::Ws => {
                         let ok = client.command(json!({"type": "subscribe", "topic": "more"}));
@@ -91,7 +91,7 @@ fn a_connection_stays_while_the_application_says_so() {
     assert_eq!(event, want);
 }
 
-/// For how long the application admits connections that must not end before.
+/// How long the application admits connections that must not end before this time.
 const BRIEF: Duration = Duration::from_secs(2);
 
 /// The parts of a second in which each admission begins.
@@ -113,7 +113,7 @@ fn no_admission_ends_early() {
                     let topics = if transport.is_phoenix() { "" } else { "topic=plain" };
                     let mut client = Client::open(server, transport, topics, "").ok().unwrap();
                     match transport {
-                        // A poll ends with what there is.
+                        // A poll ends with the messages that it has.
                         Transport::Poll => assert_eq!(client.event().0, "message"),
                         _ => drop(client.closed()),
                     }
@@ -138,7 +138,7 @@ fn who_may_not_stay_ends_as_with_an_expired_token() {
         let app = Application::start(move |events| match events[0]["kind"].as_str() {
             Some("connect") => Act::Reply(vec![json!({"user": "al", "expires": 2})]),
             Some("refresh") => {
-                // Once and no more.
+                // The server requests a refresh exactly once.
                 refresh.lock().unwrap().take().unwrap()
             }
             _ => Act::Reply(vec![json!({})]),
@@ -211,7 +211,8 @@ fn silence_that_allows_lets_a_connection_stay() {
     assert_eq!(client.until("message"), "still");
 }
 
-/// Without a time it stays for good; a poll is asked about anew, and ends at its time with what there is.
+/// An admission without a time limit has no refreshes. Each poll calls the webhook anew, and ends at its time limit
+/// with the messages that it has.
 #[test]
 fn a_connection_without_an_end_is_not_requested_again() {
     let app = Application::replying(|event| match event["path"].as_str() {

@@ -1,4 +1,4 @@
-//! Answers that are none, wrong ones, and none at all.
+//! Wrong, late and missing replies of the application.
 
 use std::io::Write;
 use std::time::Duration;
@@ -32,7 +32,8 @@ fn what_a_silent_application_means_is_a_setting() {
             let (status, code) = refused(&denies, transport, query, "");
             let want = if transport == Transport::Longpoll { 500 } else { 503 };
             assert_eq!((status, &*code), (want, "unanswered"), "{url} {transport:?}");
-            // As if there were no hook: everybody is who they say, or needs a token.
+            // With this setting the server admits the client as if there were no webhook: as the user that it names,
+            // or by a token.
             assert!(Client::open(&allows, transport, query, "").is_ok(), "{url} {transport:?}");
             let (status, code) = refused(&allows_tokens, transport, query, "");
             assert!([401, 403, 4401].contains(&status), "{url} {transport:?} {status}");
@@ -61,7 +62,7 @@ fn a_full_queue_is_a_silence_too() {
         if status == 503 {
             assert_eq!(reply.error().1, "overloaded");
         }
-        // Whoever goes away while the application thinks has never been there.
+        // A client that goes away before the application replies leaves nothing behind.
         drop(first);
         server.until("it is gone", |server| {
             server.api("GET", "/api/stats", None).1["connections"] == 0
@@ -69,8 +70,8 @@ fn a_full_queue_is_a_silence_too() {
     }
 }
 
-/// All that is wrong in a reply is the application's fault: nobody is let in, and the others of the same
-/// request are.
+/// An invalid reply is the application's error: the server rejects that client, and admits the others of the same
+/// webhook request.
 #[test]
 fn wrong_responses_admit_no_client() {
     let long = |bytes: usize| "x".repeat(bytes);
@@ -112,7 +113,7 @@ fn wrong_responses_admit_no_client() {
             Some(case) => replies[case.parse::<usize>().unwrap()].clone(),
             None => json!({}),
         };
-        // Several come together.
+        // The wait lets several events gather in one webhook request.
         std::thread::sleep(Duration::from_millis(5));
         Act::Reply(events.iter().map(reply).collect())
     });
@@ -148,19 +149,19 @@ fn what_is_left_out_is_as_it_was() {
         drop(client);
         server.until("it is gone", |server| members(server, "room:1") == 0);
     }
-    // An empty body is a yes, as for other hooks.
+    // An empty body admits the client, as it does for other webhooks.
     let empty = Application::start(|_| {
         Act::Raw("HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n".into())
     });
     assert!(Client::open(&serve_with_webhook(&empty, &[]), Transport::Sse, "user=al", "").is_ok());
-    // It is nobody, whatever it says.
+    // The application admits the client without a user, whatever user the request names.
     let got = refused(&server, Transport::Sse, "user=al&case=nobody", "");
     assert_eq!(got, (403, "not_your_user".into()));
     assert!(Client::open(&server, Transport::Sse, "case=nobody", "").is_ok());
     assert_eq!(refused(&server, Transport::Sse, "case=refused", ""), (403, "forbidden".into()));
 }
 
-/// Topics that the application gives are entered as those that a request names, and by its word.
+/// The client enters topics that the application gives like topics of the request, but without a grant.
 #[test]
 fn given_topics_are_entered_by_the_applications_word() {
     let app = Application::replying(
@@ -183,7 +184,7 @@ fn given_topics_are_entered_by_the_applications_word() {
     };
     assert_eq!(missed["data"], "missed", "{missed}");
     assert_eq!((members(&server, "closed:1"), members(&server, "room:1")), (1, 1));
-    // Those that it names itself are granted, or not; and all count together.
+    // Topics that the client names need grants. The limit counts both kinds.
     assert_eq!(
         refused(&server, Transport::Stream, "topic=room:2", ""),
         (403, "not_granted".into())

@@ -1,5 +1,5 @@
-// The dashboard in Chromium: signing in and out, what a key that may only read sees, pages of other
-// sites, and names that somebody else has made point here.
+// The dashboard in Chromium: signing in and out, the view of a key that may only read, pages of other sites, and
+// foreign host names that resolve to this host.
 "use strict";
 
 const http = require("node:http");
@@ -48,7 +48,7 @@ async function until(is, what) {
   }
 }
 
-// A call as the page would make it, with what the browser adds.
+// Makes a call as the page would, with the headers that a browser adds.
 const fetched = (page, url, options) => page.evaluate(async ([url, options]) => {
   try {
     return (await fetch(url, options)).status;
@@ -71,7 +71,7 @@ run({
       assert.equal(await page.isVisible("#key-dialog"), false);
       assert.equal(await page.isVisible("#caller-reads"), true);
 
-      // The key is nowhere, and no script can read the session.
+      // The page stores the key nowhere, and no script can read the session's cookie.
       const held = await page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie,
         [...document.querySelectorAll("input")].map((input) => input.value)]));
       assert.ok(!held.includes(server.read) && !held.includes("session"), held);
@@ -80,14 +80,14 @@ run({
       assert.deepEqual([cookie.httpOnly, cookie.sameSite, cookie.path], [true, "Strict", "/"]);
       assert.ok(!cookie.value.includes(server.read));
 
-      // It survives a reload, and is good for links.
+      // The session survives a reload, and also covers links.
       await page.reload();
       await signedIn(page, "ops");
       await isLive(page);
       await page.goto(`${home()}api/stats`);
       assert.match(await page.textContent("body"), /"connections"/);
 
-      // What changes something is switched off, with the reason.
+      // Buttons that change something are disabled, with the reason.
       await page.goto(`${home()}#/user/al`);
       await signedIn(page, "ops");
       await page.waitForSelector("td.end button:disabled");
@@ -97,7 +97,7 @@ run({
       assert.equal(await page.isDisabled("form.stack:not(#key-form) button.primary"), true);
       assert.match(await page.textContent("form.stack:not(#key-form) .answer"), /publish:… or admin/);
       if (server.shots) await page.screenshot({ path: `${server.shots}/read-only.png`, fullPage: true });
-      // Even if somebody switches it on.
+      // The server also rejects the request if a user enables the button.
       const own = { method: "POST", headers: { "X-Throng-Session": "1" }, body: '{"user":"al"}' };
       assert.equal(await fetched(page, "/api/disconnect", own), 403);
 
@@ -133,7 +133,7 @@ run({
       await has("Retained messages", ["state/a", "state/b"]);
       assert.equal(await page.$$eval(".mqtt td.end button:enabled", (found) => found.length), 0);
       assert.match(await page.getAttribute(".mqtt td.end button", "title"), /“ops”.*scope admin/);
-      // What a client is subscribed to, and what a message says, as text.
+      // A client's subscriptions and a message's data show as text.
       const inDialog = async (button) => {
         await page.click(button);
         const text = await page.textContent("dialog:not(#key-dialog)[open]");
@@ -144,7 +144,7 @@ run({
       const filters = await inDialog('button[aria-label="2 subscriptions of here/<1>"]');
       assert.match(filters, /here\/<1>.*news\/\+QoS 1.*state\/#QoS 2/);
       assert.match(await inDialog('button[aria-label^="Show the message of state/a"]'), /<b>on<\/b>/);
-      // One of several, by the beginning of its name, and by where it is.
+      // Selects one of several sessions, by the beginning of its identifier, and by its state.
       await page.fill('input[aria-label="Client identifier begins with"]', "he");
       await has("Sessions", ["here/<1>"]);
       await page.fill('input[aria-label="Client identifier begins with"]', "");
@@ -200,7 +200,7 @@ run({
     });
   },
 
-  // The server takes the key away when it reads this line.
+  // The test removes the key when it reads this line.
   async taken_away() {
     await inBrowser(async (page) => {
       await page.goto(home());
@@ -213,7 +213,7 @@ run({
     });
   },
 
-  // Browsers send the cookie along from pages of the same host on another port.
+  // A browser also sends the cookie from pages of the same host at another port.
   async other_sites() {
     const site = http.createServer((_, response) => {
       response.writeHead(200, { "Content-Type": "text/html" });
@@ -244,19 +244,19 @@ run({
       }, [`${home()}api/publish`, body]);
       const posts = () => seen.filter(([method]) => method === "POST");
       await until(() => posts().length === 2, "both posts are answered");
-      // Of the GET the browser shows nobody anything, and may not tell that there was an answer.
+      // The browser shows no response to the GET, and may not report one.
       assert.deepEqual(posts(), [["POST", 403], ["POST", 403]]);
       assert.ok(seen.every(([, status]) => status === 403), JSON.stringify(seen));
-      // The same from the node's own page is fine.
+      // The same request from the node's own page succeeds.
       const own = { method: "POST", headers: { "X-Throng-Session": "1" }, body };
       assert.equal(await fetched(page, "/api/publish", own), 200);
-      // But not without what a form can't send.
+      // It fails without the header that a form can't send.
       assert.equal(await fetched(page, "/api/publish", { method: "POST", body }), 403);
     });
     site.close();
   },
 
-  // Anybody's name may point to this node: nobody signs in there.
+  // Any host name may resolve to this node, and under such a name no user can sign in.
   async other_names() {
     await inBrowser(async (page, context) => {
       await page.goto(`http://evil.example:${port()}/`);
@@ -271,7 +271,7 @@ run({
     });
   },
 
-  // Node `b` was killed, and one of two rows of the outbox was refused.
+  // Node `b` was killed, and the outbox has rejected one of two rows.
   async cluster() {
     await inBrowser(async (page) => {
       await page.goto(home());

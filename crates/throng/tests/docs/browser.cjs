@@ -1,4 +1,4 @@
-// A tab whose console a page's snippets are typed into, one JSON object a line on standard input.
+// A browser's tab that runs a page's snippets in its console, one JSON object a line on standard input.
 "use strict";
 
 const fs = require("node:fs");
@@ -17,7 +17,7 @@ console.log = (...values) =>
 
 const say = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);
 
-// What a bundler does with it: the package's own build for browsers is in the page.
+// Replaces the import, as a bundler does: the page has the package's own build for browsers.
 const imported = (js) => js.replace(/^import (\{[^}]*\}) from "phoenix";$/m, "const $1 = Phoenix;");
 
 (async () => {

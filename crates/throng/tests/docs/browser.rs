@@ -59,7 +59,7 @@ impl Browser {
         }
     }
 
-    /// What the page has logged so far.
+    /// Returns what the page has logged so far.
     pub fn log(&mut self) -> Result<&str, String> {
         while let Ok(line) = self.lines.try_recv() {
             self.note(&line)?;

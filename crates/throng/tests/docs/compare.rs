@@ -1,8 +1,8 @@
 //! Compares what a command printed with what a page shows.
 //!
-//! In a page `…` stands for anything within a line, and a line that is `…` for any lines. Eight
-//! hexadecimal digits with a letter among them are a name that the server drew: each stands for one of
-//! the server's, the same wherever the page has it.
+//! In a page `…` stands for any text within a line, and a line that is only `…` for any lines. Eight hexadecimal
+//! digits with a letter among them are a random name of the server: each stands for one of the server's names, the
+//! same one everywhere in the page.
 
 use std::collections::HashMap;
 
@@ -12,18 +12,18 @@ use serde_json::Value;
 /// How strictly a block is compared.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
-    /// Numbers, and their units, may differ.
+    /// Numbers and their units may differ.
     pub numbers_vary: bool,
     /// The lines may come in any order.
     pub any_order: bool,
 }
 
-/// The server's names for the page's.
+/// The server's names for the names in the page.
 #[derive(Clone, Default)]
 pub struct Names(HashMap<String, String>);
 
 impl Names {
-    /// Binds what the page calls `shown` to the server's name.
+    /// Binds the page's name `shown` to the server's name `real`. Returns false if either is bound to another name.
     fn bind(&mut self, shown: &str, real: &str) -> bool {
         match self.0.get(shown) {
             Some(known) => known == real,
@@ -32,7 +32,7 @@ impl Names {
         }
     }
 
-    /// A text of the page with the server's names, as far as they are known.
+    /// Returns a text of the page with the server's names, as far as they are known.
     pub fn real(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (shown, real) in &self.0 {
@@ -45,7 +45,7 @@ impl Names {
 const NUMBER: &str =
     r"\b[0-9][0-9,]*(?:\.[0-9]+)?(?: ?(?:ns|µs|ms|s|B|kB|KB|KiB|MB|MiB|GB|GiB|k|M)\b)?";
 
-/// A pattern for a text of a page, and the names that it captures, in order.
+/// Returns a pattern for a text of a page, and the names that it captures, in order.
 fn pattern(shown: &str, rules: Rules) -> (String, Vec<String>) {
     let tokens = Regex::new(&format!(
         r"(?P<dots>…)|(?P<connection>\b[0-9a-f]{{8}}-[0-9]+-[0-9]+-[0-9]+\b)|(?P<name>\b[0-9a-f]{{8}}\b)|(?P<hex>\b[0-9a-f]{{9,}}\b)|(?P<version>\b[0-9]+\.[0-9]+\.[0-9]+\b)|(?P<number>{NUMBER})|(?P<space>[ \t]+)"
@@ -69,7 +69,7 @@ fn pattern(shown: &str, rules: Rules) -> (String, Vec<String>) {
         } else if found.name("hex").is_some() && is_name(text) {
             out.push_str("[0-9a-f]+");
         } else if found.name("version").is_some() {
-            // A page shows the version that it is for.
+            // A page shows its own version.
             out.push_str(&regex::escape(text));
         } else if rules.numbers_vary && text.starts_with(|c: char| c.is_ascii_digit()) {
             out.push_str(NUMBER);
@@ -83,8 +83,8 @@ fn pattern(shown: &str, rules: Rules) -> (String, Vec<String>) {
     (out, names)
 }
 
-/// Finds `shown` at lines of `real`, as all of it or somewhere, and returns the bytes of `real` up to its
-/// end.
+/// Finds the lines `shown` in `real`: as the whole text, or anywhere. Returns the bytes of `real` up to the end of
+/// the match.
 fn find(shown: &str, real: &str, whole: bool, rules: Rules, names: &mut Names) -> Option<usize> {
     let (mut all, mut captured) =
         (String::from(if whole { r"(?m)\A" } else { "(?m)" }), Vec::new());
@@ -108,7 +108,7 @@ fn find(shown: &str, real: &str, whole: bool, rules: Rules, names: &mut Names) -
     })
 }
 
-/// True for a text that the page's text describes.
+/// Returns true if the page's text describes this text.
 fn text_fits(shown: &str, real: &str, rules: Rules, names: &mut Names) -> bool {
     let (pattern, captured) = pattern(shown, rules);
     let regex = Regex::new(&format!("^(?s:{pattern})$")).expect("an escaped pattern compiles");
@@ -140,13 +140,13 @@ fn value_fits(shown: &Value, real: &Value, rules: Rules, names: &mut Names) -> b
     }
 }
 
-/// The JSON values of a text that has nothing else.
+/// Returns the JSON values of a text, or `None` if it has anything else.
 fn values(text: &str) -> Option<Vec<Value>> {
     serde_json::Deserializer::from_str(text).into_iter().collect::<Result<_, _>>().ok()
 }
 
-/// Finds what the page shows in what was printed. `whole`: nothing else may be there. Returns the
-/// bytes of `real` up to the end of what was found.
+/// Finds a page's text in the text that a command printed. With `whole` nothing else may be there. Returns the bytes
+/// of `real` up to the end of the match.
 pub fn fits(
     shown: &str,
     real: &str,
@@ -216,7 +216,7 @@ mod tests {
             shown,
             "{\"id\":\"aabbccdd:1\"}{\"id\":\"00112233:2\",\"of\":\"aabbccdd-1-0-9\"}"
         ));
-        // Another offset, two names for one, one name for two.
+        // A wrong offset, two names for one, and one name for two.
         assert!(!whole("{\"id\":\"5f3a91c2:1\"}", "{\"id\":\"aabbccdd:2\"}"));
         assert!(!whole(
             shown,

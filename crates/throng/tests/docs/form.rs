@@ -1,9 +1,9 @@
-//! Looks at commands that are not run: that they exist, and take these flags.
+//! Checks commands that the tests do not run: that they exist, and accept these flags.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// True for a command of the repository that no test may run by chance.
+/// Returns true for a command of the repository that no test may run by accident.
 pub fn is_large(line: &str) -> bool {
     let mut words =
         line.split_whitespace().skip_while(|word| word.contains('=') && !word.starts_with('-'));
@@ -12,9 +12,9 @@ pub fn is_large(line: &str) -> bool {
     })
 }
 
-/// Fails where a command is none.
+/// Fails if a text is no valid command.
 pub fn check(root: &Path, text: &str) -> Result<(), String> {
-    // What the reader chooses stands in brackets.
+    // Brackets hold the values that the reader chooses.
     let end = [" <", " ["].iter().filter_map(|bracket| text.find(bracket)).min();
     let text = &text[..end.unwrap_or(text.len())];
     let bash = Command::new("bash").args(["-n", "-c", text]).output().unwrap();
@@ -26,7 +26,7 @@ pub fn check(root: &Path, text: &str) -> Result<(), String> {
 }
 
 fn command(root: &Path, line: &str) -> Result<(), String> {
-    // A command that feeds another counts by itself, and what it reads or writes doesn't.
+    // Only the command before a pipe or a redirection is checked.
     let line = line.split([';', '|', '&', '>']).next().unwrap_or_default();
     let is_variable = |word: &&str| word.contains('=') && !word.starts_with('-');
     let mut words = line.split_whitespace().skip_while(is_variable);
@@ -73,9 +73,9 @@ fn command(root: &Path, line: &str) -> Result<(), String> {
     }
 }
 
-/// Asks the binary for the help of these words, which it refuses if it doesn't know one of them.
+/// Runs `throng WORDS --help`, which fails if a word is unknown.
 fn takes(line: &str, words: &[&str]) -> Result<(), String> {
-    // A placeholder of the text is not for the parser.
+    // A placeholder ends the words, since the parser does not know it.
     let words = words.iter().take_while(|word| !word.starts_with(['…', '#', '[', '<']));
     let mut throng = Command::new(env!("CARGO_BIN_EXE_throng"));
     let words = words.map(|word| word.trim_matches('\''));

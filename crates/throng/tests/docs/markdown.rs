@@ -1,23 +1,23 @@
-//! Reads a page: its code blocks with their directives, its commands in the text, headings and links.
+//! Parses a page: its code blocks with their directives, the commands in its text, its headings and links.
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
 /// A fenced block.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// The first word behind the fence.
+    /// The word behind the fence.
     pub language: String,
     pub text: String,
-    /// The line of its first line of text.
+    /// The number of the block's first line of text.
     pub line: usize,
-    /// True if only directives stand between it and the block before.
+    /// True if only directives stand between this block and the one before.
     pub follows: bool,
 }
 
-/// A part of a page that the runner looks at.
+/// A part of a page that the runner uses.
 #[derive(Clone, Debug)]
 pub enum Item {
-    /// What an HTML comment `<!-- test: … -->` says, and its line.
+    /// The text of an HTML comment `<!-- test: … -->`, and its line.
     Directive(String, usize),
     Block(Block),
     /// A command in the text: `throng config`.
@@ -27,13 +27,13 @@ pub enum Item {
 /// A page.
 pub struct Page {
     pub items: Vec<Item>,
-    /// Where links lead, with their lines.
+    /// The targets of links, with their lines.
     pub links: Vec<(String, usize)>,
     /// The anchors of its headings.
     pub anchors: Vec<String>,
 }
 
-/// What a command in the text begins with.
+/// How commands in the text begin.
 const COMMANDS: [&str; 6] = ["cargo ", "throng ", "bench/", "scripts/", "HOLD=", "kill "];
 
 impl Page {
@@ -96,7 +96,7 @@ impl Page {
     }
 }
 
-/// A heading's anchor, as code hosts and mdbook make it.
+/// Returns a heading's anchor, as code hosts and mdbook make it.
 fn anchor(heading: &str) -> String {
     let persistent = heading.trim().chars().filter_map(|c| match c {
         ' ' => Some('-'),

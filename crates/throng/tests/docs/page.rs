@@ -1,30 +1,30 @@
-//! Does what a page says, from its first line to its last.
+//! Runs a page from its first line to its last, as a reader would.
 //!
 //! A page has one reader, with one shell, one server at a time and one tab of a browser.
 //!
-//! - `sh` is run. A command that starts the server replaces the one that ran before; `curl -N` and what
-//!   stands behind it stays in another terminal. Ports 8000 and 8001 are the real server's.
-//! - `json` and `text` right behind it is what it prints ([`compare`]).
-//! - `toml` becomes the reader's throng.toml, and must be good.
-//! - `js` is typed into the console of a browser's tab.
+//! - `sh` runs. A command that starts the server replaces the server before it; `curl -N` and the commands after it
+//!   stay in another terminal. Ports 8000 and 8001 stand for the real server's ports.
+//! - `json` and `text` directly behind it is its expected output ([`compare`]).
+//! - `toml` becomes the reader's throng.toml, and must be valid.
+//! - `js` runs in the console of a browser's tab.
 //!
-//! A comment `<!-- test: … -->` in front of a block says what the text around it says to people:
+//! A comment `<!-- test: … -->` in front of a block tells the test what the text around the block tells people:
 //!
 //! | | |
 //! | --- | --- |
-//! | `not run: WHY` | The block is only looked at: its commands exist and take these flags. |
-//! | `with A => B; C => D` | A large number is a small one here. |
-//! | `background` | It runs in another terminal. |
-//! | `until TEXT` | The reader repeats it until TEXT is printed: what the page says takes a moment. |
-//! | `exit N` | The commands end so; what they print to standard error counts as printed. |
-//! | `output of the commands`, `the listener`, `listener N`, `the server`, `the page` | Who prints this. |
-//! | `numbers vary`, `any order`, `headers` | How it is compared. |
-//! | `serve FLAGS`, `stop` | The reader starts the server anew, with the throng.toml that the page has by now, or ends it. |
-//! | `from FILE` | The block stands in this file. |
+//! | `not run: WHY` | The test only checks that the block's commands exist and accept these flags. |
+//! | `with A => B; C => D` | The test replaces A by B in the block: a large number by a small one. |
+//! | `background` | The block runs in another terminal. |
+//! | `until TEXT` | The reader repeats the block until it prints TEXT: the described effect takes a moment. |
+//! | `exit N` | The commands end with this status, and their standard error counts as output. |
+//! | `output of the commands`, `the listener`, `listener N`, `the server`, `the page` | The source of this output. |
+//! | `numbers vary`, `any order`, `headers` | How the test compares the output. |
+//! | `serve FLAGS`, `stop` | The reader restarts the server with the throng.toml of the page so far, or ends it. |
+//! | `from FILE` | The block is a part of this file. |
 //! | `file NAME` | The reader writes the block into this file. |
-//! | `port N` | Another port that the page's programs use. |
-//! | `sent over /ws?QUERY` | A line each is a command of a WebSocket; the block behind is what comes. |
-//! | `shape` | It is JSON, and nothing prints it. |
+//! | `port N` | Another port that programs of the page use. |
+//! | `sent over /ws?QUERY` | Each line is a command of a WebSocket; the block behind it has the responses. |
+//! | `shape` | The block is JSON that no command prints. |
 
 use std::collections::HashMap;
 use std::net::TcpStream;
@@ -41,7 +41,7 @@ use crate::docs::markdown::{Block, Item, Page};
 use crate::docs::shell::{Listener, Server, Shell};
 use crate::support::{TIMEOUT, free_port};
 
-/// How many snippets were treated how.
+/// How many snippets the test handled in each way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub run: usize,
@@ -67,7 +67,7 @@ struct How {
     shape: bool,
 }
 
-/// What the block before printed.
+/// The output of the block before.
 enum Printed {
     Nothing,
     Text(String),
@@ -80,9 +80,9 @@ pub struct Runner<'a> {
     server: Option<Server>,
     listeners: Vec<Listener>,
     browser: Option<Browser>,
-    /// Ports as the page calls them, and as they are.
+    /// The real ports by the page's ports.
     ports: HashMap<u16, u16>,
-    /// Those of them on which the page's programs are still to listen.
+    /// The real ports of those on which no program of the page listens yet.
     silent_ports: Vec<u16>,
     names: Names,
     printed: Printed,
@@ -90,7 +90,7 @@ pub struct Runner<'a> {
     counts: Counts,
 }
 
-/// Does what a page says; fails where it doesn't come out as the page says.
+/// Runs a page. Fails if a result differs from the page.
 pub fn run(root: &Path, path: &str, text: &str) -> Result<Counts, String> {
     let page = Page::read(text);
     let mut runner = Runner {
@@ -235,7 +235,7 @@ impl Runner<'_> {
             if !first.trim().is_empty() {
                 self.foreground(first, how)?;
             }
-            // The system chooses the ports, which are known by those of the page from here on.
+            // The system chooses the ports. From here on, the page's ports stand for them.
             let mut own = Vec::new();
             let line = LISTEN.replace_all(last, |found: &regex::Captures<'_>| {
                 if let Ok(port) = found["port"].parse::<u16>() {
@@ -285,17 +285,17 @@ impl Runner<'_> {
             ));
         }
         let printed = if how.exit == 0 { done.out } else { output };
-        // People read more slowly than the store writes.
+        // A test would read faster than the store writes, unlike a person.
         self.until_stored(stored, printed.matches("\"queued\":true").count())?;
         self.printed = Printed::Text(self.shown(&printed));
         Ok(())
     }
 
-    /// Leaves a block running, and waits until it has connected, listens, or has printed something.
+    /// Starts a block in the background, and waits until it has connected, listens, or has printed something.
     fn leave(&mut self, text: &str) -> Result<(), String> {
         let before = self.opened();
         let speaks = |port: &u16| TcpStream::connect(("127.0.0.1", *port)).is_ok();
-        // On the others something listens already.
+        // A program already listens on the other ports.
         self.silent_ports.retain(|port| !speaks(port));
         let listener = self.shell.leave(&self.real(text));
         let end = Instant::now() + TIMEOUT;
@@ -315,7 +315,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// How much the server's store has written, if it has one.
+    /// Returns how many operations the server's store has written, if the server has a store.
     fn stored(&self) -> Option<u64> {
         let address = ([127, 0, 0, 1], self.server.as_ref()?.admin).into();
         let (_, metrics) = crate::support::text(address, "GET", "/metrics", None, "");
@@ -326,7 +326,7 @@ impl Runner<'_> {
         value("throng_store_operations_total ")
     }
 
-    /// Waits until the store has written so much more than before.
+    /// Waits until the store has written `more` operations than before.
     fn until_stored(&self, before: Option<u64>, more: usize) -> Result<(), String> {
         let end = Instant::now() + TIMEOUT;
         while more > 0 && self.stored() < before.map(|before| before + more as u64) {
@@ -338,7 +338,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// How many connections have taken up a transport, ever, or 0 where the port asks for a key.
+    /// Returns how many connections have ever opened a transport, or 0 if the admin port requires a key.
     fn opened(&self) -> u64 {
         let Some(server) = &self.server else { return 0 };
         let address = ([127, 0, 0, 1], server.admin).into();
@@ -346,7 +346,7 @@ impl Runner<'_> {
         let opened = metrics.lines().filter(|it| it.starts_with("throng_connections_opened_total"));
         let count =
             opened.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>();
-        // All shards answer this: the turn in which a connection subscribed is over then.
+        // Every shard replies to this, and by then has finished the turn in which a connection subscribed.
         crate::support::text(address, "GET", "/api/topics", None, "");
         count as u64
     }
@@ -358,7 +358,7 @@ impl Runner<'_> {
         let js = self.real(text);
         let browser = self.browser.get_or_insert_with(Browser::start);
         browser.run(&js)?;
-        // What the page opens must stand before something is published to it.
+        // The page's connection must be open before a command publishes to it.
         if ["EventSource(", "WebSocket(", "new Socket("].iter().any(|it| js.contains(it)) {
             let end = Instant::now() + TIMEOUT;
             while self.opened() <= before {
@@ -406,7 +406,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// A block that shows what something printed.
+    /// Compares a block with the output that it stands for.
     fn output(&mut self, block: &Block, how: &How) -> Result<(), String> {
         self.counts.compared += 1;
         if how.of.is_none() && !block.follows {
@@ -453,7 +453,7 @@ impl Runner<'_> {
         }
     }
 
-    /// What somebody has printed, and how much of it the page has shown.
+    /// Returns the output of a listener, the server or the page, and how much of it the page has shown.
     fn events_within(
         &mut self,
         which: Option<usize>,
@@ -494,7 +494,7 @@ impl Runner<'_> {
     }
 
     fn serve(&mut self, command_line: &str) {
-        // The one before holds its store until it has ended.
+        // The server before holds its store until it has ended.
         self.server = None;
         let server = Server::start(&self.shell, &self.real(command_line));
         self.ports.insert(8000, server.client);
@@ -503,7 +503,7 @@ impl Runner<'_> {
         self.server = Some(server);
     }
 
-    /// A text of the page with the real ports.
+    /// Returns a text of the page with the real ports.
     fn real(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (shown, real) in &self.ports {
@@ -514,10 +514,11 @@ impl Runner<'_> {
         text
     }
 
-    /// What was printed, with the page's ports.
+    /// Returns output with the page's ports.
     fn shown(&self, text: &str) -> String {
         let mut text = text.to_owned();
-        // 8000 and 8001 name the same server as the ports that a page has chosen.
+        // Ports that a page chose by `--listen` map to the same real ports as 8000 and 8001. Output always shows the
+        // latter.
         for (shown, real) in self.ports.iter().filter(|(shown, _)| **shown < 9000) {
             text = text.replace(&format!("127.0.0.1:{real}"), &format!("127.0.0.1:{shown}"));
         }
@@ -525,7 +526,7 @@ impl Runner<'_> {
     }
 }
 
-/// The last command of a block, and what stands before it.
+/// Splits a block into the text before its last command, and that command.
 fn split_last(text: &str) -> (&str, &str) {
     let mut at = 0;
     let mut continued = false;
@@ -541,7 +542,7 @@ fn split_last(text: &str) -> (&str, &str) {
     text.split_at(begin)
 }
 
-/// True for a command that serves until it is ended.
+/// Returns true for a command that starts a server.
 fn starts_server(line: &str) -> bool {
     let mut words = line.split_whitespace();
     words.next() == Some("throng")

@@ -1,5 +1,5 @@
-//! A reader's terminals: a shell that keeps its variables from block to block, the server, and what is
-//! left running.
+//! A reader's terminals: a shell that keeps its variables from block to block, the server, and processes in the
+//! background.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Lines, Mark, Scratch, Signal, TIMEOUT, end_by};
 
-/// `throng` as a reader types it. Commands that call the admin port find it where the page's server has it.
+/// A wrapper for `throng`: commands that call the admin port find it at the port of the page's server.
 const THRONG: &str = r#"#!/bin/bash
 case "$1 $2" in
 "top "*) [[ "$*" == *http* ]] || set -- "$@" "http://$(cat "$RUN/admin")" ;;
@@ -23,20 +23,20 @@ esac
 exec "$THRONG_BIN" "$@"
 "#;
 
-/// The processes named throng are those of this page.
+/// A `pidof` that only finds the page's server.
 const PIDOF: &str = "#!/bin/sh\ncat \"$RUN/server\"\n";
 
-/// What a block left.
+/// The result of a block.
 #[derive(Debug)]
 pub struct Done {
     pub status: i32,
     pub out: String,
     pub err: String,
-    /// Commands that failed on the way.
+    /// Commands of the block that failed.
     pub failed: String,
 }
 
-/// What goes on in another terminal.
+/// A process in another terminal.
 pub struct Listener {
     path: PathBuf,
     /// The bytes that the page has shown already.
@@ -49,7 +49,7 @@ impl Listener {
     }
 }
 
-/// A folder that looks like a clone, and a shell in it.
+/// A folder with the files of a clone, and a shell in it.
 pub struct Shell {
     pub folder: PathBuf,
     _scratch: Scratch,
@@ -77,7 +77,7 @@ impl Shell {
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         }
-        // Curl's progress is for people.
+        // curl's progress output would disturb the comparison.
         std::fs::write(folder.join(".curlrc"), "silent\nshow-error\n").unwrap();
         let mut command = Command::new("bash");
         command.args(["--noprofile", "--norc"]).current_dir(&folder).process_group(0);
@@ -128,7 +128,7 @@ impl Shell {
         Done { status, out: read("out"), err: read("err"), failed: read("failed") }
     }
 
-    /// Leaves a block running, as in another terminal.
+    /// Starts a block in the background, as in another terminal.
     pub fn leave(&mut self, text: &str) -> Listener {
         let path = self.write(text);
         let at = path.display();
@@ -155,7 +155,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts what a page's command line starts, at ports that the system chooses.
+    /// Runs the command line of a page that starts a server, at ports that the system chooses.
     pub fn start(shell: &Shell, command_line: &str) -> Self {
         let mut command = Command::new("bash");
         command.args(["-c", &format!("exec {command_line}")]).current_dir(&shell.folder);
@@ -194,7 +194,7 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// Ends it as a reader does, so that its store is closed. Another process may have taken its place.
+    /// Interrupts the server as a reader does, so that it closes its store. After an upgrade it is another process.
     fn drop(&mut self) {
         for pid in self.mark.processes() {
             let _ = end_by(pid, Signal::INT);

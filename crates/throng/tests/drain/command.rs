@@ -28,7 +28,7 @@ fn the_command_ends_when_none_is_left_and_the_server_at_once_with_exit() {
     for mut client in clients {
         assert!(client.rest().ends_with(": closing, use_another_server\n\n"));
     }
-    // It drains already.
+    // The node drains already.
     let output = run(&server, &["--over", "1s"]);
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).unwrap();

@@ -1,4 +1,4 @@
-//! An upgrade and a drain: one at a time, in either order.
+//! An upgrade and a drain exclude each other, in either order.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! What clients of each protocol hear.
+//! What clients of each protocol get during a drain.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::support::*;
 
 const REFERENCE: &str = "other.example:1883";
 
-/// The code and the reason of the close frame, which is the next one but for pings and messages.
+/// Returns the code and the reason of the close frame. Skips pings and messages.
 fn closed(socket: &mut WebSocket) -> (u16, String) {
     loop {
         if let tungstenite::Message::Close(frame) = socket.read().unwrap() {
@@ -22,21 +22,21 @@ fn closed(socket: &mut WebSocket) -> (u16, String) {
     }
 }
 
-/// The reason of a client of MQTT 5 that is sent to another server.
+/// Checks the DISCONNECT that sends a client of MQTT 5 to another server.
 fn assert_sent_elsewhere(reason: u8, properties: &[(u8, String)]) {
     assert_eq!(reason, 0x9c);
     let reference = properties.iter().find(|(of, _)| *of == id::SERVER_REFERENCE);
     assert_eq!(reference.map(|(_, reference)| reference.as_str()), Some(REFERENCE));
 }
 
-/// Whether a packet is CONNACK that sends a client to the other server.
+/// Returns true if a packet is a CONNACK that sends a client to the other server.
 fn is_sent_elsewhere(packet: &[u8]) -> bool {
     let text = String::from_utf8_lossy(packet);
     matches!(packet, [0x20, _, 0, 0x9c, ..]) && text.contains(REFERENCE)
 }
 
-/// Connects until the refusal is as it should be: what a shard has read before it refuses depends on when that comes,
-/// and the reply may be lost where it comes later.
+/// Connects until the rejection is as expected. A shard may reject a connection before or after it has read the
+/// request, and in the second case the client may lose the response.
 fn until_refused(server: &Server, at: SocketAddr, request: &[u8], is_it: impl Fn(&[u8]) -> bool) {
     server.until("a client is told to go elsewhere", |_| {
         let (mut socket, mut reply) = (connect(at), Vec::new());
@@ -89,7 +89,7 @@ fn each_protocol_has_its_words_and_new_clients_are_refused_in_them() {
         other => panic!("{other:?}"),
     }
     five.expect_events(&[Event::Closed]);
-    // It has no packet for that.
+    // MQTT 3 has no packet for that.
     three.expect_events(&[Event::Closed]);
     let head = poll.head();
     assert!(head.starts_with("HTTP/1.1 503 ") && header(&head, "retry-after").is_some(), "{head}");
@@ -101,7 +101,7 @@ fn each_protocol_has_its_words_and_new_clients_are_refused_in_them() {
         9.0
     );
 
-    // None may come any more, and what comes is told where to go.
+    // The drained node rejects new clients, and names the other server.
     until_refused(
         &server,
         server.client,
@@ -115,7 +115,7 @@ fn each_protocol_has_its_words_and_new_clients_are_refused_in_them() {
     );
     until_refused(&server, server.client, &Connect::new(V5, "late").bytes(), is_sent_elsewhere);
     assert!(server.metric("throng_connections_refused_total{reason=\"drained\"}") >= 2.0);
-    // The node still does what applications ask of it.
+    // The node still serves the API.
     assert_eq!(server.publish("a", json!("nobody"))["members"], 0);
     assert!(!is_ready(&server));
 
@@ -129,7 +129,7 @@ fn each_protocol_has_its_words_and_new_clients_are_refused_in_them() {
     assert_eq!(state(&server)["connections"], 2);
 }
 
-/// The port of MQTT has the same words.
+/// The MQTT port behaves in the same way.
 #[test]
 fn the_mqtt_port_refuses_in_its_own_words() {
     let log = Scratch::new("drain");

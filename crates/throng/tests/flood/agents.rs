@@ -51,7 +51,7 @@ impl Drop for Agent {
     }
 }
 
-/// The flag that divides a run among these.
+/// Returns the flag that divides a run among these agents.
 pub(super) fn among(agents: &[Agent]) -> String {
     let all: Vec<String> = agents.iter().map(|agent| agent.address.to_string()).collect();
     format!("--agents {}", all.join(","))
@@ -93,7 +93,7 @@ fn agents_together_receive_what_they_publish_in_every_scenario() {
     });
 }
 
-/// In a namespace of time an agent has the clock of another machine.
+/// A time namespace gives an agent the clock of another machine.
 #[test]
 fn messages_are_timed_right_where_clocks_differ() {
     let elsewhere = |seconds: &str| {
@@ -115,7 +115,7 @@ fn messages_are_timed_right_where_clocks_differ() {
     let run = "rooms --topics 2 --users 20 --messages 40 --hold 2 -t sse,stream,ws";
     let end = flood(&format!("{run} {} {}", at(&server), among(&agents)));
     end.is_clean(40).delivered_to(20);
-    // A clock that is believed is wrong by 500 s or more here, which is longer than any test may take.
+    // A wrong clock would show as at least 500 s here, which is longer than any test may take.
     let delivery = &end.summary["delivery"];
     assert!(delivery["max_us"].as_u64() < Some(400_000_000), "{delivery:#}");
     assert!(delivery["p50_us"].as_u64() > Some(5), "{delivery:#}");
@@ -219,7 +219,7 @@ fn a_run_ends_with_its_coordinator_and_the_agent_takes_the_next_one() {
     let arguments = format!("one-topic {} {} -c 60", at(&server), among(&agents));
     let mut run = Flood::start(&format!("{arguments} --hold {LONG}"));
     run.until_all_arrived();
-    // Meanwhile it is nobody else's.
+    // While a run goes on, the agents reject another one.
     let output = output_within(&mut command(&arguments));
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(1) && text.contains("another run"), "{text}");
@@ -274,7 +274,7 @@ fn what_agents_can_not_do_is_explained() {
         (format!("hold {here} -c 0 {to}"), 2, "--connections"),
         (format!("hold --urls x {to}"), 2, "--urls"),
         (format!("cut {here} {to}"), 1, "has no history"),
-        // What only the agent finds.
+        // Only the agent finds this error.
         (format!("hold {here} {to} --source 1.2.3"), 2, "127.0.1.0/24"),
     ] {
         let output = output_within(&mut command(&arguments));
@@ -284,7 +284,7 @@ fn what_agents_can_not_do_is_explained() {
     }
 }
 
-/// Whoever is no coordinator must not keep those away who are.
+/// Connections that are no coordinators must not keep coordinators away.
 #[test]
 fn agents_that_say_nothing_or_nonsense_keep_no_other_away() {
     use std::io::{Read, Write};
@@ -299,7 +299,7 @@ fn agents_that_say_nothing_or_nonsense_keep_no_other_away() {
             socket
         })
         .collect();
-    // The agent closes each, and one of them may still write.
+    // The agent closes each of them, even one that still writes.
     for socket in &mut idle {
         let end = socket.read_to_end(&mut Vec::new());
         let is_late = |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;

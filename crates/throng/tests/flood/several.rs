@@ -11,7 +11,7 @@ use crate::flood::{HISTORY, configured};
 use crate::flooding::*;
 use crate::support::{Server, free_port};
 
-/// The same server once more, which a test can kill alone.
+/// A second way to the same server, which a test can cut off.
 struct Proxy {
     address: SocketAddr,
     sockets: Arc<Mutex<Vec<TcpStream>>>,
@@ -43,10 +43,10 @@ impl Proxy {
         proxy
     }
 
-    /// Ends all connections, and listens no more.
+    /// Ends all connections, and stops listening.
     fn kill(&self) {
         self.is_dead.store(true, Ordering::Relaxed);
-        // It hears of that by one more connection.
+        // One more connection wakes up the thread that accepts.
         let _ = TcpStream::connect(self.address);
         for socket in self.sockets.lock().unwrap().drain(..) {
             let _ = socket.shutdown(Shutdown::Both);
@@ -110,7 +110,7 @@ fn those_that_come_back_go_to_another_target_and_miss_nothing_when_one_dies() {
         run.until_count(count, least);
     }
     let end = run.stop();
-    // Its end is one of its connections' cuts, and what tries to come back to it no failure.
+    // The tool counts the end of a target as cuts of its connections, and failed reconnects to it as no failures.
     end.all_recovered(100).counts([("closed", 0), ("publish_failed", 0), ("publish_unsure", 0)]);
     let targets = end.summary["targets"].as_array().unwrap();
     assert_eq!(
@@ -126,7 +126,7 @@ fn those_that_come_back_go_to_another_target_and_miss_nothing_when_one_dies() {
 #[test]
 fn messages_that_are_lost_count_for_the_target_where_they_are() {
     let servers = [Server::start(), Server::start()];
-    // The second one hears nothing of what is published at the first.
+    // The second server is alone, and does not get what the tool publishes at the first.
     let run = format!("one-topic {},{}", servers[0].client, servers[1].client);
     let end = flood(&format!(
         "{run} --admin http://{} -c 20 --messages 20 --hold 1 --settle 10",

@@ -1,4 +1,4 @@
-//! Crowds by TLS.
+//! Crowds that connect by TLS.
 
 use crate::flooding::*;
 use crate::support::tls::Authority;
@@ -147,7 +147,7 @@ fn a_certificate_that_is_not_trusted_fails_connections_with_the_reason() {
         let tls = if run.contains("insecure") { "unverified" } else { "verified" };
         assert_eq!(end.summary["tls"], tls, "{run}");
     }
-    // An agent says the same as whoever connects by itself.
+    // An agent reports the same reason as a run without agents.
     let agents = agents::<1>();
     let run = format!("hold https://{target} --ca {wrong} -c 30 --hold 0");
     let end = flood(&format!("{run} {}", among(&agents)));

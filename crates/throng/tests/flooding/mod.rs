@@ -85,7 +85,7 @@ impl Flood {
         }
     }
 
-    /// Reads on until a sample fulfils `is_so`.
+    /// Reads on until `is_so` is true of a sample.
     pub fn until(&mut self, what: &str, is_so: impl Fn(&Value) -> bool) {
         let begin = Instant::now();
         let mut seen = self.samples.len();
@@ -196,7 +196,7 @@ impl Ended {
         count.as_u64().unwrap_or_else(|| panic!("no count {name} in {}", self.summary))
     }
 
-    /// Checks exact counts.
+    /// Checks the values of these counts.
     pub fn counts<const N: usize>(&self, expected: [(&str, u64); N]) -> &Self {
         for (name, count) in expected {
             assert_eq!(self.count(name), count, "{name} in {:#}", self.summary);
@@ -217,8 +217,8 @@ impl Ended {
         self
     }
 
-    /// Checks that all connections were open in the end and had each message once and in order, however
-    /// often they were closed.
+    /// Checks that all connections were open in the end, and got each message once and in order, however often they
+    /// were closed.
     pub fn all_recovered(&self, connections: u64) -> &Self {
         let sequences = ["lost", "duplicated", "out_of_order", "strayed", "not_recovered"]
             .map(|name| (name, 0));
@@ -228,14 +228,14 @@ impl Ended {
         self
     }
 
-    /// Checks that so many connections were planned, opened, and open at the end, without any error.
+    /// Checks that this many connections were planned, opened, and open at the end, without any error.
     pub fn is_clean(&self, connections: u64) -> &Self {
         assert_eq!(self.summary["connections"], connections);
         self.counts([("opened", connections), ("open", connections), ("left", 0)]);
         self.reasons("failures", &[]).reasons("closes", &[]).errors([])
     }
 
-    /// Checks that each accepted message reached so many connections.
+    /// Checks that each accepted message reached this many connections.
     pub fn delivered_to(&self, connections: u64) -> &Self {
         let published = self.count("published");
         assert!(published > 0, "{:#}", self.summary);

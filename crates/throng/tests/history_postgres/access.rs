@@ -1,4 +1,4 @@
-//! Who may do what in the database, and what is refused at the start.
+//! Rights in the database, and configurations that the server rejects at the start.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ fn serve(settings: &[(&str, &str)]) -> std::process::Output {
     throng(&["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"], settings)
 }
 
-/// The statements of the page for a user that owns nothing, as the page has them.
+/// Returns the SQL statements of docs/history-postgres.md for a database user that owns nothing.
 pub fn grants() -> String {
     let page = include_str!("../../../../docs/history-postgres.md");
     let (_, grants) = page.split_once("<!-- the grants -->").expect("the grants");

@@ -1,4 +1,4 @@
-//! The function that appends, against a model of it.
+//! Compares the database function that appends with a model.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use random::Random;
 
 use super::*;
 
-/// What the database is to have, in the order of commits.
+/// The expected contents of the database, in the order of commits.
 #[derive(Default)]
 struct Model {
     last: u64,
@@ -29,7 +29,7 @@ struct Message {
     size: u64,
 }
 
-/// What every topic retains: messages and bytes.
+/// What every topic retains: the number of messages and of bytes.
 const LIMITS: (usize, u64) = (7, 100);
 
 impl Model {
@@ -55,7 +55,7 @@ impl Model {
         }
     }
 
-    /// Up to which offset a topic's messages are gone.
+    /// Returns the offset up to which a topic's messages are dropped.
     fn floor(&self, topic: u64) -> u64 {
         let topic = &self.topics[&topic];
         let (mut count, mut bytes, mut floor) = (0, 0, topic.last);
@@ -70,7 +70,7 @@ impl Model {
     }
 }
 
-/// A batch as the writer makes it: no key twice, and a condition on a topic that is not in it before.
+/// Makes a batch as the writer does: no key twice, and a condition only on a topic that is not in the batch before.
 fn batch(random: &mut Random, model: &Model) -> Vec<Message> {
     let mut batch: Vec<Message> = Vec::new();
     for _ in 0..1 + random.below(12) {
@@ -90,10 +90,10 @@ fn batch(random: &mut Random, model: &Model) -> Vec<Message> {
     batch
 }
 
-/// The epoch of the log, as a writer knows it.
+/// The epoch of the log that a writer expects.
 const EPOCH: &str = "(SELECT epoch FROM throng.history_log)";
 
-/// The call of the function, by a writer that knows the log so far.
+/// Returns the call of the function by a writer that knows the log up to `offset`.
 fn call(writer: u64, number: u64, (epoch, offset): (&str, u64), batch: &[Message]) -> String {
     let array = |kind: &str, values: Vec<String>| format!("'{{{}}}'::{kind}[]", values.join(","));
     let column = |value: &dyn Fn(&Message) -> Option<String>| -> Vec<String> {
@@ -115,7 +115,7 @@ fn call(writer: u64, number: u64, (epoch, offset): (&str, u64), batch: &[Message
     )
 }
 
-/// A database with the tables and functions.
+/// Starts a database with the tables and functions.
 fn migrated() -> Postgres {
     let postgres = Postgres::start();
     let url = postgres.url("postgres");
@@ -132,10 +132,10 @@ fn a_writer_that_knows_another_log_and_a_batch_before_its_last_append_nothing() 
     let append = |number, known| postgres.psql(&call(1, number, known, &one()));
     assert_eq!(append(1, (EPOCH, 0)), "0|1|1|0");
     assert_eq!(append(2, (EPOCH, 1)), "1|2|2|0");
-    // The log ends before what the writer knows, or has another epoch.
+    // The log is shorter than the writer expects, or has another epoch.
     assert_eq!(append(3, (EPOCH, 3)), "2|2||");
     assert_eq!(append(3, ("1 + (SELECT epoch FROM throng.history_log)", 2)), "2|2||");
-    // A call of a session that is gone comes late.
+    // A call of a lost session comes late.
     let late = postgres.try_psql("postgres", "app", &call(1, 1, (EPOCH, 0), &one()));
     assert!(!late.status.success(), "{late:?}");
     assert!(String::from_utf8_lossy(&late.stderr).contains("older than the last"), "{late:?}");
@@ -144,7 +144,7 @@ fn a_writer_that_knows_another_log_and_a_batch_before_its_last_append_nothing() 
     assert_eq!(postgres.psql("SELECT count(*) FROM throng.history_messages"), "2");
 }
 
-/// `APPEND_SEED=s` is another run.
+/// `APPEND_SEED=s` makes another run.
 #[test]
 fn appended_batches_are_those_of_the_model() {
     let seed = std::env::var("APPEND_SEED").map_or(3, |seed| seed.parse().expect("a number"));
@@ -163,7 +163,7 @@ fn appended_batches_are_those_of_the_model() {
             continue;
         }
         if random.below(10) == 0 {
-            // It deletes what no rule retains, and changes nothing that can be seen.
+            // The trim deletes only messages that no rule retains, so the results stay the same.
             script += "SELECT last_id IS NULL FROM throng.history_trim(0, 1000, 1000, 0);\n";
             script += "SELECT throng.history_trim_keys(1000);\n";
             expected.extend(["t".into(), "0".into()]);
@@ -182,7 +182,7 @@ fn appended_batches_are_those_of_the_model() {
             join(outcomes.iter().map(|(offset, _)| offset.to_string()).collect()),
             join(outcomes.iter().map(|(_, outcome)| outcome.to_string()).collect()),
         );
-        // A batch that is sent again gives the same.
+        // A repeated batch returns the same result.
         for _ in 0..1 + random.below(2) {
             script += &format!("{};\n", call(writer, *number, (EPOCH, base), &batch));
             expected.push(line.clone());

@@ -1,4 +1,4 @@
-//! PostgreSQL is away, and processes die.
+//! PostgreSQL is away, and processes are killed.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use random::Random;
 
 use super::*;
 
-/// Publishes once, with a key of its own.
+/// Publishes once, with an idempotency key. Returns the status.
 fn try_publish(server: &Server, data: u64) -> u16 {
     let body = json!({"topic": "chat:1", "data": data, "idempotency_key": data.to_string()});
     server.api("POST", "/api/publish", Some(body)).0
@@ -33,7 +33,7 @@ fn while_postgresql_is_away_nothing_is_acknowledged_and_all_else_goes_on() {
         assert!(head.to_lowercase().contains("retry-after:"), "{head}");
         server.publish("plain", json!("without"));
         assert_eq!(next(&mut live).1, "without", "the connection stays, and other topics go on");
-        // What memory has of it is read.
+        // The server serves messages that it has in memory.
         let mut back = member(&server, "topic=chat:1&since=last:1");
         assert_eq!(next(&mut back).1, round);
         assert_eq!(text(server.admin, "GET", "/readyz", None, "").0, 200);
@@ -48,7 +48,7 @@ fn while_postgresql_is_away_nothing_is_acknowledged_and_all_else_goes_on() {
     assert!(server.metric("throng_history_connections_lost_total") >= 3.0);
 }
 
-/// Publishes, and gives status, head and body.
+/// Publishes. Returns the status, the head and the body.
 fn with_head(server: &Server, body: &Value) -> (u16, String, String) {
     let mut stream = Stream::new(connect(server.admin));
     let body = body.to_string();
@@ -69,7 +69,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// `KILL_ROUNDS=n KILL_SEED=s` kills so often.
+/// `KILL_ROUNDS=n KILL_SEED=s` sets the number of kills and their times.
 #[test]
 fn kills_of_postgresql_and_of_the_server_lose_and_repeat_nothing() {
     let rounds = number("KILL_ROUNDS").unwrap_or(6);
@@ -87,7 +87,7 @@ fn kills_of_postgresql_and_of_the_server_lose_and_repeat_nothing() {
             let publisher = scope.spawn(|| {
                 let mut next = published;
                 while !stop.load(Ordering::Relaxed) {
-                    // Until it is acknowledged, again with the same key.
+                    // Repeats the publish with the same key until the server acknowledges it.
                     match try_publish(&server, next) {
                         200 => next += 1,
                         503 => std::thread::sleep(Duration::from_millis(20)),
@@ -125,7 +125,7 @@ fn kills_of_postgresql_and_of_the_server_lose_and_repeat_nothing() {
 fn a_batch_whose_reply_is_lost_is_confirmed_when_the_connection_is_back() {
     let database = Database::start();
     let server = database.server();
-    // The counter is locked by another session: the append waits, and its session dies.
+    // Another session locks the counter: the append waits, and then its session is terminated.
     let mut blocker = database.postgres.session();
     blocker.run("BEGIN");
     blocker.run("SELECT last_offset FROM throng.history_log FOR UPDATE");
@@ -148,7 +148,7 @@ fn a_batch_whose_reply_is_lost_is_confirmed_when_the_connection_is_back() {
         assert_eq!(all, [(id, json!("once"))]);
         return;
     }
-    // Where the connection came late, the publisher was told so.
+    // If the connection comes back too late, the publisher gets this error.
     assert_eq!(status, 503, "{reply}");
     assert!(
         reply["error"]["message"].as_str().unwrap().contains("may be published or not"),

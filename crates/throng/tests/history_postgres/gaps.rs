@@ -1,8 +1,8 @@
-//! Messages that a server has not read: its members and clients that come back are told.
+//! Messages that a server has not read: its members and returning clients get a gap notice.
 
 use super::*;
 
-/// What a stream gets up to a message with this data.
+/// Reads the objects of a stream up to a message with this data.
 fn until_object(stream: &mut Stream, last: &Value) -> Vec<Value> {
     let mut objects = vec![stream.next_object()];
     while objects.last().is_some_and(|object| object["data"] != *last) {
@@ -32,7 +32,7 @@ fn messages_that_are_deleted_while_a_server_is_away_are_a_gap_for_its_members() 
     let data: Vec<&Value> = after[1..].iter().filter_map(|object| object.get("data")).collect();
     assert_eq!(data, [7, 8, 9]);
     assert_eq!(away.metric("throng_history_gaps_total"), 1.0);
-    // Memory does not say that it has all.
+    // The server knows that its memory has a gap.
     let mut back = member(&away, &format!("topic=few:1&since={first}"));
     assert_eq!(back.next_object()["recovered"], false);
     let since = after[0]["since"].as_str().unwrap();

@@ -31,7 +31,7 @@ fn messages_have_their_ids_through_a_restart_and_members_get_what_they_missed() 
     assert_eq!(history(&server, "chat:1"), expected);
     let server = database.replace(server);
     assert_eq!(history(&server, "chat:1"), expected, "from the database");
-    // As in a browser's reconnect: what came after the second one, and then what is live.
+    // Like a browser that reconnects: first the messages after the second one, and then live messages.
     let mut back = member(&server, &format!("topic=chat:1&since={}", ids[1]));
     let sixth = publish(&server, "chat:1", 6);
     let missed = until_data(&mut back, &json!(6));
@@ -72,7 +72,7 @@ fn pages_go_both_ways_and_say_what_is_gone() {
     expect(&server, "from memory");
     let server = database.replace(server);
     expect(&server, "from the database");
-    // What no rule retains goes from the database, too, once it is a minute old.
+    // The server also deletes messages from the database that no rule retains, when they are a minute old.
     database.age();
     server.until("older messages are deleted", |_| database.rows() == 3);
     expect(&server, "when they are deleted");
@@ -175,7 +175,7 @@ fn mqtt_clients_publish_with_each_quality_of_service() {
         let output = output_within(&mut command);
         assert!(output.status.success(), "{output:?}");
     }
-    // Nobody waits for the first one.
+    // No process waits for the first one's result.
     server.until("all are there", |server| history(server, "chat:1").len() == 3);
     let mut got: Vec<String> =
         history(&server, "chat:1").iter().map(|(_, data)| data.to_string()).collect();

@@ -1,4 +1,4 @@
-//! Several servers with one database: each hands on what all of them append.
+//! Several servers with one database: each delivers what all of them append.
 
 use super::*;
 
@@ -27,7 +27,8 @@ fn what_one_server_appends_comes_at_all_of_them_with_the_same_ids() {
         });
         assert!(own.eq(0..100), "each publisher's are in its order");
     }
-    // A client that has seen more at one server than another one has handed on waits for it.
+    // A client may return to a server that has delivered less than another one. It waits until that server has caught
+    // up.
     let (last, _) = &all[0][200];
     for server in &servers {
         let mut back = member(server, &format!("topic=chat:1&since={last}"));
@@ -75,18 +76,18 @@ fn in_a_cluster_topics_with_history_come_by_the_database_and_others_by_nats() {
     for number in 0..30 {
         publish(&nodes[number % 3], "chat:1", number);
     }
-    // A message past the history is retained nowhere, and comes to all members as well.
+    // No node retains a message with `no_history`, but all members get it.
     let past = json!({"topic": "chat:1", "data": "past", "no_history": true});
     nodes[0].post("/api/publish", past);
     for member in &mut members {
-        // It goes another way, so that it may overtake others.
+        // This message goes by NATS, so it may overtake others.
         let mut got: Vec<Value> = (0..31).map(|_| next(member).1).collect();
         got.retain(|data| data != "past");
         assert_eq!(got, (0..30).map(Value::from).collect::<Vec<_>>());
     }
     let all = history(&nodes[0], "chat:1");
     assert_eq!(all.len(), 30);
-    // Without NATS the history goes on.
+    // Without NATS the nodes still deliver messages with a history.
     nats.kill();
     nodes.iter().for_each(until_disconnected);
     publish(&nodes[1], "chat:1", "without NATS");
@@ -99,7 +100,7 @@ fn in_a_cluster_topics_with_history_come_by_the_database_and_others_by_nats() {
     for member in &mut members {
         assert_eq!(next(member).1, "with NATS");
     }
-    // A client whose node dies comes back to another one, and has missed nothing.
+    // When a node dies, its client reconnects to another node and misses nothing.
     let [mut first, second, third] = nodes;
     first.child.kill().unwrap();
     first.child.wait().unwrap();

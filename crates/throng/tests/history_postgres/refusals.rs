@@ -1,4 +1,4 @@
-//! What is refused, and what its publisher is told.
+//! Publishes that the server rejects, and the errors that their publishers get.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ fn a_log_that_is_another_one_is_noticed() {
     let database = Database::start();
     let server = database.server();
     let ids: Vec<String> = (1..=3).map(|n| publish(&server, "chat:1", n)).collect();
-    // As after the failover to a replica that lacks two commits.
+    // As after a failover to a replica that lacks two commits.
     database.postgres.psql(
         "DELETE FROM throng.history_messages WHERE log_offset > 1; UPDATE throng.history_log SET last_offset = 1",
     );
@@ -27,7 +27,7 @@ fn a_log_that_is_another_one_is_noticed() {
     assert_eq!(data(&history(&server, "chat:1")), [1, 4]);
 }
 
-/// The statement of the page that has clients told that they may have missed messages.
+/// Returns the SQL statement of docs/history-postgres.md that makes clients get a gap notice.
 fn new_epoch() -> String {
     let page = include_str!("../../../../docs/history-postgres.md");
     let (_, rest) = page.split_once("<!-- the new epoch -->").expect("the statement");
@@ -61,12 +61,12 @@ fn offsets_that_have_other_messages_than_the_server_knows_are_noticed() {
     ["x", "y", "z"].into_iter().for_each(|data| _ = publish(&there, "chat:1", data));
     database.let_in();
     until_refused(&away, "restart this server");
-    // Ids of before mean something else to clients of either, which a new epoch tells them.
+    // The earlier ids now stand for other messages at the other server's clients. The new epoch tells them.
     until_restart_is_due(&there);
     assert_eq!(away.metric("throng_history_connected"), 0.0);
 }
 
-/// Publishes until the server refuses it, since the log is another one.
+/// Publishes until the server rejects it because the log is another one.
 fn until_restart_is_due(server: &Server) {
     let body = json!({"topic": "chat:1", "data": "again"});
     server.until("it refuses", |server| {
@@ -103,7 +103,7 @@ fn a_batch_that_is_refused_may_be_there_if_it_was_sent_before() {
         let publisher = scope.spawn(publish_once);
         server.until("the append waits", |_| !waiting().is_empty());
         end("pg_terminate_backend", &waiting()[0]);
-        // Where it takes too long, the publisher is told the same.
+        // If this takes too long, the publisher gets the same error.
         server.until("it is sent again", |server| {
             publisher.is_finished()
                 || server.metric("throng_history_connections_lost_total") == 1.0
@@ -119,7 +119,7 @@ fn a_batch_that_is_refused_may_be_there_if_it_was_sent_before() {
     assert_eq!(data(&history(&server, "chat:1")), ["taken"]);
 }
 
-/// Publishes until it is answered 200; counts what is refused.
+/// Publishes until the server responds 200. Counts the rejections.
 fn publish_until_taken(server: &Server, data: u64, refused: &AtomicU64) {
     server.until("it is taken", |server| {
         let body = json!({"topic": "chat:1", "data": data});
@@ -141,7 +141,7 @@ fn appended_messages_that_are_not_delivered_are_bounded() {
     let mut live = member(&server, "topic=chat:1");
     publish(&server, "chat:1", "first");
     assert_eq!(next(&mut live).1, "first");
-    // It can't read what another server appends now, and so hands on nothing that comes after that.
+    // This server can't read messages of other servers now, so it delivers no message after them.
     let follower = database.processes("What was committed after", "usename = 'b'");
     assert_eq!(follower.len(), 1, "{follower:?}");
     let signal = |signal: &str| {
@@ -161,7 +161,7 @@ fn appended_messages_that_are_not_delivered_are_bounded() {
         });
         let before = refused.load(Ordering::Relaxed);
         server.until("others are refused", |_| refused.load(Ordering::Relaxed) > before + 40);
-        // A batch begins while the backlog is below its bound.
+        // The server starts a batch only while the backlog is below its limit.
         assert!(database.rows() <= 2 + 3 + 4, "{}", database.rows());
         signal("-CONT");
     });

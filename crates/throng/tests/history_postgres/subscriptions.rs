@@ -7,7 +7,7 @@ use std::thread;
 use super::*;
 use crate::upgrade::node::{Node, Options};
 
-/// Changes a user's topics.
+/// Changes a user's stored subscriptions.
 fn change(server: &Server, user: &str, add: &[&str], remove: &[&str]) -> Value {
     server.post("/api/subscriptions", json!({"user": user, "add": add, "remove": remove}))
 }
@@ -22,7 +22,7 @@ fn until_topics(server: &Server, user: &str, expected: &[&str]) {
     server.until(&format!("{user} has {expected:?}"), |server| topics(server, user) == expected);
 }
 
-/// Checks that the only member of a topic gets a message, as soon as it has entered.
+/// Waits until a topic has one member, and checks that the member gets a message.
 fn receives(server: &Server, member: &mut Stream, topic: &str, data: impl Into<Value>) {
     let data = data.into();
     server.until(&format!("a member is in {topic}"), |server| {
@@ -61,7 +61,7 @@ fn a_change_at_one_server_counts_at_all_and_through_a_restart() {
     let reply = change(&first, "bob", &["feed:b", "feed:a", "feed:b"], &["feed:x"]);
     let expected = json!({"user": "bob", "added": 2, "removed": 0, "count": 2, "connections": 1});
     assert_eq!(reply, expected);
-    // The reply comes when the server has applied it.
+    // The server replies after it has applied the change.
     assert_eq!(topics(&first, "bob"), ["feed:a", "feed:b"]);
     receives(&first, &mut here, "feed:a", 1);
     until_topics(&second, "bob", &["feed:a", "feed:b"]);
@@ -104,7 +104,7 @@ fn servers_that_change_one_user_at_the_same_moment_lose_nothing() {
                     for topic in 0..40 {
                         let name = format!("t:{number}:{part}:{topic:02}");
                         change(server, "al", &[&name], &["t:none"]);
-                        // What this caller has removed stays removed.
+                        // A subscription that this caller removes must stay removed.
                         if topic % 4 == 3 {
                             change(server, "al", &[], &[&name]);
                         }
@@ -132,7 +132,7 @@ fn limits_count_over_all_servers_and_an_import_is_all_or_nothing() {
     ];
     let [first, second] = [0, 1].map(|_| database.server_with(&limits));
     change(&first, "bob", &["a", "b"], &[]);
-    // The second server may not have seen the first two yet.
+    // The second server may not know the first two subscriptions yet.
     let body = json!({"changes": [
         {"user": "bob", "add": ["c", "d"]},
         {"user": "bob", "add": ["c"], "remove": ["a"]},
@@ -163,13 +163,13 @@ fn limits_count_over_all_servers_and_an_import_is_all_or_nothing() {
     let body = json!({"user": "dora", "add": ["a"]});
     let (status, reply) = second.api("POST", "/api/subscriptions", Some(body.clone()));
     assert_eq!((status, &reply["error"]["code"]), (409, &json!("subscriptions_full")), "{reply}");
-    // A user may always have fewer, and others then have room.
+    // A user may always remove subscriptions, which makes room for others.
     change(&second, "bob", &[], &["a"]);
     let (status, reply) = first.api("POST", "/api/subscriptions", Some(body));
     assert_eq!((status, &reply["count"]), (200, &json!(1)), "{reply}");
 }
 
-/// Waits until a server knows that the database of its subscriptions is away, or back.
+/// Waits until a server has lost its connection for subscriptions, or has it again.
 fn until_subscriptions_connected(server: &Server, connected: f64) {
     server.until("the subscriptions' connection is as expected", |server| {
         server.metric("throng_subscriptions_connected") == connected
@@ -219,16 +219,16 @@ fn a_server_that_missed_deleted_rows_or_another_table_reads_all_anew() {
     change(&first, "bob", &[], &["feed:a"]);
     let psql = |text: &str| database.postgres.psql(text);
     psql("UPDATE throng.subscriptions SET changed_at = changed_at - interval '2 days'");
-    // A server deletes such rows when it connects.
+    // A server deletes old rows of users without subscriptions when it connects.
     let first = database.replace(first);
     first.until("the row is deleted", |_| psql("SELECT count(*) FROM throng.subscriptions") == "1");
     database.let_in();
     until_topics(&second, "bob", &[]);
     assert_eq!(topics(&second, "cy"), ["feed:a"]);
-    // It counts a reload when all of it is done.
+    // The server counts a reload when it has read everything.
     second.until("all is read", |it| it.metric("throng_subscriptions_reloads_total") == 1.0);
     until_left(&second, "feed:a");
-    // A backup that was restored: another epoch, fewer changes.
+    // As after a restored backup: another epoch, and fewer changes.
     psql(
         "DELETE FROM throng.subscriptions; \
           INSERT INTO throng.subscriptions VALUES ('bob', '{feed:old}', 1, now()); \
@@ -257,7 +257,7 @@ fn changes_of_two_servers_count_through_upgrades() {
     };
     let nodes = [node(), node()];
     let mut live = member(&nodes[0], "user=al");
-    // The last nine of a growing list.
+    // The user always has the last nine topics of a growing list.
     let name = |number: usize| format!("t:{number:06}");
     let slide = |number: usize| {
         let old = number.checked_sub(9).map(name);
@@ -269,7 +269,7 @@ fn changes_of_two_servers_count_through_upgrades() {
     let names = thread::scope(|scope| {
         let adding = scope.spawn(|| {
             let mut names = Vec::new();
-            // Some of them at least, however fast the upgrades are.
+            // At least twenty changes, however fast the upgrades are.
             while names.len() < 20 || !done.load(Ordering::SeqCst) && names.len() < 20_000 {
                 names.push(slide(names.len()));
             }

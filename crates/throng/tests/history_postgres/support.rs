@@ -6,7 +6,7 @@ pub use crate::cluster::support::{Nats, until_disconnected, until_nodes};
 pub use crate::outbox::support::{Postgres, until};
 use crate::support::*;
 
-/// Topics with history, and how many messages.
+/// Topics with history, and their limits.
 pub const RULES: &str = "[[topics]]\npattern = \"few:*\"\nhistory_messages_max = 3\ndurable = true\n\
                      [[topics]]\npattern = \"old:*\"\nhistory_messages_max = 9\nhistory_seconds_max = 1\n\
                      durable = true\n\
@@ -27,7 +27,7 @@ impl Database {
         Database { postgres: Postgres::start(), folder: Scratch::new("history") }
     }
 
-    /// A server, with further settings.
+    /// Starts a server, with further settings.
     pub fn server_with(&self, settings: &[(&str, &str)]) -> Server {
         let file = self.folder.write("throng.toml", RULES).display().to_string();
         let url = [("THRONG_HISTORY_URL", &*self.postgres.url("postgres"))];
@@ -37,7 +37,7 @@ impl Database {
         server
     }
 
-    /// Nodes of a cluster that have their history here, which know each other.
+    /// Starts the nodes of a cluster that have their history here, and waits until they know each other.
     pub fn nodes(&self, nats: &Nats) -> [Server; 3] {
         let file = self.folder.write("throng.toml", RULES).display().to_string();
         let url = self.postgres.url("postgres");
@@ -53,14 +53,14 @@ impl Database {
         self.server_with(&[])
     }
 
-    /// A server that connects as the user `b`, whom [`Database::lock_out`] keeps from it.
+    /// Starts a server that connects as the database user `b`, which [`Database::lock_out`] locks out.
     pub fn server_b(&self, settings: &[(&str, &str)]) -> Server {
         self.postgres.psql("CREATE ROLE b SUPERUSER LOGIN");
         let url = [("THRONG_HISTORY_URL", &*self.postgres.url("b"))];
         self.server_with(&[&url, settings].concat())
     }
 
-    /// Ends the sessions of the user `b`, who gets none until [`Database::let_in`].
+    /// Terminates the sessions of the user `b`, which can't log in again until [`Database::let_in`].
     pub fn lock_out(&self, server: &Server) {
         self.postgres.psql("ALTER ROLE b NOLOGIN");
         self.postgres
@@ -72,7 +72,7 @@ impl Database {
         self.postgres.psql("ALTER ROLE b LOGIN");
     }
 
-    /// The processes of PostgreSQL whose last statement has this text, and for which a condition holds.
+    /// Returns the processes of PostgreSQL whose last statement has this text, and for which a condition holds.
     pub fn processes(&self, part: &str, condition: &str) -> Vec<String> {
         let found = self.postgres.psql(&format!(
             "SELECT pid FROM pg_stat_activity WHERE position('{part}' IN query) > 0 AND {condition} \
@@ -81,7 +81,7 @@ impl Database {
         found.lines().map(str::to_owned).collect()
     }
 
-    /// Makes all messages but the last older than what is never deleted.
+    /// Makes all messages but the last older than the time within which the server deletes none.
     pub fn age(&self) {
         self.postgres.psql(
             "UPDATE throng.history_messages SET at_ms = at_ms - 120000 \
@@ -101,7 +101,7 @@ impl Database {
     }
 }
 
-/// Waits until a server appends and reads.
+/// Waits until a server appends to its database and reads from it.
 pub fn until_connected(server: &Server) {
     server.until("it is connected", |server| server.metric("throng_history_connected") == 1.0);
 }
@@ -111,14 +111,14 @@ pub fn until_away(server: &Server) {
     server.until("the database is away", |server| server.metric("throng_history_connected") == 0.0);
 }
 
-/// A member of a topic, which comes back with what it saw last.
+/// Connects a member of a topic. The query may have the position of an earlier connection.
 pub fn member(server: &Server, query: &str) -> Stream {
     let mut stream = server.listen(&format!("/stream?{query}"));
     assert_eq!(stream.next_object()["type"], "welcome");
     stream
 }
 
-/// The id and the data of the next message.
+/// Returns the id and the data of the next message.
 pub fn next(stream: &mut Stream) -> (String, Value) {
     loop {
         let object = stream.next_object();
@@ -128,7 +128,7 @@ pub fn next(stream: &mut Stream) -> (String, Value) {
     }
 }
 
-/// Waits until publishing is refused by an error with this text.
+/// Waits until the server rejects publishes with an error that has this text.
 pub fn until_refused(server: &Server, part: &str) {
     let body = serde_json::json!({"topic": "chat:1", "data": "refused"});
     server.until(&format!("it refuses: {part}"), |server| {
@@ -138,7 +138,7 @@ pub fn until_refused(server: &Server, part: &str) {
     });
 }
 
-/// The next messages, up to one with this data.
+/// Returns the next messages, up to one with this data.
 pub fn until_data(stream: &mut Stream, last: &Value) -> Vec<(String, Value)> {
     let mut all = vec![next(stream)];
     while all.last().is_some_and(|(_, data)| data != last) {
@@ -147,13 +147,13 @@ pub fn until_data(stream: &mut Stream, last: &Value) -> Vec<(String, Value)> {
     all
 }
 
-/// Publishes, and gives the id.
+/// Publishes, and returns the id.
 pub fn publish(server: &Server, topic: &str, data: impl Into<Value>) -> String {
     let published = server.publish(topic, data.into());
     published["id"].as_str().unwrap().to_owned()
 }
 
-/// All of a topic's messages, a page at a time: ids and data.
+/// Returns the ids and data of all messages of a topic, read in pages.
 pub fn history(server: &Server, topic: &str) -> Vec<(String, Value)> {
     let (mut all, mut since) = (Vec::new(), String::new());
     loop {
@@ -173,7 +173,7 @@ pub fn history(server: &Server, topic: &str) -> Vec<(String, Value)> {
     }
 }
 
-/// The data of messages.
+/// Returns the data of messages.
 pub fn data(messages: &[(String, Value)]) -> Vec<Value> {
     messages.iter().map(|(_, data)| data.clone()).collect()
 }

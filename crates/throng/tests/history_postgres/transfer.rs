@@ -20,7 +20,7 @@ fn command(folder: &Folder, args: &[&str]) -> Command {
     command
 }
 
-/// All of a topic's messages with all that a page has of them. A topic here has less than a page.
+/// Returns all messages of a topic, with all fields. A topic has less than a page of messages here.
 fn messages(server: &Server, topic: &str) -> Vec<Value> {
     let (status, page) = server.api("GET", &format!("/api/history/{topic}?limit=100"), None);
     assert_eq!((status, &page["more"]), (200, &json!(false)), "{page}");
@@ -31,7 +31,7 @@ fn offset(id: &str) -> u64 {
     id.rsplit_once(':').unwrap().1.parse().unwrap()
 }
 
-/// The same ids in another epoch are other ids, so only offsets are compared.
+/// Replaces ids by offsets, since the epoch may differ.
 fn in_any_epoch(mut messages: Vec<Value>) -> Vec<Value> {
     for message in &mut messages {
         message["id"] = offset(message["id"].as_str().unwrap()).into();
@@ -41,7 +41,7 @@ fn in_any_epoch(mut messages: Vec<Value>) -> Vec<Value> {
 
 const TOPICS: [&str; 4] = ["chat:1", "chat:2", "few:1", "chat:gone"];
 
-/// The offsets of some messages in the store.
+/// Ids of some messages in the store.
 struct Stored {
     ids: Vec<String>,
     keyed: String,
@@ -54,7 +54,7 @@ fn keyed() -> Value {
     json!({"topic": "chat:2", "data": "paid", "idempotency_key": "order-17", "tags": ["red"], "event": "sale"})
 }
 
-/// Publishes messages of each kind at a server with a store, and ends it.
+/// Publishes messages of each kind to a server with a store, and stops the server.
 fn fill(folder: &Folder) -> Stored {
     let server = folder.serve();
     let ids: Vec<String> = (1..=5).map(|n| publish(&server, "chat:1", n)).collect();
@@ -86,7 +86,7 @@ fn a_history_moves_into_postgres_with_its_ids_and_back_under_a_new_epoch() {
     let early = database.server();
     let (status, text) = throng_store(&folder, &["export", "data", "--history-url", &url]);
     assert_eq!(status, Some(0), "{text}");
-    // It knows the empty log, and appends nothing to another one.
+    // This server knows the empty log, and must append nothing to another log.
     until_refused(&early, "restart this server");
     drop(early);
     assert!(text.contains("4 topics with 10 messages, and 1 idempotency keys are in"), "{text}");
@@ -97,7 +97,7 @@ fn a_history_moves_into_postgres_with_its_ids_and_back_under_a_new_epoch() {
     let (status, text) = throng_store(&folder, &["export", "data", "--history-url", &url]);
     assert_eq!(status, Some(1), "{text}");
     assert!(text.contains("is not empty (4 topics") && text.contains("history.schema"), "{text}");
-    // What its rule no longer retains may still be in the database, and a deletion is a row there.
+    // The database may still have messages that no rule retains, and a deletion is a row there.
     (10..=12).for_each(|n| _ = publish(&server, "few:1", n));
     server.post("/api/subscriptions", json!({"user": "cy", "remove": ["feed:a", "feed:b"]}));
     server.post("/api/subscriptions", json!({"user": "bob", "add": ["feed:c"]}));
@@ -126,7 +126,7 @@ fn check_moved(server: &Server, stored: &Stored) {
     for user in ["bob", "cy"] {
         assert_eq!(topics(server, user), ["feed:a", "feed:b"], "{user}");
     }
-    // The first of what the rule retains is the seventh.
+    // The rule retains the messages from the seventh on.
     assert_eq!(
         (recovered("few:1", &few[5]), recovered("few:1", &few[4])),
         (true.into(), false.into())
@@ -144,13 +144,13 @@ fn check_moved(server: &Server, stored: &Stored) {
     assert_eq!((status, &refused["error"]["code"]), (409, &json!("newer_message")), "{refused}");
     let (status, next) = conditional(offset(&ids[4]));
     assert_eq!(status, 200, "{next}");
-    // Offsets go on after the last of all topics, in the same epoch.
+    // The next offset follows the last one of all topics, in the same epoch.
     let (epoch, _) = ids[0].split_once(':').unwrap();
     assert_eq!(next["id"], format!("{epoch}:{}", offset(&gone[2]) + 1));
     assert_eq!(page.data(), "next", "members get what comes after what they missed");
 }
 
-/// Checks that a new store has what the database had, while a server goes on with that.
+/// Checks that a new store has the database's contents, while a server still uses the database.
 fn check_back(folder: &Folder, url: &str, there: &[Vec<Value>; 4], stored: &Stored, last: &str) {
     let (status, text) = throng_store(folder, &["import", "back", "--history-url", url]);
     assert_eq!(status, Some(0), "{text}");
@@ -202,7 +202,7 @@ fn migrate(url: &str) {
     }
 }
 
-/// Returns true if the database has no row of a history.
+/// Returns true if the database has no history.
 fn is_empty(database: &Database) -> bool {
     let rows = "SELECT (SELECT count(*) FROM throng.history_topics) + (SELECT count(*) FROM throng.history_messages) \
                 + (SELECT count(*) FROM throng.history_keys) + (SELECT last_offset FROM throng.history_log)";
@@ -215,7 +215,7 @@ fn a_killed_export_leaves_nothing_and_the_next_one_works() {
     let url = database.postgres.url("postgres");
     fill(&folder);
     migrate(&url);
-    // The messages are written before the keys, which wait for this.
+    // The export writes the messages before the keys, and the keys wait for this lock.
     let mut blocker = database.postgres.session();
     blocker.run("BEGIN");
     blocker.run("LOCK TABLE throng.history_keys IN SHARE MODE");
@@ -232,7 +232,7 @@ fn a_killed_export_leaves_nothing_and_the_next_one_works() {
     let (status, text) = throng_store(&folder, &export);
     assert_eq!(status, Some(0), "{text}");
     assert_eq!(database.rows(), 10);
-    // A backup may lack messages that clients have seen after it.
+    // Clients may have seen messages that a backup lacks.
     let (status, text) = throng_store(&folder, &["backup", "copy", "--from", "data"]);
     assert_eq!(status, Some(0), "{text}");
     let mut of_copy = command(&folder, &["export", "copy", "--history-url", &url]);
@@ -277,7 +277,7 @@ fn an_export_that_fails_in_the_middle_leaves_nothing() {
     assert!(text.contains("error: the history in PostgreSQL: no more"), "{text}");
     assert!(is_empty(&database));
     database.postgres.psql("DROP TRIGGER reject ON throng.history_log");
-    // The user of a server, with the rights of the page, needs no more than that.
+    // The rights that the page grants to a server's database user suffice for an export and an import.
     database.postgres.psql("CREATE ROLE throng LOGIN");
     database.postgres.psql(&access::grants());
     let url = database.postgres.url("throng");
@@ -326,7 +326,7 @@ fn an_impossible_export_is_refused_with_what_to_do() {
     let at = damaged.windows(9).position(|part| part == b"a message").unwrap();
     damaged[at] ^= 1;
     std::fs::write(folder.file(), &damaged).unwrap();
-    // The directory is the configuration's.
+    // This command takes the directory from the configuration.
     let skip = ["export", "--data", "data", "--history-url", &url, "--skip-compact"];
     refused(&skip, 3, "damaged: ");
     assert_eq!(schemas(), "0");
@@ -336,7 +336,7 @@ fn an_impossible_export_is_refused_with_what_to_do() {
     assert_eq!(database.postgres.psql(moved), "chat:1");
 }
 
-/// The rows of a history in a schema, by the names of topics.
+/// Returns a query for all rows of a history in a schema, by the names of topics.
 fn all_rows(schema: &str) -> String {
     format!(
         "SELECT t.name, t.last_offset, t.last_sequence, t.last_total, t.messages_max, t.bytes_max, t.seconds_max, \
@@ -379,7 +379,7 @@ fn a_long_history_has_the_same_rows_after_it_went_there_and_back() {
         let more = format!("SELECT count(*) FROM ({one} EXCEPT {other}) AS it");
         assert_eq!(database.postgres.psql(&more), "0");
     }
-    // As a server would have written them.
+    // Checks that the rows are as a server would have written them.
     let wrong = "SELECT count(*) FROM (SELECT m.*, lag(m.log_offset, 1, m.previous) OVER topic AS before, \
          row_number() OVER topic AS number FROM throng.history_messages AS m \
          WINDOW topic AS (PARTITION BY topic_id ORDER BY log_offset)) AS m \

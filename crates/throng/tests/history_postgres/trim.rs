@@ -1,4 +1,4 @@
-//! The deletion of what no rule retains, which nothing else waits for, and reads that take too long.
+//! Deletion of messages that no rule retains, which blocks nothing else, and reads that take too long.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn idempotency_keys_go_while_the_deletion_of_topics_waits_for_an_append() {
     let server = database.server();
     let keyed = json!({"topic": "chat:1", "data": 1, "idempotency_key": "k"});
     server.post("/api/publish", keyed);
-    // As an append has it until its commit.
+    // An append holds this lock until its commit.
     let mut append = database.postgres.session();
     append.run("BEGIN");
     append.run("SELECT last_offset FROM throng.history_log FOR UPDATE");
@@ -25,7 +25,7 @@ fn idempotency_keys_go_while_the_deletion_of_topics_waits_for_an_append() {
     assert_eq!(count("history_topics"), "1");
     append.run("ROLLBACK");
     server.until("it is forgotten", |_| count("history_topics") == "0");
-    // Whoever comes back from before it was forgotten is told so.
+    // A client that returns from before the deletion must get a gap notice: `previous` is not 0.
     publish(&server, "chat:1", 2);
     let previous = "SELECT string_agg(previous::text, ' ') FROM throng.history_messages";
     assert_eq!(database.postgres.psql(previous), "1");
@@ -36,7 +36,7 @@ fn a_deletion_that_fails_and_a_read_that_takes_too_long_end_nothing_else() {
     let database = Database::start();
     let server = database.server();
     (1..=3).for_each(|n| _ = publish(&server, "chat:1", n));
-    // Memory has nothing after a restart.
+    // After a restart the server has no messages in memory.
     let server = database.replace(server);
     database.postgres.psql("DROP FUNCTION throng.history_trim");
     server.until("it fails", |server| server.metric("throng_history_trims_failed_total") >= 1.0);
@@ -50,7 +50,7 @@ fn a_deletion_that_fails_and_a_read_that_takes_too_long_end_nothing_else() {
         let read = scope.spawn(|| server.api("GET", "/api/history/chat:1", None));
         let waiting = || database.processes("of the topic $1", LOCKED);
         server.until("the read waits", |_| !waiting().is_empty());
-        // As statement_timeout does it.
+        // As `statement_timeout` does.
         database.postgres.psql(&format!("SELECT pg_cancel_backend({})", waiting()[0]));
         let (status, reply) = read.join().unwrap();
         assert_eq!((status, &reply["error"]["code"]), (503, &json!("store_failed")), "{reply}");

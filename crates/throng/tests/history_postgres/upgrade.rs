@@ -10,7 +10,7 @@ fn node(database: &Database) -> Node {
     node_with(database, &[])
 }
 
-/// The same, with these variables.
+/// Like [`node`], with these variables.
 fn node_with(database: &Database, settings: &[(&str, &str)]) -> Node {
     let url = database.postgres.url("postgres");
     let topics = format!(
@@ -21,8 +21,8 @@ fn node_with(database: &Database, settings: &[(&str, &str)]) -> Node {
     node
 }
 
-/// Publishes numbers to `chat:a` at the first server and to `chat:b` at the second one, while `act` runs. Each member has
-/// then got each number of its topic once, in order.
+/// Publishes numbers to `chat:a` at the first server and to `chat:b` at the second one, while `act` runs. Then checks
+/// that each member got each number of its topic once and in order.
 fn all_the_while(nodes: &[Node; 2], members: Vec<Member>, act: impl FnOnce()) {
     let publishers = [Publisher::default(), Publisher::default()];
     thread::scope(|scope| {
@@ -49,7 +49,7 @@ fn all_the_while(nodes: &[Node; 2], members: Vec<Member>, act: impl FnOnce()) {
     }
 }
 
-/// Members of each transport in both topics at the first server, and one of each at the second.
+/// Connects members of each transport to both topics at the first server, and one member of each topic at the second.
 fn members(nodes: &[Node; 2]) -> Vec<Member> {
     let mut members = Vec::new();
     for topic in ["chat:a", "chat:b"] {
@@ -108,7 +108,7 @@ fn a_client_that_catches_up_goes_on_at_the_new_process() {
     let count = 400;
     let text = |number: usize| format!("{number} {}", "x".repeat(10_000));
     (0..count).for_each(|number| _ = publish(&node, "chat:a", text(number)));
-    // More than its socket and its outbox take: it does not read.
+    // The member does not read, and the history is larger than its socket and its outbox.
     let mut slow = member(&node, "topic=chat:a&since=start");
     node.upgrade();
     publish(&node, "chat:a", "end");
@@ -117,7 +117,7 @@ fn a_client_that_catches_up_goes_on_at_the_new_process() {
     assert_eq!(data(&until_data(&mut slow, &json!("end"))), expected);
 }
 
-/// In each attempt to find a moment without slow calls, all shards stand still for an instant.
+/// In each attempt to find a moment without slow calls, the server pauses all shards for an instant.
 #[test]
 fn clients_are_served_while_an_upgrade_waits_for_a_slow_call() {
     let database = Database::start();

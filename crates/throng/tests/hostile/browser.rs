@@ -1,5 +1,5 @@
-//! Names and messages of users are only text to the pages that show them, and pages of other sites can't
-//! use the server. Tested in Chromium.
+//! Pages show names and messages of users as text only, and pages of other sites can't use the server. Tested in
+//! Chromium.
 
 use std::io::{BufRead, Write};
 use std::net::{TcpListener, TcpStream};
@@ -32,11 +32,11 @@ fn the_chat_runs_no_script_from_names_or_messages() {
     scenario("chat");
 }
 
-/// A browser asks before a page of another site may send most requests, but not before those that a form
-/// could send: plain text, a form's own type, bytes without a type.
+/// A browser sends a preflight before most requests of another site's page, but not before those that a form could
+/// send: plain text, a form's content type, bytes without a type.
 #[test]
 fn pages_of_other_sites_publish_nothing_on_either_port() {
-    // The port that the pages come from must be known to the server's configuration.
+    // The server's configuration has this port, which the pages come from.
     let site = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = site.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -51,7 +51,7 @@ fn pages_of_other_sites_publish_nothing_on_either_port() {
     run(&server, "foreign.cjs", "pages", json!({"port": port}));
 }
 
-/// Answers one request with the page from which the browser posts.
+/// Responds to one request with the page from which the browser posts.
 fn serve_page(socket: TcpStream) {
     let _ = socket.set_read_timeout(Some(TIMEOUT));
     let mut stream = Stream::new(socket);
@@ -72,7 +72,7 @@ fn serve_page(socket: TcpStream) {
     );
 }
 
-/// The same without a browser: what it would send, with the header that says where the page is from.
+/// The same requests without a browser, with the header that names the page's origin.
 #[test]
 fn a_foreign_origin_is_refused_whatever_the_body_is_called() {
     let origin = ("THRONG_CLIENT_CORS_ORIGINS", "http://good.example");
@@ -99,7 +99,7 @@ fn a_foreign_origin_is_refused_whatever_the_body_is_called() {
                 let (status, reply) = post(target, &headers, "");
                 assert_eq!(status, 403, "{target} {headers}: {reply}");
                 assert!(reply.contains("bad_origin"), "{reply}");
-                // Before the body has come, too.
+                // The server rejects the request even before the body has arrived.
                 let head = format!(
                     "POST {target} HTTP/1.1\r\nHost: t\r\n{headers}Content-Length: 9\r\n\r\n"
                 );

@@ -1,5 +1,5 @@
-// Pages in Chromium that post to the server: those of other sites, which may do so without asking it
-// first, and those that it allows.
+// Pages in Chromium that post to the server: pages of other sites, by requests without a preflight, and pages that
+// the server allows.
 "use strict";
 
 const path = require("node:path");
@@ -7,7 +7,7 @@ const packages = path.join(__dirname, "../phoenix");
 const { assert, server, listen, publish, run } = require(`${packages}/lib.cjs`);
 const { chromium } = require(`${packages}/node_modules/playwright-core`);
 
-// Everything that a page may send without a preflight.
+// Makes every kind of request that needs no preflight.
 const simple = async ({ url, body }) => {
   const bodies = [body, new Blob([body]), new TextEncoder().encode(body), new URLSearchParams({ a: body })];
   const post = (body, type) =>
@@ -29,7 +29,7 @@ const simple = async ({ url, body }) => {
     form.submit();
     await loaded;
   }
-  // And what asks first: it learns that it may not.
+  // A request with a preflight, which the server rejects.
   await fetch(url, { method: "POST", body, headers: { "Content-Type": "application/json" } }).catch(() => {});
 };
 
@@ -55,7 +55,7 @@ run({
       await page.evaluate(simple, { url: `${client}/publish?topic=room:a`, body: command });
       const acks = JSON.stringify({ user: "al", id: "00000001:1" });
       await page.evaluate(simple, { url: `${client}/ack`, body: acks });
-      // The page itself is fine, and so are its requests where it is allowed.
+      // The allowed page works, and so do its requests.
       await page.goto(allowed);
       const statuses = await page.evaluate(async (client) => {
         const post = async (body, headers = {}) =>

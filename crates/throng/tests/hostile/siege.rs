@@ -1,9 +1,9 @@
-//! A few hundred attackers of five kinds at once: heads that dribble in, subscribers that never read,
-//! handshakes that stop half-way, floods of joins, bombs of every kind. The benchmark `attack` has the same
+//! A few hundred attackers of five kinds at once: heads that arrive byte by byte, subscribers that never read,
+//! handshakes that stop half-way, floods of joins, and every kind of bomb. The benchmark `attack` does the same with
+//! tens of thousands.
 //! with tens of thousands.
-//!
-//! Honest clients of all transports get each message once and in order meanwhile, memory stays bounded, and
-//! what was refused or closed is counted under its reason, each one.
+//! Meanwhile honest clients of all transports get each message once and in order, memory stays bounded, and the
+//! server counts each rejected or closed attacker under its reason.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -19,21 +19,21 @@ const DRIBBLERS: usize = 150;
 const HALF_HANDSHAKES: usize = 50;
 const DEAF: usize = 150;
 const JOINERS: usize = 4;
-/// Of each kind of bomb.
+/// The number of bombs of each kind.
 const BOMBS: usize = 10;
 
-/// The messages to honest clients within which it must be over.
+/// The attack must be over before honest clients have got this many messages.
 const PUBLISHED_MAX: u64 = 10_000;
 
-/// What the server may take beyond what it has before the attack: far less than what it is sent.
+/// How many bytes the server may use beyond its memory before the attack: far less than it receives.
 const MEMORY_BYTES_MAX: f64 = (32 << 20) as f64;
 
-/// The topic of those who never read.
+/// The topic of the subscribers that never read.
 const BUSY: &str = "busy";
 
 const RULES: &str = "[[topics]]\npattern = \"good\"\npublish = \"refuse\"\npresence = true\n";
 
-/// What ended connections, and what limits they met, as `/metrics` has it.
+/// The reasons of closed connections, and the limits that took effect, by `/metrics`.
 struct Counts(BTreeMap<String, u64>);
 
 impl Counts {
@@ -53,7 +53,7 @@ impl Counts {
     }
 }
 
-/// The bombs, each with the name under which the server counts it and what it answers.
+/// The bombs, each with the name under which the server counts it, and the code of the response.
 fn bombs() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let upgraded = |headers: &str, bytes: Vec<u8>| {
         [upgrade("/ws?user=evil", headers).into_bytes(), bytes].concat()
@@ -89,15 +89,15 @@ fn bombs() -> Vec<(&'static str, &'static str, Vec<u8>)> {
 /// Sends a bomb and reads until the server closes.
 fn throw(server: &Server, bytes: &[u8]) -> Vec<u8> {
     let mut socket = server.connect();
-    // The server answers and closes before it has all.
+    // The server responds and closes before it has read all of it.
     let _ = socket.write_all(bytes);
     let mut all = Vec::new();
     let _ = socket.read_to_end(&mut all);
     all
 }
 
-/// Whether the server's last words are a status, or a close frame with a code. Where it has left input
-/// unread, the system may take them back.
+/// Returns true if the server's last output is this status, or a close frame with this code. If the server leaves
+/// input unread, the kernel may discard its output.
 fn says(reply: &[u8], want: &str) -> bool {
     let code: u16 = want.parse().unwrap();
     let [high, low] = code.to_be_bytes();
@@ -156,7 +156,7 @@ fn half_handshakes(server: &Server) {
     }
 }
 
-/// Subscribers that read nothing but the answer's head.
+/// Connects subscribers that read nothing but the head of the response.
 fn deaf(server: &Server) -> Vec<Stream> {
     let targets = ["/sse", "/stream"].map(|path| format!("{path}?topic={BUSY}"));
     (0..DEAF).map(|at| server.listen(&targets[at % 2])).collect()
@@ -191,7 +191,7 @@ fn join(server: &Server, done: &AtomicBool) {
 #[test]
 fn a_siege_costs_honest_clients_nothing_and_is_counted() {
     let own = [
-        // Far more than an honest client takes for a request.
+        // Far more time than an honest client needs for a request.
         ("THRONG_TIMEOUTS_HEAD_SECONDS", "6"),
         ("THRONG_SOCKET_SEND_BUFFER_BYTES", "8KiB"),
         ("THRONG_LIMITS_OUTBOX_BYTES_MAX", "128KiB"),
@@ -248,7 +248,7 @@ fn a_siege_costs_honest_clients_nothing_and_is_counted() {
     let after = Counts::now(&server);
     let counted = |name: &str| after.of(name) - before.of(name);
     let thrown = |of: &str| (BOMBS * bombs.iter().filter(|it| it.0 == of).count()) as u64;
-    // A client that is slow by chance may add to these.
+    // Clients that are slow by accident may add to these counts.
     for (name, least) in [
         ("request_timeout", DRIBBLERS + HALF_HANDSHAKES),
         ("slow_consumer", DEAF),

@@ -40,7 +40,7 @@ fn endless_heads_and_bodies_time_out() {
         socket.set_nonblocking(true).unwrap();
         slow.push((at % begun.len(), socket, Vec::new()));
     }
-    // A byte now and then does not extend the timeout: it would go on for ever.
+    // A client that sends a byte now and then does not extend the timeout: otherwise this would never end.
     server.until("all are closed", |server| {
         witness.assert_receives(server);
         std::thread::sleep(Duration::from_millis(300));
@@ -51,9 +51,9 @@ fn endless_heads_and_bodies_time_out() {
                 _ => {}
             }
             let response = String::from_utf8_lossy(response);
-            // A request that its head makes invalid is rejected before its body arrives.
+            // The server rejects a request with an invalid head before the body arrives.
             let refused = ["408 ", "400 ", "100 ", "403 "].map(|it| format!("HTTP/1.1 {it}"));
-            // Input after the close may have reset the connection and the answer with it.
+            // Input after the close may have reset the connection and so discarded the response.
             let fine = response.is_empty()
                 || refused.iter().any(|it| response.starts_with(it))
                 || response.contains("{\"status\":410}");
@@ -84,7 +84,7 @@ fn half_closed_connections_are_served_and_closed() {
         let mut socket = server.connect();
         socket.write_all(request.as_bytes()).unwrap();
         let mut stream = Stream::new(socket);
-        // The server sends its answer, and then notices the half-close.
+        // The server sends its response, and then notices the half-close.
         let head = if want.is_empty() { String::new() } else { stream.head() };
         assert!(head.starts_with(want), "{request:?}: {head}");
         stream.reader.get_ref().shutdown(Shutdown::Write).unwrap();
@@ -184,7 +184,7 @@ fn a_stopped_server_resumes_without_loss() {
     let server = Server::with(&["--demo"], &settings);
     let mut sse = server.listen("/sse?topic=room:a");
     let mut socket = crate::support::websocket(&server, "topic=room:a");
-    // Before the list of who is there comes where the room's history goes on.
+    // The position in the room's history comes before the presence snapshot.
     let list = loop {
         let message = receive(&mut socket);
         if message["type"] == "message" {

@@ -5,7 +5,7 @@ use super::*;
 /// The request to smuggle. Without an attack it is the last request of a connection.
 const LAST: &str = "GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
 
-/// Sends a head, a body and `LAST`, and checks the statuses of all answers.
+/// Sends a head, a body and `LAST`, and checks the statuses of all responses.
 fn judge(server: &Server, head: &[u8], body: &str, want: &[u16]) {
     let bytes = [head, b"\r\n", body.as_bytes(), LAST.as_bytes()].concat();
     let got = statuses(server, &bytes);

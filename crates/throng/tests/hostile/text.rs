@@ -8,7 +8,7 @@ use super::*;
 
 const BROKEN: [&[u8]; 5] = [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\xaf"];
 
-/// Sends a request with these bytes in place of its `?`. Returns the status of the answer.
+/// Sends a request with these bytes in place of its `?`. Returns the status of the response.
 fn status(server: &Server, request: &str, bytes: &[u8]) -> u16 {
     let (before, after) = request.split_once('?').unwrap();
     let whole = [before.as_bytes(), bytes, after.as_bytes()].concat();
@@ -117,7 +117,7 @@ fn websockets_reject_invalid_utf_8_everywhere() {
             assert_eq!(closes(target, 0x81, &phoenix), Some(1007));
             assert_eq!(closes(target, 0x88, &reason), Some(1007));
         }
-        // A binary message with valid text gets an answer.
+        // A binary message with valid text gets a response.
         let command = [b"{\"type\":\"publish\",\"topic\":\"", bytes, b"\"}\nx"].concat();
         assert_eq!(closes("/ws", 0x82, &command), None);
         let length = bytes.len() as u8;

@@ -1,4 +1,4 @@
-// Names, metas and messages that would be scripts if a page read them as HTML.
+// Names, payloads and messages that would be scripts if a page inserted them as HTML.
 "use strict";
 
 const path = require("node:path");
@@ -16,7 +16,7 @@ const EVIL = [
   '" onmouseover="pwned()" autofocus onfocus="pwned()" x="',
 ];
 
-// Checks a page of the site with such content. Returns what it must not have.
+// Opens a browser, and runs `of` on a page with such content. Fails if a script has run.
 async function browse(of) {
   const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
   const args = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"];
@@ -51,7 +51,7 @@ async function browse(of) {
   }
 }
 
-// Users with such names, in topics with such names, who send such messages.
+// Connects users with such names to topics with such names, and sends such messages.
 async function fill(topics) {
   for (const topic of topics) {
     for (const user of EVIL) {
@@ -85,7 +85,7 @@ run({
         await page.goto(`${admin}#/user/${encodeURIComponent(user)}`);
         await shows(user);
         await harmless();
-        // The page's address runs no script either.
+        // The address of the page runs no script either.
         await page.goto(`${admin}#/${user}`);
         await harmless();
       }

@@ -19,7 +19,7 @@ fn reply(server: &Server, bytes: &str) -> (u16, String) {
     (status.unwrap_or(0), text)
 }
 
-/// Returns whether the answer holds something that needs the key.
+/// Returns true if the response holds something that needs the key.
 fn is_secret(reply: &str) -> bool {
     ["connections_by_transport", "throng_connections", "delivered", "\"toml\"", "\"topics\":"]
         .into_iter()
@@ -160,7 +160,7 @@ fn other_sites_pages_can_not_use_a_port_without_a_key() {
         (local.clone(), format!("Origin: http://{local}\r\nOrigin: http://evil.example")),
         (local.clone(), "Origin: http://evil\u{ff}.example".into()),
         (local.clone(), "Origin:".into()),
-        // The page's own host name resolves to this host.
+        // These host names resolve to this host, as in DNS rebinding.
         ("evil.example".into(), String::new()),
         (format!("evil.example:{port}"), format!("Origin: http://evil.example:{port}")),
         (format!("127.0.0.1.evil.example:{port}"), String::new()),

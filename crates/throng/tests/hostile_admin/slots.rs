@@ -1,4 +1,4 @@
-//! Attackers that hold connections to the admin port, while other clients must still get answers.
+//! Attackers that hold connections to the admin port, while other clients must still get responses.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -92,8 +92,8 @@ impl Drop for Attacker {
     }
 }
 
-/// Makes one request, and repeats it if the connection ends without an answer. A client that is slow
-/// to send may lose its slot while slots run out.
+/// Makes one request, and repeats it if the connection ends without a response. A client that sends slowly may lose
+/// its slot while slots run out.
 fn request(server: &Server, method: &str, path: &str, body: &str, key: &str) -> (u16, String) {
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{key}Content-Length: {}\r\n\r\n{body}",
@@ -117,7 +117,7 @@ fn request(server: &Server, method: &str, path: &str, body: &str, key: &str) -> 
     panic!("{path}: {ATTEMPTS_MAX} times no answer");
 }
 
-/// Checks that all calls of an operator and a load balancer are answered several times.
+/// Checks that all calls of an operator and a load balancer succeed several times.
 fn all_requests_succeed(server: &Server, key: &str) {
     for _ in 0..5 {
         for path in ["/healthz", "/readyz", "/metrics", "/api/stats"] {
@@ -203,7 +203,7 @@ fn one_address_with_few_connections_does_not_delay_others() {
     let evicted = "throng_admin_connections_closed_total{reason=\"evicted\"}";
     server.until("its places ran out", |server| server.metric(evicted) > 100.0);
     (0..5).for_each(|_| all_requests_succeed(&server, ""));
-    // The oldest connection of another address has kept its place.
+    // The oldest connection is from another address, and keeps its slot.
     operator.send(send_request);
     assert_eq!(operator.read_reply().0, 200);
 }
@@ -273,10 +273,10 @@ fn silent_connections_are_closed_and_idle_ones_after_an_reply_stay() {
     server.until("they are counted", |server| {
         server.metric("throng_admin_connections_closed_total{reason=\"silent\"}") >= 2.0
     });
-    // It rests for longer than the others: it began before them, and they were closed.
+    // This connection rests for longer than the others: it began before them, and the server has closed them.
     resting.send(send_request);
     assert_eq!(resting.read_reply().0, 200);
-    // A connection with half a head after an answer is not idle.
+    // A connection with half a head after a response is not idle.
     resting.send(&send_request[..20]);
     assert_eq!(resting.rest(), "");
 }

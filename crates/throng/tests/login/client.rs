@@ -1,4 +1,4 @@
-//! A client of each transport, that says nothing of what it does not hear.
+//! A client of each transport. It skips everything but data of messages.
 
 use std::collections::VecDeque;
 
@@ -31,12 +31,12 @@ enum Wire {
 /// A connection of a user.
 pub struct Client {
     wire: Wire,
-    /// Its name in the API.
+    /// The connection's id in the API.
     pub id: String,
 }
 
 impl Client {
-    /// Connects as a user that nobody else is.
+    /// Connects as a user that no other client has.
     pub fn new(server: &Server, transport: Transport, user: &str) -> Self {
         let wire = match transport {
             Transport::Sse => Wire::Sse(server.listen(&format!("/sse?user={user}"))),
@@ -66,7 +66,7 @@ impl Client {
         server.post("/api/logout", json!({"connection": self.id, "user": user}))
     }
 
-    /// The data of the next message.
+    /// Returns the data of the next message.
     pub fn data(&mut self, server: &Server) -> Value {
         loop {
             let message = match &mut self.wire {
@@ -99,7 +99,7 @@ impl Client {
         }
     }
 
-    /// A message of a Phoenix client.
+    /// Sends a message of a Phoenix client.
     pub fn push(&mut self, server: &Server, message: Value) {
         match &mut self.wire {
             Wire::Phoenix(socket) => {
@@ -120,12 +120,12 @@ impl Client {
     }
 }
 
-/// The data of a Phoenix message that the application published.
+/// Returns the data of a Phoenix message if the application published it.
 fn data_of(message: Value) -> Option<Value> {
     (message[3] == "message").then(|| message[4]["data"].clone())
 }
 
-/// Whether somebody is connected as this user.
+/// Returns true if a client is connected as this user.
 pub fn is_here(server: &Server, user: &str) -> bool {
     server.api("GET", &format!("/api/users/{user}"), None).1["count"] == 1
 }

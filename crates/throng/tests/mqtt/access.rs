@@ -1,4 +1,4 @@
-//! What a client may subscribe and publish to, by its token and by the word of the application.
+//! Topics to which a client may subscribe and publish, by its token and by the application's decision.
 
 use protocol::mqtt::client::SubscribeParts;
 use protocol::mqtt::write::ConfirmType;
@@ -10,7 +10,7 @@ use crate::mqtt::client::*;
 use crate::mqtt::raw::BOTH;
 use crate::support::Server;
 
-/// A client of this name with what its token grants.
+/// Connects a client of this name with a token that grants these topics.
 fn granted(server: &Server, connect: Connect, user: &str, topics: &[&str]) -> Client {
     let throng = json!({"subscribe": topics, "publish": topics});
     let token = signed(&json!({"sub": user, "throng": throng}));
@@ -88,12 +88,12 @@ fn a_client_widens_no_grant_by_what_it_calls_itself() {
     }
 }
 
-/// A server that asks this application who may enter and publish to `asked:…`, and waits for it.
+/// Starts a server that calls this application's webhook for topics `asked:…`, with a long timeout.
 fn serve_with_webhook(app: &Application) -> Server {
     serve_with_webhook_and(app, &[("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "60000")])
 }
 
-/// One that does not wait long for the application. What it answers may come too late.
+/// Starts a server with a short webhook timeout. The application's reply may come too late.
 fn hasty(app: &Application, settings: &[(&str, &str)]) -> Server {
     let hasty = [("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "500")];
     serve_with_webhook_and(app, &[&hasty, settings].concat())
@@ -107,7 +107,7 @@ fn serve_with_webhook_and(app: &Application, settings: &[(&str, &str)]) -> Serve
     Server::with(&flags, &[&own, settings].concat())
 }
 
-/// Lets alice in, refuses all others, and is silent about what is `silent`.
+/// The application: it admits alice, rejects all others, and never replies about topics with `silent`.
 fn members(events: &[Value]) -> Act {
     let is_silent = |event: &Value| event["topic"].as_str().unwrap().contains("silent");
     if events.iter().any(is_silent) {
@@ -128,14 +128,14 @@ fn the_application_decides_who_subscribes() {
         let no = if version == V3 { 0x80 } else { 0x87 };
         let mut alice = Connect::new(version, "a").user("alice").open(server.client);
         let mut bob = Connect::new(version, "b").user("bob").open(server.client);
-        // The answer has a code for each filter, in their order, when all are known.
+        // SUBACK has a code for each filter, in their order, as soon as the application has replied.
         let filters = [filter("plain", 2), filter("asked:1", 1), filter("wild/+", 0)];
         assert_eq!(alice.subscribe_with(&filters, &[]), [2, 1, 0]);
         let event = app.events().pop().unwrap();
         let said = ["kind", "topic", "user", "transport"].map(|key| event[key].as_str().unwrap());
         assert_eq!(said, ["subscribe", "asked:1", "alice", "mqtt"], "{event}");
         assert_eq!(bob.subscribe_with(&filters, &[]), [2, no, 0]);
-        // No wildcard reaches what is asked about.
+        // Wildcards do not match topics that need a webhook.
         bob.subscribe(&[filter("#", 1), filter("+", 1)]);
         server.publish("asked:1", json!("for members"));
         assert_eq!(alice.message().payload, "for members");
@@ -206,11 +206,11 @@ fn the_application_decides_what_is_published() {
                 other => panic!("{other:?}"),
             }
         }
-        // What was refused is not under way: the identifier is free, and PUBREL is of nothing.
+        // After the rejection the identifier is free, and a PUBREL for it is an error.
         client.confirm(ConfirmType::Pubrel, 3);
         client.expect_events(&[Event::Confirm("PUBCOMP", 3, 0x92)]);
         client.disconnect();
-        // MQTT 3 has no word for it.
+        // MQTT 3 has no packet for a rejection.
         let mut client = Connect::new(V3, "refused").user(user).open(server.client);
         client.send(&Publish::new(topic, "no", 1).bytes(V3));
         client.expect_events(&[Event::Closed]);

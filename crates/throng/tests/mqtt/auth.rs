@@ -1,4 +1,4 @@
-//! Who a client is by its token, or by the word of the application, and until when.
+//! How a client proves its user by a token or by the application's decision, and for how long.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -11,10 +11,10 @@ use crate::mqtt::raw::BOTH;
 use crate::mqtt::{Configured, server};
 use crate::support::{Server, TIMEOUT};
 
-/// The key that the application and the server share.
+/// The key that signs the tokens.
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
-/// A server where everybody needs a token. Clients may publish to `a` and `b`, and what is below them.
+/// Starts a server that requires tokens. Clients may publish to `a` and `b`, and to topics below them.
 pub fn guarded(settings: &[(&str, &str)]) -> Configured {
     let own = [
         ("THRONG_AUTH_HMAC_KEY", KEY),
@@ -30,15 +30,15 @@ pub fn signed(claims: &serde_json::Value) -> String {
     signer.sign(claims).unwrap()
 }
 
-/// A token with which a user may subscribe and publish to these topics, for so many seconds.
+/// Returns a token with which a user may subscribe and publish to these topics, valid for this many seconds.
 fn grants(user: &str, topics: &[&str], seconds: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let throng = json!({"subscribe": topics, "publish": topics});
     signed(&json!({"sub": user, "exp": now + seconds, "iat": now, "throng": throng}))
 }
 
-/// Connects with a token that expires soon. Where the machine is so slow that it has expired before, another one
-/// is made.
+/// Connects with a token that expires soon. Makes another token if the machine is so slow that the token expires
+/// before.
 fn open_briefly(server: &Server, connect: impl Fn(&str) -> Connect) -> Client {
     let end = Instant::now() + TIMEOUT;
     loop {
@@ -51,7 +51,7 @@ fn open_briefly(server: &Server, connect: impl Fn(&str) -> Connect) -> Client {
     }
 }
 
-/// The client goes on with another token.
+/// The client authenticates again, with another token.
 fn reauthenticate(client: &mut Client, properties: &[Property]) {
     client.send(&bytes(|out| write::auth(ReasonCode::ReAuthenticate, properties, out)));
 }
@@ -84,7 +84,7 @@ fn a_token_is_the_password_the_user_name_or_authentication_data() {
         for way in ways {
             let (mut alice, outcome) = way.try_open(server.client);
             assert_eq!(outcome.code, 0, "{way:?}");
-            // Who names a method is told it again, and nobody else.
+            // CONNACK repeats the authentication method if the client has named one.
             let method = (!way.properties.is_empty()).then_some("token");
             assert_eq!(outcome.property(id::AUTHENTICATION_METHOD), method);
             alice.subscribe(&[filter("a", 1), filter("@alice", 1)]);
@@ -136,11 +136,11 @@ fn a_client_goes_on_with_a_new_token() {
     reauthenticate(&mut alice, &by_token(&grants("alice", &["a", "b"], 600)));
     let said = vec![(id::AUTHENTICATION_METHOD, "token".to_string())];
     alice.expect_events(&[Event::Auth(0, said)]);
-    // What it grants counts from now on.
+    // The new token's grants apply from now on.
     alice.subscribe(&[filter("b", 1)]);
     assert!(may_publish(&mut alice, "b"));
     assert_eq!(alice.message().payload, "x");
-    // One that grants less takes away.
+    // A token with fewer grants takes grants away.
     reauthenticate(&mut alice, &by_token(&grants("alice", &["a"], 600)));
     assert!(matches!(alice.next(), Event::Auth(0, _)));
     assert!(!may_publish(&mut alice, "b"));
@@ -158,19 +158,19 @@ fn a_connection_lasts_as_long_as_its_newest_token() {
         reauthenticate(&mut alice, &by_token(&grants("alice", &["a"], 600)));
         match alice.next() {
             Event::Auth(0, _) => break (alice, opened),
-            // The first one had expired before.
+            // The first token expired before.
             Event::Disconnect(0x87, _) => assert!(Instant::now() < end, "each has expired before"),
             other => panic!("{other:?}"),
         }
     };
-    // The first one, for three seconds, is over; a connection ends at most a second behind its token.
+    // The first token, valid for three seconds, has expired. A connection would end at most a second after its token.
     std::thread::sleep(Duration::from_secs(6).saturating_sub(opened.elapsed()));
     alice.ping();
-    // The newest one may also last for less.
+    // The newest token may also expire earlier.
     reauthenticate(&mut alice, &by_token(&grants("alice", &["a"], 2)));
     match alice.next() {
         Event::Auth(0, _) => alice.is_ended_for(0x87),
-        // On a slow machine it is over before it comes.
+        // On a slow machine this token expires before it arrives.
         Event::Disconnect(0x87, _) => alice.expect_events(&[Event::Closed]),
         other => panic!("{other:?}"),
     }
@@ -257,7 +257,7 @@ fn a_revoked_token_ends_its_connections_and_counts_no_more() {
     }
 }
 
-/// A server whose application says who comes.
+/// Starts a server that calls the application's `connect` webhook.
 fn serve_with_webhook(app: &Application, timeout_milliseconds: &str) -> Configured {
     let url = app.url();
     server(&[
@@ -304,7 +304,7 @@ fn the_application_says_who_a_client_is() {
             outcome["connections"].as_array().is_some_and(|all| all.len() == 1)
         });
         alice.disconnect();
-        // A password may be any bytes.
+        // A password may have any bytes.
         let bytes = Connect { password: Some(vec![0xff]), ..named.clone() };
         bytes.open(server.client).disconnect();
         for wrong in [connect.clone(), named.clone(), named.clone().password("wrong")] {
@@ -312,7 +312,7 @@ fn the_application_says_who_a_client_is() {
             assert_eq!(outcome.code, if version == V3 { 5 } else { 0x87 });
             client.expect_events(&[Event::Closed]);
         }
-        // Silence lets nobody in.
+        // If the application does not reply, the server rejects the client.
         let hangs = Connect::new(version, "hangs").user("login").password("right");
         let (mut client, outcome) = hangs.try_open(hasty.client);
         let rejection_codes: &[u8] = if version == V3 { &[3, 5] } else { &[0x87, 0x88] };

@@ -1,4 +1,4 @@
-//! A client that says what a test wants it to say, and hears every packet.
+//! A client that sends what a test wants, and reads every packet.
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
@@ -21,9 +21,9 @@ pub fn number(id: u8, value: u32) -> Property {
     (id, Value::Number(value))
 }
 
-/// What a client says that authenticates by the method `token`.
+/// Returns the properties of a client that authenticates by the method `token`.
 pub fn by_token(token: &str) -> [Property; 2] {
-    // A test makes few of them.
+    // The leak is small, since a test makes few tokens.
     let token: &'static str = token.to_string().leak();
     [
         (id::AUTHENTICATION_METHOD, Value::Text("token")),
@@ -37,7 +37,7 @@ pub fn bytes(write: impl FnOnce(&mut Vec<u8>) -> Result<(), WriteError>) -> Vec<
     out
 }
 
-/// What a client says first.
+/// The parts of a CONNECT packet.
 #[derive(Clone, Debug)]
 pub struct Connect {
     pub version: Version,
@@ -133,7 +133,7 @@ impl Connect {
         bytes(|out| client::connect(&parts, out))
     }
 
-    /// Connects, and is let in.
+    /// Connects, and fails unless the server accepts.
     pub fn open(&self, at: SocketAddr) -> Client {
         let (client, reply) = self.try_open(at);
         assert_eq!(reply.code, 0, "{} was not let in: {reply:?}", self.client);
@@ -180,7 +180,7 @@ impl Message {
         found(&self.properties, id)
     }
 
-    /// The identifiers of the subscriptions that it came by.
+    /// Returns the identifiers of the subscriptions that matched.
     pub fn subscriptions(&self) -> Vec<&str> {
         let id = id::SUBSCRIPTION_IDENTIFIER;
         let all = self.properties.iter().filter(|(known, _)| *known == id);
@@ -204,7 +204,7 @@ fn properties_of(properties: &Properties<'_>) -> Vec<(u8, String)> {
     properties.iter().map(|(id, it)| (id, value(it))).collect()
 }
 
-/// What the server sent.
+/// A packet from the server, or the end of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Message(Message),
@@ -225,11 +225,11 @@ pub struct Client {
     pub version: Version,
     socket: TcpStream,
     input: Vec<u8>,
-    /// The bytes of the packet that came last.
+    /// The bytes of the last packet.
     pub raw: Vec<u8>,
-    /// What a confirmation, SUBACK or UNSUBACK said beside its codes, if one came last.
+    /// The properties of the last confirmation, SUBACK or UNSUBACK.
     pub properties: Vec<(u8, String)>,
-    /// Messages that came while something else was waited for.
+    /// Messages that arrived while the test waited for another packet.
     aside: VecDeque<Message>,
     pub session_present: bool,
     next_id: u16,
@@ -246,7 +246,7 @@ pub fn filter(filter: &'static str, qos: u8) -> SubscribeParts<'static> {
     }
 }
 
-/// What a test publishes.
+/// A PUBLISH packet of a test.
 #[derive(Clone)]
 pub struct Publish<'a> {
     pub topic: &'a str,
@@ -290,7 +290,7 @@ impl<'a> Publish<'a> {
 }
 
 impl Client {
-    /// A connection on which nothing was said.
+    /// Opens a connection and sends nothing.
     pub fn new(at: SocketAddr, version: Version) -> Self {
         Client::on(support::connect(at), version)
     }
@@ -303,11 +303,11 @@ impl Client {
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
-        // The server may have closed: what it sent before is read.
+        // The server may have closed already: the test then reads what the server sent before.
         let _ = self.socket.write_all(bytes);
     }
 
-    /// Cuts the connection without a word.
+    /// Cuts the connection without DISCONNECT.
     pub fn cut(self) {
         let _ = self.socket.shutdown(Shutdown::Both);
     }
@@ -333,7 +333,7 @@ impl Client {
         }
     }
 
-    /// Subscribes, and is granted what it asks for.
+    /// Subscribes, and fails unless the server grants each QoS.
     pub fn subscribe(&mut self, filters: &[SubscribeParts<'_>]) {
         let granted = filters.iter().map(|one| one.qos.number()).collect::<Vec<u8>>();
         assert_eq!(self.subscribe_with(filters, &[]), granted);
@@ -361,7 +361,7 @@ impl Client {
         }
     }
 
-    /// Publishes to the end.
+    /// Publishes, and completes the QoS handshake.
     pub fn publish(&mut self, topic: &str, payload: &str, qos: u8) {
         self.publish_all(Publish::new(topic, payload, qos));
     }
@@ -391,7 +391,7 @@ impl Client {
         self.expect_events(&[Event::Pong]);
     }
 
-    /// Sends a ping, whose answer is read elsewhere.
+    /// Sends a ping. The test reads the response itself.
     pub fn send_ping(&mut self) {
         self.send(&bytes(|out| {
             client::pingreq(out);
@@ -399,7 +399,7 @@ impl Client {
         }));
     }
 
-    /// The next message, which is confirmed to the end.
+    /// Returns the next message, and completes its QoS handshake.
     pub fn message(&mut self) -> Message {
         let message = self.unconfirmed();
         match message.qos {
@@ -414,7 +414,7 @@ impl Client {
         message
     }
 
-    /// The next message, which is not confirmed.
+    /// Returns the next message, without a confirmation.
     pub fn unconfirmed(&mut self) -> Message {
         match self.next() {
             Event::Message(message) => message,
@@ -422,13 +422,13 @@ impl Client {
         }
     }
 
-    /// The topics and payloads of the next messages.
+    /// Returns the topics and payloads of the next messages.
     pub fn messages(&mut self, count: usize) -> Vec<(String, String)> {
         let one = |message: Message| (message.topic, message.payload);
         (0..count).map(|_| one(self.message())).collect()
     }
 
-    /// These come in this order, whatever messages come between them.
+    /// Checks that these packets arrive in this order, whatever messages come in between.
     pub fn expect_events(&mut self, expected: &[Event]) {
         for expected in expected {
             assert_eq!(self.next_but_messages(), *expected);
@@ -444,7 +444,7 @@ impl Client {
         }
     }
 
-    /// The server ends the connection: one of version 5 is told why.
+    /// Checks that the server ends the connection, and that a client of version 5 gets this reason.
     pub fn is_ended_for(&mut self, reason: u8) {
         if self.version == V5 {
             match self.next_but_messages() {
@@ -455,17 +455,17 @@ impl Client {
         self.expect_events(&[Event::Closed]);
     }
 
-    /// Takes the messages that have come, unconfirmed.
+    /// Takes the messages that have arrived, without confirmations.
     ///
-    /// A message that was published before is among them. It was in the shard's mailbox before the first ping,
-    /// and a shard serves its mailbox in the turn in which it answers a ping: the message comes before the second
-    /// answer. The third makes up for a catch-up that takes a turn more.
+    /// Messages that were published before are among them. They were in the shard's mailbox before the first ping,
+    /// and a shard serves its mailbox in the turn in which it responds to a ping, so they come before the second
+    /// response. The third ping gives time for a catch-up that takes one turn more.
     pub fn drain(&mut self) -> Vec<Message> {
         (0..3).for_each(|_| self.ping());
         self.aside.drain(..).collect()
     }
 
-    /// Nothing has come, and the connection goes on.
+    /// Checks that no message has arrived, and that the connection is open.
     pub fn is_quiet(&mut self) {
         assert_eq!(self.drain(), []);
     }
@@ -474,7 +474,7 @@ impl Client {
         self.within(support::TIMEOUT).expect("nothing came from the server")
     }
 
-    /// What comes within a time.
+    /// Returns the next packet, if it arrives within a time.
     pub fn within(&mut self, time: Duration) -> Option<Event> {
         self.aside.pop_front().map(Event::Message).or_else(|| self.arrived(time))
     }

@@ -1,5 +1,5 @@
-//! `COVERED.md` names tests that there are, and each test that has a number is named in it. It has all numbers of
-//! both standards.
+//! Compares `COVERED.md` with the tests: it names only existing tests, it names each test whose name has a number,
+//! and it has all numbers of both standards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,7 +11,7 @@ const OF_3_1_1: &str = "\
     4.1.0-2 4.3.1-1 4.3.2-2 4.3.3-2 4.4.0-1 4.5.0-2 4.6.0-6 4.7.1-3 4.7.2-1 4.7.3-4 4.8.0-2 6.0.0-4 7.0.0-2 \
     7.1.1-1 7.1.2-1";
 
-/// The same of MQTT 5.0 (its Appendix B). Its section 2.2.1 begins with 2.
+/// The same for MQTT 5.0 (its Appendix B). Its section 2.2.1 begins with 2.
 const OF_5_0: &str = "\
     1.5.4-3 1.5.5-1 1.5.7-1 2.1.3-1 2.2.1-6 2.2.2-1 3.1.0-2 3.1.2-30 3.1.3-12 3.1.4-6 3.2.0-2 3.2.2-22 \
     3.3.1-13 3.3.2-20 3.3.4-10 3.4.2-3 3.5.2-3 3.6.1-1 3.6.2-3 3.7.2-3 3.8.1-1 3.8.3-5 3.8.4-8 3.9.2-2 \
@@ -27,14 +27,14 @@ fn statement(text: &str) -> Option<Statement> {
     Some((section.into(), number.parse().ok()?))
 }
 
-/// All statements of a standard.
+/// Returns all statements of a standard.
 fn all(last: &str, is_there: impl Fn(&Statement) -> bool) -> BTreeSet<Statement> {
     let last = last.split_whitespace().map(|it| statement(it).unwrap());
     let all = last.flat_map(|(section, last)| (1..=last).map(move |at| (section.clone(), at)));
     all.filter(is_there).collect()
 }
 
-/// The statements that a cell names, as `3.1.2-4, 3.1.2-11 to 13 (why)`; what is no statement is a section.
+/// Returns the statements of a cell like `3.1.2-4, 3.1.2-11 to 13 (why)`. Anything else in it is a section.
 fn named(cell: &str) -> Vec<Statement> {
     let one = |text: &str| {
         let mut words = text.split_whitespace();
@@ -46,7 +46,7 @@ fn named(cell: &str) -> Vec<Statement> {
     cell.split(',').flat_map(one).collect()
 }
 
-/// The tests that a source holds, under the name that the table has for them.
+/// Collects the tests of a source file, under the names that the table uses.
 fn tests(file: &Path, names: &mut BTreeMap<String, bool>) {
     let stem = file.file_stem().unwrap().to_str().unwrap();
     let prefix = match stem {

@@ -1,4 +1,4 @@
-//! Groups that share a filter: each message goes to one member, whoever is stuck or goes.
+//! Shared subscriptions: each message goes to one member of the group, even if members are stuck or go away.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::mqtt::client::*;
 use crate::mqtt::server;
 use crate::support::{Scratch, Server};
 
-/// A member of the group, that takes so many messages at a time.
+/// Connects a member of the group with this receive maximum.
 pub fn member(at: SocketAddr, name: &str, receive_max: u32) -> Client {
     let connect = Connect::new(V5, name).with(number(id::RECEIVE_MAXIMUM, receive_max));
     let mut member = connect.open(at);
@@ -22,14 +22,14 @@ pub fn member(at: SocketAddr, name: &str, receive_max: u32) -> Client {
     member
 }
 
-/// The shard that has a client.
+/// Returns the shard of a client.
 fn shard(server: &Server, name: &str) -> String {
     let found = server.api("GET", &format!("/api/mqtt/sessions/{name}"), None).1;
     let id = found["connection"]["id"].as_str().unwrap_or_else(|| panic!("{found}"));
     id.split('-').nth(1).unwrap().into()
 }
 
-/// A member that no shard has which another member has.
+/// Connects a member on another shard than the member `from`.
 fn member_apart(server: &Server, name: &str, from: &str) -> Client {
     let apart = |_| {
         let member = member(server.client, name, 1_000);
@@ -41,7 +41,7 @@ fn member_apart(server: &Server, name: &str, from: &str) -> Client {
 /// Members that confirm each message.
 pub struct Work {
     members: Vec<JoinHandle<(Client, Vec<String>)>>,
-    /// Messages that all have got together.
+    /// The number of messages that all members have got.
     count: Arc<AtomicUsize>,
 }
 
@@ -60,7 +60,7 @@ impl Work {
         Work { members, count }
     }
 
-    /// What each member got, as soon as so many messages have come.
+    /// Returns what each member got, after `count` messages have arrived.
     pub fn end(self, server: &Server, count: usize) -> Vec<Vec<String>> {
         server.until("all messages have come", |_| self.count.load(Ordering::Relaxed) >= count);
         let mut last = Connect::new(V5, "last").open(server.client);
@@ -70,7 +70,7 @@ impl Work {
     }
 }
 
-/// What a member gets before it is told of the end, or at once behind that.
+/// Returns what a member gets before the message on `end`, or directly behind it.
 fn work(member: &mut Client, count: &AtomicUsize) -> Vec<String> {
     let mut payloads = Vec::new();
     loop {
@@ -89,7 +89,7 @@ fn work(member: &mut Client, count: &AtomicUsize) -> Vec<String> {
     payloads
 }
 
-/// Publishes so many messages to the group, of which each was confirmed then.
+/// Publishes `count` messages to the group, and waits for each confirmation.
 pub fn publish(at: SocketAddr, count: usize, qos: u8) -> BTreeSet<String> {
     let mut speaker = Connect::new(V5, "speaker").open(at);
     let all: Vec<String> = (0..count).map(|n| n.to_string()).collect();
@@ -100,7 +100,7 @@ pub fn publish(at: SocketAddr, count: usize, qos: u8) -> BTreeSet<String> {
     all.into_iter().collect()
 }
 
-/// Nobody has got a message twice.
+/// Checks that no message occurs twice.
 pub fn once(all: impl IntoIterator<Item = String>) -> BTreeSet<String> {
     let all: Vec<String> = all.into_iter().collect();
     let once: BTreeSet<String> = all.iter().cloned().collect();
@@ -124,12 +124,12 @@ fn who_is_stuck_loses_nothing_and_goes_on() {
     let settings = [("THRONG_MQTT_QUEUE_MESSAGES_MAX", "50"), ("THRONG_MQTT_INFLIGHT_MAX", "1000")];
     let server = server(&settings);
     let mut stuck = member(server.client, "stuck", 5);
-    // Nobody else is where the broker finds it.
+    // No other member is on the shard of the stuck one.
     let others = Work::start((0..3).map(|n| member_apart(&server, &format!("m{n}"), "stuck")));
     let all = publish(server.client, 800, 1);
     let mut payloads = others.end(&server, all.len() - 5);
     assert!(payloads.iter().all(|it| it.len() > 120), "somebody has too little");
-    // It has what it takes at a time, and no more.
+    // The stuck member has as many messages as its receive maximum, and no more.
     payloads.push((0..5).map(|_| stuck.message().payload).collect());
     stuck.is_quiet();
     stuck.ping();
@@ -166,7 +166,7 @@ fn what_one_member_takes_not_so_large_another_one_gets() {
         large.iter_mut().for_each(Client::is_quiet);
         small.is_quiet();
     }
-    // It has its share of what it takes.
+    // Messages that fit its maximum packet size reach this member.
     (0..6).for_each(|n| speaker.publish("work/1", &n.to_string(), 1));
     assert!(matches!(small.next(), Event::Message(_)));
 }
@@ -197,7 +197,7 @@ fn what_waits_for_a_member_that_goes_another_one_gets_in_order() {
         });
         let mut second = member(server.client, "second", 100);
         first.cut();
-        // No other member gets what was sent with QoS 2 (MQTT-4.8.2-5).
+        // The server sends a QoS 2 message that the first member got to no other member (MQTT-4.8.2-5).
         let rest =
             if qos == 1 { ["0", "1", "2", "3", "4"].as_slice() } else { &["1", "2", "3", "4"] };
         for payload in rest {
@@ -209,7 +209,7 @@ fn what_waits_for_a_member_that_goes_another_one_gets_in_order() {
     }
 }
 
-/// A member whose session is kept for so many seconds, to which one message was sent, and for which four wait.
+/// Connects a member whose session expires after this many seconds, with one message sent and four waiting.
 fn member_with_five(server: &Server, seconds: u32, qos: u8) -> Client {
     let connect = Connect { clean: false, ..Connect::new(V5, "kept") };
     let connect = connect.with(number(id::RECEIVE_MAXIMUM, 1));
@@ -236,9 +236,9 @@ fn cut(server: &Server, client: Client) {
     server.until("it is away", |server| server.metric("throng_mqtt_sessions_away") == 1.0);
 }
 
-/// A member gets in order what the one with five messages has left when its session ended.
+/// Checks that a member gets in order what the member with five messages left when its session ended.
 fn gets_the_rest(mut member: Client, qos: u8) {
-    // No other member gets what was sent with QoS 2 (MQTT-4.8.2-5).
+    // The server sends a QoS 2 message that it sent before to no other member (MQTT-4.8.2-5).
     for payload in ["0", "1", "2", "3", "4"].iter().skip(usize::from(qos - 1)) {
         let message = member.message();
         assert_eq!((message.payload.as_str(), message.dup), (*payload, false));
@@ -285,7 +285,8 @@ fn what_a_stored_session_leaves_when_it_ends_another_member_gets() {
     });
 }
 
-/// The topic is retained for the session alone, as long as it subscribes. What it has not confirmed then is gone.
+/// Only this session's subscription retains the topic's messages. When the session unsubscribes, an unconfirmed
+/// message is dropped, and no connection ends.
 #[test]
 fn an_unconfirmed_message_of_a_topic_that_is_no_longer_retained_ends_no_connection() {
     with_and_without_store(|server| {
@@ -317,7 +318,7 @@ fn what_waits_for_a_member_that_leaves_its_group_another_one_gets() {
             assert_eq!(other.message().payload, payload);
         }
         other.is_quiet();
-        // What was sent before is brought to its end.
+        // The handshake of a message that was sent before still completes.
         persistent.confirm(ConfirmType::Puback, 1);
         persistent.is_quiet();
     });
@@ -347,7 +348,7 @@ fn where_all_members_are_full_one_of_them_goes() {
     let mut members: Vec<Client> =
         (0..4).map(|n| member(server.client, &format!("m{n}"), 1)).collect();
     publish(server.client, 4 * 3, 1);
-    // Each has one, and two wait for it.
+    // Each member has one message in flight and two waiting.
     let mut ids: Vec<u16> = members.iter_mut().map(|it| it.unconfirmed().id).collect();
     members.iter_mut().for_each(Client::is_quiet);
     publish(server.client, 1, 1);
@@ -357,7 +358,7 @@ fn where_all_members_are_full_one_of_them_goes() {
         at.is_some()
     });
     let at = at.unwrap();
-    // For what it leaves nobody has to go.
+    // The messages of the member that was closed do not make the server close another one.
     server.until("that is known", |server| server.metric("throng_mqtt_messages_gone_total") == 4.0);
     members.remove(at);
     ids.remove(at);

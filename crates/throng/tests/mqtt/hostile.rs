@@ -1,4 +1,4 @@
-//! Clients that are slow, broken or hostile: each is ended for what it does, and others go on.
+//! Slow, broken and hostile clients: the server ends each of them with the right reason, and others go on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::mqtt::raw::{self, BOTH, Frame};
 use crate::mqtt::server;
 use crate::support::Server;
 
-/// Somebody to whom nothing happens.
+/// A client that must not notice any of this.
 struct Witness(Client);
 
 impl Witness {
@@ -37,7 +37,7 @@ fn a_head_must_come_in_time() {
     let mut nothing = Client::new(server.client, V3);
     let mut half = Client::new(server.client, V3);
     half.send(&connect[..connect.len() / 2]);
-    // A byte now and then gains no time: the server closes long before the last one.
+    // A byte now and then does not extend the timeout: the server closes long before the last byte.
     let connect = Connect::new(V3, &"slow".repeat(60)).bytes();
     let mut dribbled = Client::new(server.client, V3);
     let is_closed = connect.iter().any(|byte| {
@@ -69,7 +69,7 @@ fn lengths_beyond_all_bounds_end_the_connection() {
     let server = server(&[]);
     let witness = Witness::new(&server);
     for length in [&[0xff, 0xff, 0xff, 0x7f][..], &[0xff, 0xff, 0xff, 0xff, 0x01]] {
-        // Before anybody knows who it is.
+        // The same packet before CONNECT.
         raw::is_not_let_in(&server, V5, &[&[0x10], length].concat());
         let mut client = Connect::new(V5, "huge").open(server.client);
         client.send(&[&[0x30], length].concat());
@@ -169,7 +169,7 @@ fn a_stored_session_that_never_confirms_does_not_keep_memory() {
     let first: Vec<String> = (0..5).map(|_| silent.unconfirmed().payload).collect();
     assert_eq!(first, ["0", "1", "2", "3", "4"]);
     silent.is_quiet();
-    // What it did not take in waits for it.
+    // Messages that the client did not read wait in its session.
     silent.cut();
     let mut back = Connect::persistent(V5, "silent").open(server.client);
     let all: Vec<String> = (0..200).map(|_| back.message().payload).collect();
@@ -185,7 +185,7 @@ fn a_client_has_as_many_aliases_as_announced_and_no_more() {
     let (mut client, reply) = Connect::new(V5, "aliases").try_open(server.client);
     assert_eq!(reply.property(id::TOPIC_ALIAS_MAXIMUM), Some("3"));
     let alias = |value| number(id::TOPIC_ALIAS, value);
-    // Each of them for another topic again and again, as long as topics can be.
+    // Assigns each alias to another topic again and again, with topics of the maximum length.
     for round in 0..300 {
         let topic = format!("{round:0>254}");
         client.send(&Publish::new(&topic, "x", 0).with(alias(1 + round % 3)).bytes(V5));
@@ -224,7 +224,7 @@ fn a_client_that_takes_all_aliases_is_given_some() {
             assert_eq!((meant, message.payload), (topic, round.to_string()));
         }
     }
-    // docs/internals/limits.md says how many.
+    // docs/internals/limits.md has this limit.
     assert!((1..=64).contains(&known.len()), "{}", known.len());
 }
 
@@ -242,7 +242,7 @@ fn very_many_user_properties_are_passed_on_or_too_large() {
     let said = |count| Publish { properties: vec![pair; count], ..Publish::new("wordy", "x", 1) };
     client.publish_all(said(60));
     assert_eq!(client.message().properties.len(), 60);
-    // Who takes no packet so large gets none.
+    // A client whose maximum packet size is smaller does not get this message.
     small.is_quiet();
     for count in [1_000, 7_000] {
         client.send(&Publish { id: 9, ..said(count) }.bytes(V5));
@@ -282,7 +282,7 @@ fn a_flood_of_subscriptions_is_served_one_by_one_or_ended() {
             other => panic!("{other:?}"),
         }
     }
-    // Those that were given back made room for others.
+    // Unsubscribing made room for further subscriptions.
     assert!(granted >= 90, "{granted}");
     client.cut();
     server.until("nothing is left of it", |server| {
@@ -314,7 +314,7 @@ fn frames_that_never_end_do_not_keep_a_connection() {
     let server = server(&[("THRONG_TIMEOUTS_HEAD_SECONDS", "1")]);
     let witness = Witness::new(&server);
     let connect = Connect::new(V3, "never").bytes();
-    // Nothing at all, half a CONNECT in whole frames, and half a frame.
+    // No data, half a CONNECT in whole frames, and half a frame.
     let mut sockets = [0, 1, 2].map(|_| raw::websocket(&server));
     sockets[1].send(Frame::Binary(connect[..9].to_vec().into())).unwrap();
     std::io::Write::write_all(sockets[2].get_mut(), &[0x82, 0x94, 0, 0, 0, 0, 0x10]).unwrap();
@@ -337,7 +337,7 @@ fn half_a_packet_keeps_no_connection_alive() {
     let server = server(&[]);
     let witness = Witness::new(&server);
     for version in BOTH {
-        // Its bytes would take a minute.
+        // All bytes of this packet would take a minute.
         let publish = Publish::new("a", &"x".repeat(300), 0).bytes(version);
         let connect = Connect { keep_alive_s: 2, ..Connect::new(version, "half") };
         let mut client = connect.open(server.client);
@@ -359,7 +359,7 @@ fn half_a_packet_keeps_no_connection_alive() {
 
 #[test]
 fn half_a_packet_without_a_keep_alive_waits_for_its_end() {
-    // A client of version 5 would be told a keep-alive.
+    // With a limit, the server would impose a keep-alive on a client of version 5.
     let server = server(&[("THRONG_MQTT_KEEP_ALIVE_SECONDS_MAX", "0")]);
     for version in BOTH {
         let mut other = Connect::new(version, "other").open(server.client);
@@ -369,7 +369,7 @@ fn half_a_packet_without_a_keep_alive_waits_for_its_end() {
         let (one, two) = publish.split_at(publish.len() / 2);
         client.send(one);
         assert_eq!(client.within(Duration::from_secs(3)), None);
-        // Nobody else waits for it.
+        // Other clients do not wait for it.
         server.publish("a", json!("meanwhile"));
         assert_eq!(other.message().payload, "meanwhile");
         client.send(two);
@@ -426,7 +426,7 @@ fn filters_have_so_many_levels_and_no_control_characters() {
     let mut three = Connect::new(V3, "three").open(server.client);
     let results = three.subscribe_with(&wants, &[]);
     assert_eq!(results, [0, 0x80, 0, 0x80, 0, 0x80, 0x80, 0x80]);
-    // Topics may have any number.
+    // Topics may have any number of levels.
     five.publish("a/b/c/d/e/f", "x", 1);
     assert_eq!(three.message().topic, "a/b/c/d/e/f");
 }

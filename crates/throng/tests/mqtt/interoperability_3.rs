@@ -18,11 +18,11 @@ fn test_basic() {
         assert_eq!((message.payload, message.qos), (format!("qos {qos}"), qos));
     }
     one.disconnect();
-    // Nothing but CONNECT may come first, and it comes once.
+    // The first packet must be CONNECT, and only the first.
     let mut two = Connect::new(V3, "myclientid").open(server.client);
     two.send(&Connect::new(V3, "myclientid").bytes());
     two.expect_events(&[Event::Closed]);
-    // A name of a protocol that is not MQTT, and one of another length.
+    // The name of another protocol, and a name of another length.
     let mut wrong = Connect::new(V3, "myclientid").bytes();
     wrong[4..8].copy_from_slice(b"hj57");
     let short = [&[wrong[0], wrong[1] - 2, 0, 2, b'h', b'j'], &wrong[8..]].concat();
@@ -48,7 +48,7 @@ fn test_retained_messages() {
         assert_eq!((message.payload.as_str(), message.retain), (&*format!("qos {qos}"), true));
         assert_eq!(usize::from(message.qos), qos);
     }
-    // An empty message takes it away, and is sent to who is there.
+    // An empty message removes the retained message, and goes to current subscribers.
     for (qos, topic) in (0..3).zip(&TOPICS[1..4]) {
         one.publish_all(Publish::new(topic, "", qos).retained());
         let message = one.message();
@@ -72,7 +72,7 @@ fn test_offline_message_queueing() {
     }
     let mut one = Connect::persistent(V3, "myclientid").open(server.client);
     assert!(one.session_present);
-    // Messages with QoS 0 need not be kept.
+    // The server need not retain messages with QoS 0 for a session.
     assert_eq!(
         one.messages(2),
         [("Topic/C".into(), "qos 1".into()), ("TopicA/C".into(), "qos 2".into())]
@@ -89,10 +89,10 @@ fn test_will_message() {
     connect.will("Topic/C", "client not disconnected", 2).open(server.client).cut();
     let message = two.message();
     assert_eq!((message.payload.as_str(), message.qos), ("client not disconnected", 2));
-    // One that says goodbye has no will.
+    // A client that sends DISCONNECT has no will.
     let three = Connect::new(V3, "myclientid3").will("Topic/C", "no", 0).open(server.client);
     three.disconnect();
-    // A client is let in when the server is done with its connection before.
+    // The server accepts the next connection only after it has finished with the one before.
     let _three = Connect::new(V3, "myclientid3").open(server.client);
     two.is_quiet();
 }
@@ -103,7 +103,7 @@ fn test_overlapping_subscriptions() {
     let mut one = Connect::new(V3, "myclientid").open(server.client);
     one.subscribe(&[filter("TopicA/#", 2), filter("TopicA/+", 1)]);
     one.publish("TopicA/C", "overlapping topic filters", 2);
-    // One message, with the highest QoS of all that match.
+    // The server sends one message, with the highest QoS of all matching subscriptions.
     assert_eq!(one.message().qos, 2);
     one.is_quiet();
 }
@@ -129,7 +129,7 @@ fn test_redelivery_on_reconnect() {
     two.publish("TopicA/C", "two", 2);
     let first = [one.unconfirmed(), one.unconfirmed()];
     assert!(first.iter().all(|message| !message.dup));
-    // Only who comes back gets them again.
+    // The server only sends them again after a reconnect.
     one.is_quiet();
     one.cut();
     let mut one = Connect::persistent(V3, "myclientid").open(server.client);
@@ -143,7 +143,7 @@ fn test_redelivery_on_reconnect() {
 #[test]
 fn test_zero_length_clientid() {
     let server = server(&[]);
-    // Without a new session there is nobody to whom it would belong.
+    // A client without an identifier can't resume a session.
     let refused = Connect { clean: false, ..Connect::new(V3, "") }.try_open(server.client);
     assert_eq!(refused.1.code, 2);
     let (mut client, reply) = Connect::new(V3, "").try_open(server.client);

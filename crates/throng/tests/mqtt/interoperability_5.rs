@@ -33,7 +33,7 @@ fn test_basic() {
     let mut two = Connect::new(V5, "myclientid").open(server.client);
     two.send(&Connect::new(V5, "myclientid").bytes());
     two.is_ended_for(0x82);
-    // A name of a protocol that is not MQTT, and one of another length.
+    // The name of another protocol, and a name of another length.
     let mut wrong = Connect::new(V5, "myclientid").bytes();
     wrong[4..8].copy_from_slice(b"hj57");
     let short = [&[wrong[0], wrong[1] - 2, 0, 2, b'h', b'j'], &wrong[8..]].concat();
@@ -64,7 +64,7 @@ fn test_retained_message() {
         assert_eq!(message.properties, both);
     }
     one.is_quiet();
-    // They can be taken away.
+    // Empty messages remove the retained messages.
     topics.iter().for_each(|topic| one.publish_all(Publish::new(topic, "", 0).retained()));
     assert!((0..3).all(|_| one.message().payload.is_empty()));
     let mut two = Connect::new(V5, "myclientid2").open(server.client);
@@ -83,7 +83,7 @@ fn test_offline_message_queueing() {
     two.publish("TopicA/B", "qos 0", 0);
     two.publish("Topic/C", "qos 1", 1);
     two.publish("TopicA/C", "qos 2", 2);
-    // It comes back to a session that is to end with this connection.
+    // The client resumes its session, which is to end with this connection.
     let back = Connect { clean: false, ..Connect::new(V5, "myclientid") };
     let mut one = back.open(server.client);
     assert!(one.session_present);
@@ -109,7 +109,7 @@ fn test_will_message() {
     let message = two.message();
     assert_eq!((message.payload.as_str(), message.qos), ("will message", 1));
     assert_eq!(message.property(id::USER_PROPERTY), Some("a=2"));
-    // Who says so has its will published although it says goodbye.
+    // With this reason code the server publishes the will in spite of DISCONNECT.
     let mut one = connect.open(server.client);
     let reason = ReasonCode::DisconnectWithWillMessage;
     one.send(&bytes(|out| write::disconnect(V5, reason, &[], out)));
@@ -174,7 +174,7 @@ fn test_session_expiry() {
         client.send(&bytes(|out| write::disconnect(V5, ReasonCode::Success, &properties, out)));
     };
     let expired = || server.metric("throng_mqtt_sessions_ended_total{why=\"expired\"}");
-    // Without one, and with 0, the session ends with the connection.
+    // Without a session expiry interval, and with 0, the session ends with the connection.
     for none in [Connect { clean: false, ..Connect::new(V5, "myclientid") }, persistent(0)] {
         let mut one = none.open(server.client);
         assert!(!one.session_present);
@@ -187,18 +187,18 @@ fn test_session_expiry() {
     assert!(!one.session_present);
     one.subscribe(&[filter("a", 1)]);
     one.disconnect();
-    // The newest CONNECT says for how long.
+    // The newest CONNECT sets the interval.
     let one = persistent(1).open(server.client);
     assert!(one.session_present);
     one.disconnect();
     server.until("the session has expired", |_| expired() == before + 1.0);
     let mut one = persistent(1).open(server.client);
     assert!(!one.session_present, "its time was over");
-    // Goodbye can prolong it, ...
+    // DISCONNECT can prolong the session, ...
     one.subscribe(&[filter("a", 1)]);
     goodbye(&mut one, 1_000);
     one.expect_events(&[Event::Closed]);
-    // One that ends later, and has the time that this one had before, is over.
+    // Another session that ended later, with the short interval, has expired.
     Connect { client: "later".into(), ..persistent(1) }.open(server.client).disconnect();
     server.until("the later one has expired", |_| expired() == before + 2.0);
     let mut one = persistent(1).open(server.client);
@@ -212,7 +212,7 @@ fn test_session_expiry() {
     one.cut();
     let mut one = persistent(0).open(server.client);
     assert!(one.session_present);
-    // What was none can't become one.
+    // DISCONNECT can't set an interval if CONNECT had 0.
     goodbye(&mut one, 5);
     one.is_ended_for(0x82);
 }
@@ -254,7 +254,7 @@ fn test_will_delay() {
         connect.will.as_mut().unwrap().properties.push(number(id::WILL_DELAY_INTERVAL, delay_s));
         connect
     };
-    // Who comes back in time is not gone. The server counts in whole seconds: 3 are 2 at the least.
+    // A client that reconnects in time has no will published. The server counts in whole seconds: 3 are at least 2.
     let _back = loop {
         let begun = Instant::now();
         dying("back", "it has come back", 1_000, 3).open(server.client).cut();
@@ -263,11 +263,11 @@ fn test_will_delay() {
         if begun.elapsed() < Duration::from_secs(2) {
             break back;
         }
-        // That was too slow, and its will may have been due.
+        // This attempt was too slow, so the will may have been due.
         two.drain();
     };
-    // The will of who does not comes after the delay, or when the session ends if that is before it. The first one
-    // comes later than that of who is back would.
+    // The will of a client that stays away comes after the delay, or with the end of its session if that is earlier.
+    // The first of these comes later than the will of the client above would.
     for (payload, expiry_s, delay_s, least_s) in
         [("delayed", 1_000, 4, 3), ("no session", 0, 1_000, 0), ("short session", 2, 1_000, 1)]
     {
@@ -301,7 +301,7 @@ fn test_subscribe_options() {
     assert!(one.message().retain);
     two.publish("TopicA/B", "not retained", 1);
     assert!(!one.message().retain);
-    // Retain handling: always, for what is new, never.
+    // Retain handling: always, for a new subscription, never.
     let handled = |retain_handling| [SubscribeParts { retain_handling, ..filter("TopicA/B", 1) }];
     let mut three = Connect::new(V5, "myclientid3").open(server.client);
     for _ in 0..2 {
@@ -360,11 +360,11 @@ fn test_request_response() {
 fn test_client_topic_alias() {
     let server = server(&[]);
     let alias = |value| number(id::TOPIC_ALIAS, value);
-    // 0 is none.
+    // 0 is no valid alias.
     let mut one = Connect::new(V5, "myclientid").open(server.client);
     one.send(&Publish::new("TopicA", "x", 0).with(alias(0)).bytes(V5));
     one.is_ended_for(0x94);
-    // An alias that was not given.
+    // An alias without a topic.
     let mut one = Connect::new(V5, "myclientid").open(server.client);
     one.send(&Publish::new("", "x", 0).with(alias(3)).bytes(V5));
     one.is_ended_for(0x82);
@@ -378,12 +378,12 @@ fn test_client_topic_alias() {
         got.push(one.message());
     }
     assert!(got.iter().all(|message| message.topic == "TopicA"), "{got:?}");
-    // An alias can be given anew.
+    // A client can assign an alias to another topic.
     one.publish_all(Publish::new("TopicB", "another", 1).with(alias(max)));
     assert_eq!(one.message().topic, "TopicB");
     one.send(&Publish::new("TopicA", "x", 0).with(alias(max + 1)).bytes(V5));
     one.is_ended_for(0x94);
-    // They end with the connection, even of a session that goes on.
+    // Aliases end with the connection, even if the session goes on.
     let mut one = Connect::persistent(V5, "myclientid").open(server.client);
     one.subscribe(&[filter("TopicA", 2)]);
     one.publish_all(Publish::new("TopicA", "1", 1).with(alias(1)));
@@ -410,12 +410,12 @@ fn test_server_topic_alias() {
         assert_eq!(message.property(id::TOPIC_ALIAS), Some("1"), "from the first one on");
         assert_eq!(message.topic, if qos == 0 { "TopicA" } else { "" });
     }
-    // There is no further one.
+    // The client allows no further alias.
     one.publish("TopicB", "x", 0);
     let message = one.message();
     assert_eq!((message.topic.as_str(), message.property(id::TOPIC_ALIAS)), ("TopicB", None));
     one.disconnect();
-    // Who says that it takes none, or says nothing, gets none.
+    // A client with the maximum 0, or without a maximum, gets no aliases.
     let none = Connect::new(V5, "myclientid");
     for connect in [none.clone().with(number(id::TOPIC_ALIAS_MAXIMUM, 0)), none] {
         let mut one = connect.open(server.client);
@@ -440,7 +440,7 @@ fn test_maximum_packet_size() {
     assert_eq!(reply.property(id::MAXIMUM_PACKET_SIZE), Some("2048"));
     one.send(&Publish::new("TopicA", &"x".repeat(3_000), 0).bytes(V5));
     one.is_ended_for(0x95);
-    // The client has one as well: what is larger does not come.
+    // The client also has a maximum: the server does not send larger messages.
     let connect = Connect::new(V5, "myclientid").with(number(id::MAXIMUM_PACKET_SIZE, 64));
     let mut one = connect.open(server.client);
     one.subscribe(&[filter("TopicA", 2)]);
@@ -458,7 +458,7 @@ fn test_server_keep_alive() {
         let reply = connect.try_open(first.client).1;
         assert_eq!(reply.property(id::SERVER_KEEP_ALIVE), interval, "asked for {requested}");
     }
-    // What it was told is what holds.
+    // The server applies the keep-alive that it imposes.
     let second = server(&[("THRONG_MQTT_KEEP_ALIVE_SECONDS_MAX", "2")]);
     let connect = Connect { keep_alive_s: 120, ..Connect::new(V5, "myclientid") };
     let start = Instant::now();
@@ -502,7 +502,7 @@ fn test_publication_expiry() {
     let long = one.message();
     assert_eq!(long.payload, "long");
     let left: u32 = long.property(id::MESSAGE_EXPIRY_INTERVAL).unwrap().parse().unwrap();
-    // It is rounded.
+    // The server rounds to whole seconds.
     let passed = u32::try_from(begun.elapsed().as_secs()).unwrap() + 2;
     assert!((1_000 - passed..=998).contains(&left), "it counts down: {left}");
     let last = one.message();
@@ -565,7 +565,7 @@ fn test_redelivery_on_reconnect() {
     one.is_quiet();
 }
 
-/// The server keeps to what the client can take.
+/// The server keeps to the client's receive maximum.
 #[test]
 fn test_flow_control1() {
     let server = server(&[]);
@@ -583,7 +583,7 @@ fn test_flow_control1() {
     one.confirm(ConfirmType::Puback, first.id);
     let third = one.unconfirmed();
     assert_eq!(third.payload, "2");
-    // One with QoS 2 counts until PUBCOMP.
+    // A message with QoS 2 counts until PUBCOMP.
     one.confirm(ConfirmType::Pubrec, second.id);
     one.expect_events(&[Event::Confirm("PUBREL", second.id, 0)]);
     one.is_quiet();
@@ -591,7 +591,7 @@ fn test_flow_control1() {
     assert_eq!(one.unconfirmed().payload, "3");
 }
 
-/// A client that sends more than it may.
+/// A client that exceeds the server's receive maximum.
 #[test]
 fn test_flow_control2() {
     let server = server(&[("THRONG_MQTT_RECEIVE_MAX", "2")]);

@@ -1,5 +1,5 @@
-//! How MQTT meets the rest: users, the application, other transports, a drain. `mqtt_sessions/transports.rs` has what
-//! each transport hears of the others.
+//! MQTT together with users, the application, other transports, and a drain. `mqtt_sessions/transports.rs` tests
+//! messages between transports.
 
 use protocol::mqtt::id;
 use serde_json::json;
@@ -20,7 +20,7 @@ fn no_client_reads_what_is_another_users() {
     assert_eq!(bob.message().payload, "own");
     server.post("/api/broadcast", json!({"data": "no wildcard reaches it"}));
     bob.is_quiet();
-    // Nor may clients publish there.
+    // Clients may not publish to these topics either.
     for topic in ["@bob", "@alice", "*", "$SYS/x"] {
         let publish = Publish::new(topic, "x", 1);
         bob.send(&publish.bytes(V5));
@@ -141,7 +141,7 @@ fn the_server_publishes_its_status() {
     assert!(topics["$SYS/broker/version"].starts_with("throng "), "{topics:?}");
     let mut other = Connect::new(V5, "wild").open(server.client);
     other.subscribe(&[filter("#", 0), filter("+/broker/uptime", 0)]);
-    // The server has told of itself twice since, for everybody at once.
+    // The server has since published its own topics twice, to all members at once.
     client.drain();
     let mut uptimes = 0;
     while uptimes < 2 {
@@ -153,7 +153,7 @@ fn the_server_publishes_its_status() {
 #[test]
 fn a_takeover_is_reported_on_either_side_of_the_server() {
     let server = server(&[]);
-    // Whatever shard each comes to.
+    // The new connections come to different shards.
     let mut before = Connect::new(V5, "same").open(server.client);
     for _ in 0..8 {
         let now = Connect::new(V5, "same").open(server.client);
@@ -176,7 +176,7 @@ fn packets_in_frames_are_split_and_merged_at_will() {
         protocol::mqtt::client::subscribe(V3, 1, &[], &[filter("a/+", 1)], out)
     }));
     all.extend(Publish::new("a/b", "hello", 1).bytes(V3));
-    // A byte a frame, and then all that is left at once.
+    // One byte in each frame, and then all the rest at once.
     for byte in &all[..20] {
         socket.send(tungstenite::Message::Binary(vec![*byte].into())).unwrap();
     }
@@ -191,7 +191,7 @@ fn packets_in_frames_are_split_and_merged_at_will() {
         }
     }
     assert!(packets.starts_with(&[0x20, 2, 0, 0, 0x90, 3, 0, 1, 1]), "{packets:02x?}");
-    // Text is not for MQTT.
+    // MQTT requires binary frames.
     socket.send(tungstenite::Message::Text("x".into())).unwrap();
     assert_eq!(raw::closes(&mut socket), 1002);
 }
@@ -220,7 +220,7 @@ fn retained_messages_come_from_the_application_too() {
     let message = late.message();
     assert_eq!((message.payload.as_str(), message.qos, message.retain), ("on", 1, true));
     assert_eq!(message.property(id::CONTENT_TYPE), Some("text/plain"));
-    // An empty one removes it, and is for those who are there.
+    // An empty message removes it, and goes to current members.
     state("");
     let message = late.message();
     assert_eq!((message.payload.as_str(), message.retain), ("", false));

@@ -1,6 +1,6 @@
 //! Statements of the standards about connecting (sections 3.1 and 3.2).
-//! Each has its number: `mqtt3_` those of MQTT 3.1.1, `mqtt5_` those of 5.0, and `mqtt_` those that have one number in
-//! both. `COVERED.md` beside this file has them all.
+//! Each test has the number of its statement: `mqtt3_` those of MQTT 3.1.1, `mqtt5_` those of 5.0, and `mqtt_` those
+//! with the same number in both. `COVERED.md` beside this file has them all.
 
 use std::time::{Duration, Instant};
 
@@ -22,15 +22,15 @@ fn mqtt_3_1_0_1_the_first_packet_is_connect() {
         let subscribe = packet(0x82, &body(version, &[0, 1], b"\0\x01a\0"));
         let publish = packet(0x30, &body(version, b"\0\x01a", b"x"));
         for first in [vec![0xc0, 0], publish, subscribe, vec![0xe0, 0]] {
-            // At its own port there is no answer to what is not MQTT.
+            // The MQTT port sends no response to anything but MQTT.
             let mut client = Client::new(at, version);
             client.send(&first);
             client.expect_events(&[Event::Closed]);
             assert!(client.raw.is_empty(), "{first:02x?}");
-            // At the client port it is told as what it is not, ...
+            // The client port responds in HTTP, ...
             let reply = server.exchange(&[&first[..], b"\r\n\r\n"].concat());
             assert!(reply.starts_with("HTTP/1.1 400"), "{first:02x?}: {reply}");
-            // ... and a WebSocket for MQTT ends without a word of it.
+            // ... and a WebSocket for MQTT closes without an MQTT packet.
             let mut socket = websocket(&server);
             socket.send(Frame::Binary(first.clone().into())).unwrap();
             match socket.read() {
@@ -60,7 +60,7 @@ fn mqtt_3_1_2_1_and_2_names_and_levels_of_other_protocols_are_refused() {
     for level in [0, 2, 6, 0x84] {
         let mut other = Connect::new(V3, "x").bytes();
         other[8] = level;
-        // Whoever is ahead of the server is answered as by the newest version.
+        // The server responds to a newer version in the newest version that it knows.
         let (version, want) = if level > 5 { (V5, 0x84) } else { (V3, 1) };
         assert_eq!(is_not_let_in(&server, version, &other), Some(want), "level {level}");
     }
@@ -94,7 +94,7 @@ fn mqtt_3_1_2_4_a_session_goes_on_and_5_messages_wait_in_it() {
         let mut one = Connect::persistent(version, &name).open(server.client);
         assert!(one.session_present);
         assert_eq!(one.messages(2), [("a".into(), "1".into()), ("b/b".into(), "2".into())]);
-        // The subscriptions go on, too.
+        // The subscriptions go on as well.
         two.publish("a", "3", 1);
         assert_eq!(one.message().payload, "3");
     }
@@ -113,7 +113,7 @@ fn mqtt_3_1_2_6_a_clean_session_forgets_all() {
         server.publish("a", json!("nobody hears it"));
         one.is_quiet();
         one.disconnect();
-        // Nor is it there for the next one.
+        // The next connection finds no session either.
         assert!(!Connect::persistent(version, &name).open(server.client).session_present);
     }
 }
@@ -124,11 +124,11 @@ fn mqtt_3_1_2_8_a_will_is_published_when_the_connection_is_lost() {
     for version in BOTH {
         let mut two = Connect::new(version, "two").open(server.client);
         two.subscribe(&[filter("will", 2)]);
-        // By a fault, ...
+        // By an error, ...
         let mut one = Connect::new(version, "one").will("will", "fault", 1).open(server.client);
         one.send(&[0x00, 0x00]);
         assert_eq!(two.message().payload, "fault");
-        // ... a connection that breaks, ...
+        // ... a broken connection, ...
         Connect::new(version, "one").will("will", "cut", 1).open(server.client).cut();
         assert_eq!(two.message().payload, "cut");
         // ... silence, ...
@@ -136,7 +136,7 @@ fn mqtt_3_1_2_8_a_will_is_published_when_the_connection_is_lost() {
         let silent = silent.will("will", "silence", 1).open(server.client);
         assert_eq!(two.message().payload, "silence");
         drop(silent);
-        // ... and another one in its place.
+        // ... and a takeover.
         let taken_over =
             Connect::new(version, "one").will("will", "taken over", 1).open(server.client);
         let next = Connect::new(version, "one").open(server.client);
@@ -152,7 +152,7 @@ fn mqtt_3_1_2_10_goodbye_takes_the_will_away() {
         let mut two = Connect::new(version, "two").open(server.client);
         two.subscribe(&[filter("will", 2)]);
         Connect::new(version, "one").will("will", "no", 1).open(server.client).disconnect();
-        // A client is let in when the server is done with its connection before.
+        // The server accepts the next connection only after it has finished with the one before.
         let _one = Connect::new(version, "one").open(server.client);
         two.is_quiet();
     }
@@ -168,7 +168,7 @@ fn mqtt_3_1_2_11_to_15_flags_of_a_will_that_is_not_there_are_zero() {
             let code = is_not_let_in(&server, version, &connect);
             assert!(code.is_none_or(|code| version == V5 && code == 0x81), "{flags:#x}: {code:?}");
         }
-        // There is no QoS 3.
+        // QoS 3 does not exist.
         let mut connect = Connect::new(version, "x").will("a", "x", 0).bytes();
         connect[9] |= 0x18;
         is_not_let_in(&server, version, &connect);
@@ -215,7 +215,7 @@ fn mqtt_3_1_2_24_silence_ends_the_connection_after_one_and_a_half_keep_alives() 
             Connect { keep_alive_s: 2, ..connect }.open(server.client)
         })
     };
-    // As old as the silent ones, and whatever it sends counts.
+    // These are as old as the silent clients, and any packet that they send counts.
     let (mut alive, mut silent) = (open("alive"), open("silent"));
     for client in &mut silent {
         let event = loop {
@@ -274,7 +274,7 @@ fn mqtt_3_2_0_1_connack_comes_first() {
         one.cut();
         let mut two = Connect::new(version, "two").open(server.client);
         two.publish("a", "waits", 1);
-        // `open` wants CONNACK before anything else.
+        // `open` fails if any packet comes before CONNACK.
         assert_eq!(
             Connect::persistent(version, "first").open(server.client).message().payload,
             "waits"
@@ -303,7 +303,7 @@ fn mqtt5_3_1_2_24_packets_larger_than_the_client_takes_are_not_sent() {
     other.publish("a", "fits", 1);
     assert_eq!(small.message().payload, "fits");
     small.disconnect();
-    // Nor from the history.
+    // The same for messages from the history.
     other.publish("a", &"x".repeat(120), 1);
     other.publish("a", "fits, too", 1);
     assert_eq!(connect.open(server.client).message().payload, "fits, too");
@@ -318,13 +318,13 @@ fn mqtt5_3_1_2_24_no_client_is_admitted_that_does_not_take_connack() {
         assert!(client.raw.len() <= max as usize, "{max}: {:02x?}", client.raw);
         (client, reply)
     };
-    // What it must know, and no aliases: it uses none then.
+    // CONNACK has the properties that the client must know. It has no maximum for aliases, so the client uses none.
     let (mut client, reply) = takes("named", 16);
     assert_eq!((reply.code, reply.property(id::TOPIC_ALIAS_MAXIMUM)), (0, None));
     assert_eq!(reply.property(id::SERVER_KEEP_ALIVE), Some("60"));
     client.ping();
     assert!(takes("named", 19).1.property(id::TOPIC_ALIAS_MAXIMUM).is_some());
-    // It could not do without its name.
+    // CONNACK would not fit without the assigned identifier or the keep-alive.
     for (name, max) in [("", 16), ("named", 15), ("named", 5)] {
         let (mut client, reply) = takes(name, max);
         assert_eq!((reply.code, reply.properties), (0x95, Vec::new()));
@@ -342,7 +342,7 @@ fn mqtt5_3_1_2_29_reasons_are_not_explained_to_who_does_not_want_it() {
             client.send(&packet);
             let reason = client.next().unwrap();
             assert_eq!((reason.packet, reason.code), (name, code));
-            // DISCONNECT may say it all the same.
+            // DISCONNECT may have a text in any case.
             assert_eq!(reason.text.is_some(), wants == 1 || name == "DISCONNECT", "{reason:?}");
         }
     }
@@ -354,7 +354,7 @@ fn mqtt5_3_1_2_30_unknown_methods_of_authentication_are_refused() {
     let method = (id::AUTHENTICATION_METHOD, Value::Text("GS2-KRB5"));
     let connect = Connect::new(V5, "x").with(method);
     assert_eq!(is_not_let_in(&server, V5, &connect.bytes()), Some(0x8c));
-    // And nobody authenticates in the middle who has not begun so.
+    // A client may not begin to authenticate again if its CONNECT named no method.
     ends(
         &server,
         V5,
@@ -373,7 +373,7 @@ fn mqtt3_3_1_2_7_retained_messages_outlive_sessions() {
             owner.publish_all(Publish::new("state/x", "stays", 1).retained());
             assert_eq!(owner.message().payload, "stays");
             owner.disconnect();
-            // The next session takes the place of that one.
+            // The next session replaces that one.
             let next = Connect::new(version, "owner").open(server.client);
             assert!(!next.session_present);
             next.disconnect();
@@ -392,7 +392,7 @@ fn mqtt_3_1_2_9_a_will_has_its_topic_message_and_qos() {
     let server = server(&[]);
     for version in BOTH {
         let whole = Connect::new(version, "one").will("will", "x", 0).bytes();
-        // Without the message, without the topic as well, and in 5.0 without all that is of a will.
+        // Without the payload, without the topic as well, and in 5.0 without all fields of the will.
         let will = body(version, &[], b"\0\x04will\0\x01x").len();
         for missing in [3, 9, will] {
             let mut cut = whole[..whole.len() - missing].to_vec();
@@ -426,7 +426,7 @@ fn mqtt5_3_1_2_28_there_is_no_response_information() {
 fn mqtt_3_1_3_1_fields_of_connect_come_in_their_order() {
     let server = server(&[]);
     for version in BOTH {
-        // All that there can be, each of another length.
+        // CONNECT with all fields, each of another length.
         let connect = Connect::new(version, "identifier").will("will/topic", "will", 1);
         let connect = connect.user("alice").password("pass");
         let mut two = Connect::new(version, "two").open(server.client);
@@ -440,7 +440,7 @@ fn mqtt_3_1_3_1_fields_of_connect_come_in_their_order() {
         one.cut();
         assert_eq!(two.message().payload, "will");
     }
-    // The client identifier is there, at least as an empty text.
+    // The client identifier must be present, even if it is empty.
     for version in BOTH {
         let mut none = Connect::new(version, "").bytes();
         none.truncate(none.len() - 2);
@@ -532,10 +532,10 @@ fn mqtt_3_2_2_4_and_5_who_is_refused_has_no_session_and_is_closed() {
         let (mut client, reply) =
             persistent.clone().will("test/nopublish", "x", 0).try_open(server.client);
         assert_eq!((reply.code, reply.session_present), (refused, false));
-        // The flags: all others are reserved.
+        // All other flags are reserved.
         assert_eq!(client.raw[2], 0, "{:02x?}", client.raw);
         client.expect_events(&[Event::Closed]);
-        // The session is there all the same.
+        // The session still exists.
         let mut client = Client::new(server.client, version);
         client.send(&persistent.bytes());
         assert!(client.connack().session_present);

@@ -133,7 +133,7 @@ fn mqtt_2_3_1_4_identifiers_under_way_are_each_its_own() {
             assert!(id > 0 && under_way.insert(id), "{id} of {under_way:?}");
             first.get_or_insert(id);
         }
-        // What is over makes its identifier free, and no other one.
+        // A confirmed message frees its identifier, and no other one.
         one.confirm(ConfirmType::Puback, first.unwrap());
         under_way.remove(&first.unwrap());
         for _ in 0..5 {
@@ -150,12 +150,12 @@ fn mqtt_2_3_1_5_messages_with_qos_0_have_no_identifier() {
     for version in BOTH {
         let mut client = Connect::new(version, "bare").open(server.client);
         client.subscribe(&[filter("a", 2)]);
-        // What is behind the topic is the payload already, and so it is on the way back.
+        // The payload follows the topic at once, in both directions.
         let bare = packet(0x30, &body(version, b"\0\x01a", b"\0\x07x"));
         client.send(&bare);
         assert_eq!(client.unconfirmed().payload, "\0\x07x");
         assert_eq!(client.raw, bare);
-        // With QoS 1 it is there.
+        // With QoS 1 the identifier stands between topic and payload.
         client.publish("a", "x", 1);
         let message = client.message();
         let confirmed = packet(0x32, &body(version, &[0, 1, b'a', 0, message.id as u8], b"x"));

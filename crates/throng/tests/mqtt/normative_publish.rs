@@ -1,6 +1,6 @@
 //! Statements of the standards about messages (sections 3.3 to 3.7, 4.3 to 4.6 and 4.9).
-//! Each has its number: `mqtt3_` those of MQTT 3.1.1, `mqtt5_` those of 5.0, and `mqtt_` those that have one number in
-//! both. `COVERED.md` beside this file has them all.
+//! Each test has the number of its statement: `mqtt3_` those of MQTT 3.1.1, `mqtt5_` those of 5.0, and `mqtt_` those
+//! with the same number in both. `COVERED.md` beside this file has them all.
 
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,7 @@ fn mqtt_3_3_1_5_to_12_retained_messages() {
         let mut one = Connect::new(version, "one").open(server.client);
         one.subscribe(&[filter("state/#", 2)]);
         one.publish_all(Publish::new("state/a", "first", 1).retained());
-        // Who was there gets it as any other.
+        // A current subscriber gets the message without the retain flag.
         assert!(!one.message().retain);
         one.publish_all(Publish::new("state/a", "second", 1).retained());
         one.message();
@@ -113,13 +113,13 @@ fn mqtt3_3_3_5_2_what_a_client_may_not_publish_ends_its_connection() {
     let mut three = Connect::new(V3, "three").open(server.client);
     three.send(&Publish::new("test/nopublish", "x", 1).bytes(V3));
     three.expect_events(&[Event::Closed]);
-    // With version 5 it can be told.
+    // MQTT 5 has codes for a rejection.
     let mut five = Connect::new(V5, "five").open(server.client);
     five.send(&Publish::new("test/nopublish", "x", 1).bytes(V5));
     five.expect_events(&[Event::Confirm("PUBACK", 1, 0x87)]);
     five.send(&Publish::new("test/nopublish", "x", 2).bytes(V5));
     five.expect_events(&[Event::Confirm("PUBREC", 1, 0x87)]);
-    // Its identifier is another message's then [MQTT-4.3.3-9].
+    // The identifier is then free for another message [MQTT-4.3.3-9].
     five.publish_all(Publish::new("a", "x", 2));
     five.ping();
 }
@@ -131,7 +131,7 @@ fn mqtt_4_3_2_2_behind_puback_its_identifier_is_another_messages() {
         let mut one = Connect::persistent(version, "at-least").open(server.client);
         let mut two = Connect::new(version, "two").open(server.client);
         two.subscribe(&[filter("again", 1)]);
-        // Whatever DUP says, on the same connection and on the next.
+        // With or without DUP, on the same connection and on the next.
         for dup in [false, true, false, true] {
             let publish = Publish { id: 7, dup, ..Publish::new("again", "x", 1) };
             one.send(&publish.bytes(version));
@@ -160,7 +160,7 @@ fn mqtt_4_3_3_a_message_with_qos_2_is_published_once() {
         one.send(&publish.bytes(version));
         one.expect_events(&[Event::Confirm("PUBREC", 7, 0)]);
         assert_eq!(two.message().payload, "x");
-        // Again on the same connection, and on the next.
+        // Repeats the message on the same connection, and on the next.
         one.send(&Publish { dup: true, ..publish.clone() }.bytes(version));
         one.expect_events(&[Event::Confirm("PUBREC", 7, 0)]);
         one.cut();
@@ -169,7 +169,7 @@ fn mqtt_4_3_3_a_message_with_qos_2_is_published_once() {
         one.send(&Publish { dup: true, ..publish.clone() }.bytes(version));
         one.expect_events(&[Event::Confirm("PUBREC", 7, 0)]);
         two.is_quiet();
-        // Behind PUBREL the identifier is free for another one.
+        // After PUBREL the identifier is free for another message.
         one.confirm(ConfirmType::Pubrel, 7);
         one.expect_events(&[Event::Confirm("PUBCOMP", 7, 0)]);
         one.send(&publish.bytes(version));
@@ -190,7 +190,7 @@ fn mqtt_4_4_0_1_what_is_not_confirmed_comes_again_under_its_identifier() {
         two.publish("a", "2", 1);
         two.publish("a", "3", 2);
         let before = [one.unconfirmed(), one.unconfirmed(), one.unconfirmed()];
-        // The third is half done.
+        // The handshake of the third message is half done.
         one.confirm(ConfirmType::Pubrec, before[2].id);
         one.expect_events(&[Event::Confirm("PUBREL", before[2].id, 0)]);
         one.cut();
@@ -244,7 +244,7 @@ fn mqtt5_3_3_2_4_what_is_said_of_a_message_goes_with_it() {
         let pairs = message.properties.iter().filter(|(of, _)| *of == id::USER_PROPERTY);
         assert_eq!(pairs.map(|(_, pair)| pair.as_str()).collect::<Vec<_>>(), ["b=2", "a=1"]);
     }
-    // Those of version 3 get the message alone.
+    // Clients of version 3 get only the message.
     let mut three = Connect::new(V3, "three").open(server.client);
     three.subscribe(&[filter("said", 1)]);
     client.publish_all(Publish { properties: said.to_vec(), ..Publish::new("said", "text", 1) });
@@ -269,10 +269,10 @@ fn mqtt5_4_9_0_publishing_again_waits_for_capacity() {
     two.publish("a", "3", 1);
     let first = one.unconfirmed();
     assert_eq!(first.payload, "1");
-    // QoS 0 does not wait.
+    // A message with QoS 0 does not wait.
     assert_eq!(one.unconfirmed().payload, "2");
     one.is_quiet();
-    // A refusal frees the place as well.
+    // A rejection also frees a place in the receive maximum.
     let refused = ReasonCode::QuotaExceeded;
     one.send(&bytes(|out| write::confirm(ConfirmType::Pubrec, V5, first.id, refused, &[], out)));
     assert_eq!(one.unconfirmed().payload, "3");
@@ -288,12 +288,12 @@ fn mqtt_3_3_2_1_a_message_has_its_topic_first() {
         client.message();
         let topic = text("gr\u{f6}\u{df}er/\u{6771}".as_bytes());
         assert!(client.raw[2..].starts_with(&topic), "{:02x?}", client.raw);
-        // None at all, and one that the packet is too short for.
+        // No topic, and a topic that is longer than its packet.
         for wrong in [&b""[..], b"\0", b"\0\x05a"] {
             ends(&server, version, &packet(0x30, wrong), &[0x81]);
         }
     }
-    // Of version 5 it may be empty with an alias alone.
+    // In version 5 the topic may be empty only with an alias.
     ends(&server, V5, &packet(0x30, b"\0\0\0x"), &[0x82]);
 }
 
@@ -315,7 +315,7 @@ fn mqtt5_3_3_4_10_a_full_window_holds_nothing_else_up() {
     let mut two = Connect::new(V5, "two").open(server.client);
     (0..3).for_each(|at| two.publish("a", &at.to_string(), 1 + at % 2));
     let first = one.unconfirmed();
-    // Answers of every kind come, and no message.
+    // Responses of every kind arrive, but no message.
     one.ping();
     one.subscribe(&[filter("b", 1)]);
     assert_eq!(one.unsubscribe(&["b"]), [0]);
@@ -349,13 +349,13 @@ fn mqtt5_3_4_2_to_3_7_2_confirmations_have_codes_of_their_own_and_fit() {
             }
         }
     }
-    // Of what is not under way.
+    // Confirmations of identifiers that are not in use.
     for (sent, name) in [(ConfirmType::Pubrel, "PUBCOMP"), (ConfirmType::Pubrec, "PUBREL")] {
         client.confirm(sent, 77);
         client.expect_events(&[Event::Confirm(name, 77, 0x92)]);
         assert!(client.raw.len() <= 24, "{:02x?}", client.raw);
     }
-    // Codes that are not those of a confirmation end the connection.
+    // Codes that this confirmation can't have end the connection.
     for (first, code) in [(0x40, 0x01), (0x50, 0x92), (0x62, 0x87), (0x70, 0x10)] {
         ends(&server, V5, &packet(first, &[0, 1, code]), &[0x81, 0x82]);
     }
@@ -389,7 +389,7 @@ fn mqtt_4_3_1_1_messages_with_qos_0_are_never_dup() {
         two.publish("one", "again", 1);
         assert_eq!((one.unconfirmed().payload.as_str(), one.raw[0]), ("again", 0x32));
         one.cut();
-        // What comes again is DUP, what comes after it with QoS 0 is not.
+        // A repeated message has DUP, and a QoS 0 message after it has not.
         let mut one = persistent.open(server.client);
         assert_eq!((one.message().payload.as_str(), one.raw[0]), ("again", 0x3a));
         two.publish("zero", "x", 0);
@@ -399,8 +399,8 @@ fn mqtt_4_3_1_1_messages_with_qos_0_are_never_dup() {
     }
 }
 
-/// Publishes a message with QoS 2 that expires soon, and waits until its subscriber has it. A slow machine may be too
-/// late for that, and tries again.
+/// Publishes a message with QoS 2 that expires soon, and waits until its subscriber gets it. If a slow machine is too
+/// late for that, tries again.
 fn begins(one: &mut Client, two: &mut Client, payload: &str, expires: Property) -> Message {
     let end = Instant::now() + TIMEOUT;
     loop {
@@ -433,10 +433,10 @@ fn mqtt5_4_3_3_13_what_has_begun_ends_whatever_expires() {
     let half = begins(&mut one, &mut two, "half", expires);
     one.confirm(ConfirmType::Pubrec, half.id);
     one.expect_events(&[Event::Confirm("PUBREL", half.id, 0)]);
-    // And one on its way to the server.
+    // Another message is half-way to the server.
     two.send(&Publish { id: 9, ..Publish::new("b", "in", 2).with(expires) }.bytes(V5));
     two.expect_events(&[Event::Confirm("PUBREC", 9, 0)]);
-    // All are over.
+    // All messages expire here.
     std::thread::sleep(Duration::from_millis(3_500));
     two.confirm(ConfirmType::Pubrel, 9);
     two.expect_events(&[Event::Confirm("PUBCOMP", 9, 0)]);
@@ -445,7 +445,7 @@ fn mqtt5_4_3_3_13_what_has_begun_ends_whatever_expires() {
     one.confirm(ConfirmType::Pubcomp, out.id);
     one.ping();
     one.cut();
-    // What was received is released again.
+    // The server repeats PUBREL for a message that the client has received.
     let mut one = Connect::persistent(V5, "slow").open(server.client);
     one.expect_events(&[Event::Confirm("PUBREL", half.id, 0)]);
     one.confirm(ConfirmType::Pubcomp, half.id);

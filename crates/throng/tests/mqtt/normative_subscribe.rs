@@ -1,6 +1,6 @@
-//! Statements of the standards about subscriptions, the end, and all the rest (sections 3.8 to 3.15, 4.7 to 4.13).
-//! Each has its number: `mqtt3_` those of MQTT 3.1.1, `mqtt5_` those of 5.0, and `mqtt_` those that have one number in
-//! both. `COVERED.md` beside this file has them all.
+//! Statements of the standards about subscriptions, DISCONNECT, and the rest (sections 3.8 to 3.15, 4.7 to 4.13).
+//! Each test has the number of its statement: `mqtt3_` those of MQTT 3.1.1, `mqtt5_` those of 5.0, and `mqtt_` those
+//! with the same number in both. `COVERED.md` beside this file has them all.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ fn mqtt_3_8_4_1_to_6_suback_has_a_code_for_each_filter() {
         let filters =
             [filter("a", 0), filter("test/nosubscribe", 1), filter("b/#", 1), filter("c", 2)];
         assert_eq!(client.subscribe_with(&filters, &[]), [0, 0x80, 1, 2]);
-        // The same filter again takes the place of the one before, and brings what is retained again.
+        // The same filter replaces the earlier subscription, and the server sends retained messages again.
         client.publish_all(Publish::new("c", "kept", 1).retained());
         assert_eq!(client.message().qos, 1);
         assert_eq!(client.subscribe_with(&[filter("c", 0)], &[]), [0]);
@@ -165,7 +165,7 @@ fn mqtt_4_7_1_and_3_what_filters_match() {
             if !topic.starts_with("$SYS") {
                 publisher.publish(topic, topic, 1);
             }
-            // What comes last comes to all.
+            // The last message goes to every subscriber.
             client.subscribe(&[filter("last", 1)]);
             publisher.publish("last", "last", 1);
             let first = client.message().payload;
@@ -198,7 +198,7 @@ fn mqtt_4_8_0_1_a_fault_ends_the_connection_alone() {
     let server = server(&[]);
     let mut well = Connect::new(V5, "well").open(server.client);
     for version in BOTH {
-        // Types that are reserved, or a server's.
+        // Reserved types, and types that only a server sends.
         for first in [0x00, 0x20, 0x90, 0xb0, 0xd0] {
             ends(&server, version, &packet(first, &[0, 1, 0]), &[0x81, 0x82]);
         }
@@ -257,7 +257,7 @@ fn mqtt5_3_14_0_1_there_is_no_disconnect_before_connack() {
     let long = Connect::new(V5, &"x".repeat(300)).bytes();
     let huge = vec![0x10, 0xff, 0xff, 0xff, 0x7f];
     for connect in [flags, level, limit, alien, long, huge] {
-        // It takes CONNACK with why not, or the end, and nothing else.
+        // The server sends a CONNACK with the reason, or closes, and sends nothing else.
         let code = is_not_let_in(&server, V5, &connect);
         assert!(code.is_none_or(|code| code >= 0x80), "{connect:02x?}: {code:?}");
     }
@@ -278,7 +278,7 @@ fn mqtt5_3_14_2_1_and_3_the_servers_goodbye_fits_and_says_why() {
         let mut client = connect.open(server.client);
         client.send(&bytes);
         match client.next() {
-            // Nor does the server say for how long the session lasts: that is the client's word.
+            // The server does not set the session expiry either, which only a client may do.
             Event::Disconnect(code, properties) => {
                 assert_eq!(code, expected, "{bytes:02x?}");
                 let expiry = properties.iter().find(|(of, _)| *of == id::SESSION_EXPIRY_INTERVAL);
@@ -288,7 +288,7 @@ fn mqtt5_3_14_2_1_and_3_the_servers_goodbye_fits_and_says_why() {
         }
         assert!(client.raw.len() <= 20, "{:02x?}", client.raw);
     }
-    // Codes that a client does not send.
+    // Codes that a client must not send.
     for code in [0x01, 0x8b, 0x8e, 0x9c] {
         ends(&server, V5, &packet(0xe0, &[code]), &[0x81, 0x82]);
     }
@@ -302,7 +302,7 @@ fn mqtt5_3_14_4_1_and_2_disconnect_is_the_last_word() {
         let mut client = Connect::new(V5, "last word").open(server.client);
         client.subscribe(&[filter("busy", 0)]);
         (0..20).for_each(|_| other.publish("busy", "x", 0));
-        // What follows the fault is not answered any more.
+        // The server no longer responds to packets after the error.
         let ping = vec![0xc0, 0];
         let all = [packet(0x36, b"\0\x01a\0\x01\0x"), ping.clone(), ping].concat();
         client.send(&all);
@@ -333,7 +333,7 @@ fn mqtt5_3_15_1_1_and_3_15_2_1_auth_has_no_flags_and_a_code_of_its_own() {
     }
 }
 
-/// Two members of a group with QoS 2 that go on as sessions, and somebody who publishes.
+/// Connects two members of a group with persistent sessions and QoS 2, and a publisher.
 fn group(server: &Server, names: [&str; 2]) -> ([Client; 2], Client) {
     let members = names.map(|name| {
         let mut member = Connect::persistent(V5, name).open(server.client);
@@ -343,7 +343,7 @@ fn group(server: &Server, names: [&str; 2]) -> ([Client; 2], Client) {
     (members, Connect::new(V5, "speaker").open(server.client))
 }
 
-/// Who of them gets the next message, and what that is; it is not confirmed.
+/// Returns the index of the member that gets the next message, and the message, without a confirmation.
 fn gets(members: &mut [Client; 2]) -> (usize, Message) {
     let end = Instant::now() + TIMEOUT;
     while Instant::now() < end {
@@ -412,7 +412,7 @@ fn mqtt5_4_8_2_5_what_a_member_began_to_get_ends_with_its_session() {
     assert!(!one.session_present);
     one.is_quiet();
     other.is_quiet();
-    // The group goes on with who is left.
+    // The group goes on with the other member.
     speaker.publish("shared", "next", 2);
     assert_eq!(other.message().payload, "next");
 }

@@ -1,4 +1,4 @@
-//! Where clients may publish without having proved anything: on this machine, if nobody else comes.
+//! Clients without a token may publish if only programs on this machine can connect.
 
 use std::net::Shutdown;
 
@@ -12,14 +12,14 @@ use crate::mqtt::raw::BOTH;
 use crate::mqtt::server;
 use crate::support::Server;
 
-/// Whether a client may publish to a topic of which no rule says who may.
+/// Returns true if a client may publish to a topic for which no rule decides.
 fn is_open(server: &Server) -> bool {
     let codes = BOTH.map(|version| {
         let mut client = Connect::new(version, "c").open(server.client);
         client.send(&Publish::new("any/topic", "x", 1).bytes(version));
         match client.next() {
             Event::Confirm("PUBACK", 1, code) => code < 0x80,
-            // MQTT 3 has no word for it.
+            // MQTT 3 has no packet for a rejection.
             Event::Closed => false,
             other => panic!("{other:?}"),
         }
@@ -50,12 +50,12 @@ fn it_may_not_where_the_application_says_who_comes() {
 
 #[test]
 fn it_may_not_where_a_proxy_brings_others() {
-    // Not this test itself: what the proxy says of its clients is not the matter here.
+    // The proxy's address is not this test's, since the addresses of its clients do not matter here.
     assert!(!is_open(&server(&[("THRONG_CLIENT_TRUSTED_PROXIES", "127.0.0.2")])));
     assert!(!is_open(&server(&[("THRONG_CLIENT_PROXY_HEADER", "forwarded")])));
 }
 
-/// The status and the body of the answer to a WebSocket with this header.
+/// Opens a WebSocket with this header. Returns the status and the body of the response.
 fn opens(server: &Server, (name, value): (&'static str, &str)) -> (u16, String) {
     let mut request = format!("ws://{}/mqtt", server.client).into_client_request().unwrap();
     let headers = request.headers_mut();

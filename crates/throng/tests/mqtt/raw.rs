@@ -1,4 +1,4 @@
-//! Packets as no library of a client writes them, and what becomes of who sends them.
+//! Packets that no client library writes, and the server's reaction.
 
 use protocol::mqtt::Version;
 pub use tungstenite::Message as Frame;
@@ -10,7 +10,7 @@ use crate::support::{Server, WebSocket};
 
 pub const BOTH: [Version; 2] = [V3, V5];
 
-/// Sends bytes on an open connection, which ends for that: one of version 5 with one of these reasons.
+/// Sends bytes on an open connection, and checks that the server ends it: in version 5 with one of these reasons.
 pub fn ends(server: &Server, version: Version, packet: &[u8], reasons: &[u8]) {
     let mut client = Connect::new(version, "breaks").open(server.client);
     client.send(packet);
@@ -23,7 +23,7 @@ pub fn ends(server: &Server, version: Version, packet: &[u8], reasons: &[u8]) {
     }
 }
 
-/// Sends bytes in place of CONNECT, after which the connection ends: nobody is let in.
+/// Sends bytes in place of CONNECT, and checks that the server ends the connection without accepting the client.
 pub fn is_not_let_in(server: &Server, version: Version, packet: &[u8]) -> Option<u8> {
     let mut client = Client::new(server.client, version);
     client.send(packet);
@@ -38,23 +38,23 @@ pub fn is_not_let_in(server: &Server, version: Version, packet: &[u8]) -> Option
     }
 }
 
-/// A packet of this first byte and body.
+/// Returns a packet with this first byte and body.
 pub fn packet(first: u8, body: &[u8]) -> Vec<u8> {
     [&[first, u8::try_from(body.len()).unwrap()], body].concat()
 }
 
-/// The body, with an empty list of properties at this place where the version has one.
+/// Returns a body, with an empty list of properties at this place in version 5.
 pub fn body(version: Version, before: &[u8], after: &[u8]) -> Vec<u8> {
     let properties: &[u8] = if version == V5 { &[0] } else { &[] };
     [before, properties, after].concat()
 }
 
-/// A body with a text of its length before it.
+/// Returns a text with its length before it.
 pub fn text(bytes: &[u8]) -> Vec<u8> {
     [&u16::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat()
 }
 
-/// A WebSocket for packets of MQTT.
+/// Opens a WebSocket for MQTT packets.
 pub fn websocket(server: &Server) -> WebSocket {
     let mut request = format!("ws://{}/mqtt", server.client).into_client_request().unwrap();
     let protocols = HeaderValue::from_static("mqttv3.1, mqtt");
@@ -65,7 +65,7 @@ pub fn websocket(server: &Server) -> WebSocket {
     socket
 }
 
-/// The code of the close frame that comes next, whatever else comes before it.
+/// Returns the code of the next close frame. Skips other frames.
 pub fn closes(socket: &mut WebSocket) -> u16 {
     loop {
         match socket.read() {
@@ -76,7 +76,7 @@ pub fn closes(socket: &mut WebSocket) -> u16 {
     }
 }
 
-/// Nothing came in time, and the connection goes on.
+/// Returns true if nothing arrived in time and the connection is open.
 pub fn is_timeout(error: &tungstenite::Error) -> bool {
     use std::io::ErrorKind::{TimedOut, WouldBlock};
     matches!(error, tungstenite::Error::Io(it) if [TimedOut, WouldBlock].contains(&it.kind()))

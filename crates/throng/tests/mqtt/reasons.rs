@@ -1,4 +1,4 @@
-//! What clients of MQTT 5 are told of why something was refused, and how those end that the server sends away.
+//! The reasons for rejections that clients of MQTT 5 get, and how the server ends clients that it sends away.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -26,7 +26,7 @@ impl Reason {
     }
 }
 
-/// A connection that reads reasons.
+/// A client that reads the reasons in packets.
 pub struct ReasonClient {
     socket: TcpStream,
     input: Vec<u8>,
@@ -37,7 +37,7 @@ impl ReasonClient {
         ReasonClient { socket: crate::support::connect(at), input: Vec::new() }
     }
 
-    /// A client that was let in.
+    /// Connects, and fails unless the server accepts.
     pub fn open(at: SocketAddr, connect: &Connect) -> Self {
         let mut client = ReasonClient::new(at);
         client.send(&connect.bytes());
@@ -49,7 +49,7 @@ impl ReasonClient {
         self.socket.write_all(bytes).unwrap();
     }
 
-    /// The next packet; nothing when the server has closed the connection.
+    /// Returns the next packet, or `None` when the server has closed the connection.
     pub fn next(&mut self) -> Option<Reason> {
         self.socket.set_read_timeout(Some(crate::support::TIMEOUT)).unwrap();
         loop {
@@ -85,7 +85,7 @@ impl ReasonClient {
     }
 }
 
-/// Packets that are refused, and what they are answered by; the last ends the connection.
+/// Packets that the server rejects, with the name and the code of the response. The last one ends the connection.
 pub fn refused() -> [(Vec<u8>, &'static str, u8); 6] {
     let publish = |topic: &str, qos| Publish { id: 1, ..Publish::new(topic, "x", qos) }.bytes(V5);
     let long = "x".repeat(255);
@@ -114,7 +114,7 @@ fn reasons_are_explained() {
         assert!(text.len() > 20, "{text}");
     }
     assert_eq!(client.next(), None);
-    // Who is let in no longer.
+    // A takeover ends the older connection.
     let mut old = ReasonClient::open(server.client, &Connect::new(V5, "y"));
     let mut new = ReasonClient::open(server.client, &Connect::new(V5, "y"));
     let reason = old.next().unwrap();
@@ -128,7 +128,7 @@ fn reasons_are_explained() {
 fn a_text_never_makes_a_packet_larger_than_the_client_takes() {
     let server = server(&[]);
     let takes = |max| Connect::new(V5, "x").with(number(id::MAXIMUM_PACKET_SIZE, max));
-    // Room for all but texts.
+    // A maximum packet size that fits everything but texts.
     let mut client = ReasonClient::open(server.client, &takes(30));
     for (packet, packet_name, code) in refused() {
         client.send(&packet);
@@ -136,20 +136,21 @@ fn a_text_never_makes_a_packet_larger_than_the_client_takes() {
         assert_eq!(client.next(), Some(Reason { packet: packet_name, code, text, server }));
     }
     assert_eq!(client.next(), None);
-    // No room for a code: what is too large is not sent at all.
+    // A maximum that fits no CONNACK: the server does not send a packet that is too large.
     let mut client = ReasonClient::new(server.client);
     client.send(&takes(4).bytes());
     assert_eq!(client.next(), None);
 }
 
-/// A server with one shard: several drain one after the other.
+/// Starts a server with one shard, since several shards drain one after the other.
 fn one_shard(settings: &[(&str, &str)]) -> Server {
     let patient = [("THRONG_TIMEOUTS_DRAIN_SECONDS", "60"), ("THRONG_TIMEOUTS_HEAD_SECONDS", "60")];
     let flags = ["--mqtt", "127.0.0.1:0", "--shards", "1"];
     Server::with(&flags, &[&patient, settings].concat())
 }
 
-/// What is told to a client whose CONNECT is under way when the server drains.
+/// Returns the packets that a client gets whose CONNECT is incomplete when the drain begins, and that a connected
+/// client gets.
 fn drained(settings: &[(&str, &str)], connect: &Connect) -> (Option<Reason>, Option<Reason>) {
     let server = one_shard(settings);
     let bytes = connect.bytes();
@@ -161,7 +162,7 @@ fn drained(settings: &[(&str, &str)], connect: &Connect) -> (Option<Reason>, Opt
         server.metric("throng_connections{transport=\"mqtt\"}") == 2.0
     });
     server.signal("-TERM");
-    // It is told to go when the drain has begun.
+    // The connected client gets DISCONNECT when the drain has begun.
     let reason = open.next();
     late.send(rest);
     (late.next(), reason)
@@ -178,7 +179,7 @@ fn a_client_that_comes_during_a_drain_is_sent_elsewhere() {
         assert_eq!(reason.server.as_deref(), Some("other.example:1883"));
         assert!(reason.text.is_some());
     }
-    // Server shutting down has no place in CONNACK [MQTT-3.2.2-8].
+    // CONNACK can't have the code for a server that shuts down [MQTT-3.2.2-8].
     let (late, reason) = drained(&[], &Connect::new(V5, "late"));
     assert_eq!(late.map(|it| (it.packet, it.code)), Some(("CONNACK", 0x88)));
     assert_eq!(reason.map(|it| (it.packet, it.code)), Some(("DISCONNECT", 0x8b)));

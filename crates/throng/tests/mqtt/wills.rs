@@ -1,4 +1,4 @@
-//! What clients leave to be published when they are gone.
+//! Wills: messages that the server publishes for clients that are gone.
 
 use std::time::{Duration, Instant};
 
@@ -7,16 +7,16 @@ use protocol::mqtt::id;
 use crate::mqtt::client::*;
 use crate::mqtt::server;
 
-/// CONNECT with a will, with a property.
+/// Returns a CONNECT whose will has this property.
 fn with(mut connect: Connect, property: Property) -> Connect {
     connect.will.as_mut().unwrap().properties.push(property);
     connect
 }
 
-/// The time that a will of 1,000 seconds has left says that it was published after this moment.
+/// Checks by the rest of a will's message expiry of 1,000 seconds that the server published it after this moment.
 fn is_published_after(begun: Instant, will: &Message) {
     let left: u64 = will.property(id::MESSAGE_EXPIRY_INTERVAL).unwrap().parse().unwrap();
-    // It is rounded.
+    // The server rounds to whole seconds.
     let least = 999 - begun.elapsed().as_secs();
     assert!((least..=1_000).contains(&left), "{left}");
 }
@@ -34,7 +34,7 @@ fn mqtt5_3_1_3_2_4_a_will_counts_from_when_it_is_published() {
     let will = subscriber.message();
     assert_eq!(will.payload, "bye");
     is_published_after(begun, &will);
-    // The same when an operator ends its session.
+    // The same if an operator ends the session.
     let goes = Connect::persistent(V5, "goes").will("gone", "bye", 1);
     let goes = with(goes, number(id::MESSAGE_EXPIRY_INTERVAL, 1_000));
     let goes = with(goes, number(id::WILL_DELAY_INTERVAL, 1_000)).open(server.client);
@@ -75,7 +75,7 @@ fn mqtt5_3_2_2_13_where_nothing_is_retained_connack_says_so() {
     let mut will = Connect::new(V5, "c").will("gone", "bye", 0);
     will.will.as_mut().unwrap().retain = true;
     assert_eq!(will.try_open(server.client).1.code, 0x9a);
-    // Version 3 has no word for it.
+    // MQTT 3 has no packet to say that retained messages are not available.
     will.version = V3;
     will.open(server.client).publish_all(Publish::new("a", "x", 1).retained());
 

@@ -8,7 +8,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 HOST, PORT, PATH = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-# A conversation that takes longer has failed, in seconds.
+# A conversation fails after this many seconds.
 TIMEOUT = 60
 API = mqtt.CallbackAPIVersion.VERSION2
 
@@ -52,7 +52,7 @@ class Client:
         return self.messages.get(timeout=TIMEOUT)
 
     def quiet(self):
-        # Whatever came before it has come with it.
+        # All earlier messages arrive before this one.
         self.publish("room/last", "last", 1)
         assert self.message().payload == b"last"
 
@@ -75,10 +75,10 @@ def conversation(version, transport):
     assert (message.payload, message.retain) == (b"kept", True)
     one.publish("state/x", b"", 1, retain=True)
     one.message()
-    # A session that goes on while its client is away.
+    # A session that outlives its connection.
     two = Client(name + "-kept", version, transport, kept=True, expiry=100)
     assert not two.session_present
-    # Each conversation has a topic of its own: others have left sessions for which theirs is retained.
+    # Each conversation has its own topic, since sessions of other conversations retain messages of their topics.
     two.subscribe(f"away/{name}/#", 1)
     two.end()
     for at in range(20):

@@ -1,4 +1,4 @@
-//! The command-line clients of Mosquitto: what most people try first.
+//! Mosquitto's command-line clients, which many people try first.
 
 use std::process::Command;
 
@@ -9,14 +9,14 @@ use crate::support::printed_within;
 
 const VERSIONS: [&str; 3] = ["mqttv31", "mqttv311", "mqttv5"];
 
-/// A program of Mosquitto with where and who.
+/// Returns the command of a Mosquitto program with address and version.
 fn program(name: &str, server: &Server, version: &str) -> Command {
     let mut command = Command::new(name);
     command.args(["-h", "127.0.0.1", "-p", &server.client.port().to_string(), "-V", version]);
     command
 }
 
-/// Runs one to its end. Gives what it printed.
+/// Runs a command to its end. Returns its output.
 fn run(mut command: Command) -> (bool, String) {
     let output = printed_within(spawn(&mut command));
     let text = [output.stdout, output.stderr].concat();
@@ -30,13 +30,13 @@ fn succeeds(command: Command) -> String {
     text
 }
 
-/// mosquitto_sub in the background. It writes topic, QoS, retained or not, and payload at once.
+/// Starts mosquitto_sub, which writes topic, QoS, retain flag and payload at once.
 fn start(mut command: Command) -> Subscriber {
     command.args(["-F", "%t %q %r %p"]);
     Subscriber::new(command)
 }
 
-/// With alice's token.
+/// Adds alice's token to a command.
 fn alice(mut command: Command) -> Command {
     command.args(["-u", "alice", "-P", &token()]);
     command
@@ -59,7 +59,8 @@ fn mosquitto_pub_and_sub() {
         let mut sub = start(of("mosquitto_sub", &more));
         server.until_members(&ready.replace('/', "%2F"), 1);
         for qos in ["0", "1", "2"] {
-            // With QoS 0 nobody knows whether the server has read it: each comes before the next is sent.
+            // A client can't tell whether the server has read a QoS 0 message, so each must arrive before the next
+            // one.
             publish(&["-t", &topic("1/x"), "-q", qos, "-m", "hello"]);
             assert_eq!(sub.line(), format!("{version}/1/x {qos} 0 hello"));
             publish(&["-t", &topic("1/y"), "-q", qos, "-m", "nobody"]);
@@ -69,7 +70,7 @@ fn mosquitto_pub_and_sub() {
         server.publish(&topic("1/x"), json!({"celsius": 21}));
         assert_eq!(sub.line(), format!("{version}/1/x 2 0 {{\"celsius\":21}}"));
 
-        // What is retained comes to who comes later, and no more when it was removed.
+        // A later subscriber gets the retained message, and no longer after its removal.
         let lamp = topic("state/lamp");
         publish(&["-t", &lamp, "-q", "1", "-r", "-m", "on"]);
         let (state, end) = (topic("state/#"), topic("state/end"));
@@ -83,7 +84,7 @@ fn mosquitto_pub_and_sub() {
         assert_eq!(none.line(), format!("{end} 0 0 end"));
         drop(none);
 
-        // A kept session: what came while it was away, in order.
+        // A persistent session: the messages that came while the client was away, in order.
         let (id, persistent) = (topic("id").replace('/', ""), topic("kept"));
         let session = match version {
             "mqttv5" => vec!["-c", "-x", "3600", "-i", &id, "-q", "2", "-t", &persistent],
@@ -117,7 +118,7 @@ fn mosquitto_gets_the_reason_of_a_rejection() {
             command.args(who).args(["-t", "x", "-m", "x", "-q", "1"]);
             let (ok, text) = run(command);
             assert!(!ok, "{version}: {who:?} was let in");
-            // As each version spells it.
+            // The versions spell it differently.
             text.to_lowercase().replace("authorized", "authorised")
         };
         let text = refused(&["-u", "alice", "-P", "secret"]);

@@ -1,4 +1,4 @@
-//! rumqttc, of Rust: its clients of MQTT 3.1.1 and 5.
+//! rumqttc in Rust: its clients for MQTT 3.1.1 and 5.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,14 +9,14 @@ use std::time::Duration;
 use crate::mqtt_clients::{Server, guarded, token};
 use crate::support::TIMEOUT;
 
-/// What came, as the test compares it.
+/// A message in the form in which the tests compare it: topic, payload, QoS, retain.
 type Message = (String, Vec<u8>, u8, bool);
 
 fn message(topic: impl Into<String>, payload: impl AsRef<[u8]>, qos: u8, retain: bool) -> Message {
     (topic.into(), payload.as_ref().to_vec(), qos, retain)
 }
 
-/// One version has names as text, the other as bytes.
+/// One version has topics as text, the other as bytes.
 fn text(name: &impl AsRef<[u8]>) -> String {
     String::from_utf8(name.as_ref().to_vec()).unwrap()
 }
@@ -29,7 +29,7 @@ enum ClientEvent {
     Failed(String),
 }
 
-/// Both versions have the same names in modules of their own.
+/// Both versions have the same names, in different modules.
 macro_rules! version {
     ($name:ident, $client:path, $connection:path, $event:path, $qos:path, $incoming:path,
      $connect:expr, $granted:expr, $filter:expr) => {
@@ -57,7 +57,7 @@ macro_rules! version {
             ) -> (Receiver<ClientEvent>, JoinHandle<()>) {
                 let (say, events) = channel();
                 let thread = std::thread::spawn(move || {
-                    // A connection that is being made must not be given up for a look at `stop`.
+                    // A timeout would give up a connection that is being made, so the first one is long.
                     let mut time = TIMEOUT;
                     while !stop.load(Ordering::Relaxed) {
                         let said = match connection.recv_timeout(time) {
@@ -167,7 +167,7 @@ macro_rules! version {
                     }
                 }
 
-                /// Nothing has come before what it sends to itself.
+                /// Checks that no message comes before the one that the client sends to itself.
                 pub fn is_quiet(&mut self) {
                     let end = message("version_end", "end", 1, false);
                     self.subscribe(&[(&end.0, 1)]);
@@ -177,7 +177,7 @@ macro_rules! version {
 
                 pub fn goodbye(mut self) {
                     self.client.disconnect().unwrap();
-                    // It ends by itself, with an error or because the server has closed.
+                    // The client's loop ends with an error, or because the server has closed.
                     let is_ended = |event| match event {
                         Err(RecvTimeoutError::Timeout) => panic!("the connection has not ended"),
                         event => event.is_err(),
@@ -186,7 +186,7 @@ macro_rules! version {
                     self.thread.take().unwrap().join().unwrap();
                 }
 
-                /// Without a word.
+                /// Ends without DISCONNECT.
                 pub fn cut(mut self) {
                     self.stop.store(true, Ordering::Relaxed);
                     self.thread.take().unwrap().join().unwrap();

@@ -1,8 +1,8 @@
-//! `kill -9` in the middle of messages of QoS 1 and 2 in both directions, again and again on one data
-//! directory: nothing is lost or out of order, and with QoS 2 nothing comes twice.
+//! `kill -9` in the middle of messages with QoS 1 and 2 in both directions, again and again on one data directory: no
+//! message is lost or out of order, and with QoS 2 none comes twice.
 //!
-//! `KILL_ROUNDS=n cargo test -p throng --test server mqtt_sessions::kill` kills so often, and `KILL_SEED` is for
-//! other moments.
+//! `KILL_ROUNDS=n cargo test -p throng --test server mqtt_sessions::kill` sets the number of kills, and `KILL_SEED`
+//! changes their times.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpStream};
@@ -17,19 +17,19 @@ use random::Random;
 use crate::mqtt::client::*;
 use crate::mqtt_sessions::Folder;
 
-/// How many messages a publisher has under way.
+/// The number of messages that a publisher has in flight.
 const UNDER_WAY: usize = 8;
 
-/// What the clients of a round have come to.
+/// The progress of a round's clients.
 #[derive(Default)]
 struct Round {
-    /// Clients that were let in.
+    /// Clients that the server accepted.
     let_in: AtomicU32,
-    /// Messages that were confirmed.
+    /// Messages that the server confirmed.
     confirmed: AtomicU32,
 }
 
-/// The topics of all publishers, with each QoS of their messages.
+/// Returns the topics of all publishers, with each QoS of their messages.
 fn topics(publishers: &[Publisher]) -> impl Iterator<Item = (String, u8)> {
     publishers.iter().flat_map(|it| {
         let all = if it.qos > 0 { it.qos..=it.qos } else { 1..=2 };
@@ -40,14 +40,14 @@ fn topics(publishers: &[Publisher]) -> impl Iterator<Item = (String, u8)> {
 /// The payload of the last message of each topic and QoS.
 const END: &str = "end";
 
-/// Where a message of a publisher is.
+/// The state of a message in flight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
     Published,
     Released,
 }
 
-/// Connects where the server may end at any moment; nothing if it does before it has let the client in.
+/// Connects while the server may end at any moment. Returns `None` if it ends before it accepts the client.
 fn open(at: SocketAddr, connect: &Connect) -> Option<Client> {
     let mut client = Client::on(TcpStream::connect(at).ok()?, connect.version);
     client.send(&connect.bytes());
@@ -59,14 +59,14 @@ fn open(at: SocketAddr, connect: &Connect) -> Option<Client> {
     Some(client)
 }
 
-/// A client that publishes numbers, and knows across connections what is under way.
+/// A client that publishes numbers, and remembers the messages in flight across connections.
 struct Publisher {
     version: Version,
     name: &'static str,
-    /// With which QoS; 0 is 1 and 2 in turn.
+    /// The QoS; 0 means 1 and 2 in turn.
     qos: u8,
     next: u32,
-    /// By number, in order: the id and where it is.
+    /// The messages in flight by number, in order: packet identifier and stage.
     open: BTreeMap<u32, (u16, Stage)>,
     confirmed: u32,
 }
@@ -81,7 +81,7 @@ impl Publisher {
     }
 
     fn id(number: u32) -> u16 {
-        // An id is used again long after its message is over.
+        // An identifier is used again long after its message is complete.
         (number % 1_000 + 1) as u16
     }
 
@@ -92,7 +92,7 @@ impl Publisher {
         client.send(&publish.bytes(self.version));
     }
 
-    /// Publishes until the connection ends, or `most` messages are out and confirmed.
+    /// Publishes until the connection ends, or until `most` messages are published and confirmed.
     fn run(mut self, at: SocketAddr, round: &Round, most: Option<u32>) -> Self {
         let Some(mut client) = open(at, &Connect::persistent(self.version, self.name)) else {
             return self;
@@ -119,7 +119,8 @@ impl Publisher {
             }
             let (kind, id) = match client.next() {
                 Event::Confirm(kind, id, reason) => {
-                    // No subscriber (0x10) is fine as well, and a released message may be unknown (0x92).
+                    // A message without subscribers (0x10) is fine, and the server may not know a released message
+                    // (0x92).
                     assert!([0, 0x10].contains(&reason) || kind == "PUBCOMP", "{kind} {reason:#x}");
                     (kind, id)
                 }
@@ -141,21 +142,21 @@ impl Publisher {
     }
 }
 
-/// A client with a kept session that hears all publishers.
+/// A client with a persistent session that subscribes to all publishers' topics.
 struct Subscriber {
     version: Version,
     name: &'static str,
     qos: u8,
-    /// What came of each topic, in order.
+    /// The numbers that arrived on each topic, in order.
     payloads: BTreeMap<String, Vec<u32>>,
-    /// Ids of QoS 2 that are not released.
+    /// Identifiers of QoS 2 messages that are not released.
     received: BTreeSet<u16>,
-    /// Last messages that have come.
+    /// The number of last messages that have arrived.
     ended: usize,
 }
 
 impl Subscriber {
-    /// A client whose session the server knows.
+    /// Creates a client and its session.
     fn new(version: Version, name: &'static str, qos: u8, at: SocketAddr) -> Self {
         let mut client = Connect::persistent(version, name).open(at);
         assert!(!client.session_present, "{name}");
@@ -164,14 +165,14 @@ impl Subscriber {
         Subscriber { version, name, qos, payloads, received, ended: 0 }
     }
 
-    /// Listens until the connection ends, or so many last messages have come.
+    /// Reads until the connection ends, or `last` last messages have arrived.
     fn run(mut self, at: SocketAddr, round: &Round, last: usize) -> Self {
         let Some(mut client) = open(at, &Connect::persistent(self.version, self.name)) else {
             return self;
         };
         assert!(client.session_present, "{} has no session", self.name);
         round.let_in.fetch_add(1, Ordering::Relaxed);
-        // What comes behind the last message is heard as well.
+        // Pings give messages after the last one time to arrive.
         let mut pings = 3;
         loop {
             match client.next() {
@@ -207,7 +208,7 @@ impl Subscriber {
         self
     }
 
-    /// All that was published has come, in order; what is sent once has come once.
+    /// Checks that all published messages have arrived in order, and that QoS 2 messages arrived once.
     fn check(&self, publishers: &[Publisher]) {
         for publisher in publishers {
             for rest in 0..3 {
@@ -215,7 +216,7 @@ impl Subscriber {
                 let expected: Vec<u32> = (0..publisher.next).filter(|n| n % 3 == rest).collect();
                 let mut times = BTreeMap::new();
                 let mut once = self.payloads.get(&topic).cloned().unwrap_or_default();
-                // What comes again comes behind its first time.
+                // A repetition comes after the first time.
                 once.retain(|number| {
                     *times.entry(*number).or_insert(0) += 1;
                     times[number] == 1
@@ -227,7 +228,7 @@ impl Subscriber {
                 let lost: Vec<_> = expected.iter().filter(|it| !once.contains(it)).collect();
                 let name = self.name;
                 assert!(lost.is_empty(), "{name} has not heard {lost:?} of {topic}: {once:?}");
-                // Messages of one QoS keep their order (MQTT-4.6.0-5).
+                // Messages with the same QoS stay in order (MQTT-4.6.0-5).
                 for qos in 1..=2 {
                     let of = |all: &[u32]| -> Vec<u32> {
                         all.iter().copied().filter(|it| publisher.qos(*it) == qos).collect()
@@ -263,12 +264,12 @@ fn a_kill_loses_nothing_and_repeats_nothing_of_qos_2() {
         Publisher::new(V3, "q2", 2),
         Publisher::new(V5, "mixed", 0),
     ];
-    // All are known before anything is published.
+    // Creates all sessions before any message is published.
     let server = folder.serve(&settings);
     let subscribers = [(V5, "s5", 2), (V3, "s3", 2), (V5, "once", 1)]
         .map(|(version, name, qos)| Subscriber::new(version, name, qos, server.client));
     for publisher in &publishers {
-        // SUBACK says that the session is on disk.
+        // SUBACK confirms that the session is on disk.
         let mut client = Connect::persistent(publisher.version, publisher.name).open(server.client);
         client.subscribe(&[filter("any", 0)]);
     }
@@ -279,7 +280,7 @@ fn a_kill_loses_nothing_and_repeats_nothing_of_qos_2() {
         let server = folder.serve(&settings);
         let (at, round) = (server.client, Arc::new(Round::default()));
         let is_last = number == rounds;
-        // Some miss a few rounds.
+        // Some subscribers miss a few rounds.
         let here = |random: &mut Random| is_last || random.below(4) > 0;
         let (mut subscribers_running, mut saying) = (Vec::new(), Vec::new());
         let (mut deaf, mut silent) = (Vec::new(), Vec::new());
@@ -300,7 +301,7 @@ fn a_kill_loses_nothing_and_repeats_nothing_of_qos_2() {
             }
         }
         if !is_last {
-            // Mostly at any place behind some messages; now and then while they come.
+            // The kill mostly comes after some confirmed messages, and sometimes during connects.
             if random.below(4) > 0 {
                 let lasting = subscribers_running.len() + saying.len();
                 let confirmed = if saying.is_empty() { 0 } else { random.below(60) };
@@ -347,7 +348,7 @@ fn a_kill_keeps_retained_messages_that_were_confirmed() {
         let topic = format!("state/{round}");
         let mut speaker = Connect::new(V5, "speaker").open(server.client);
         speaker.publish_all(Publish::new(&topic, &payload, 1 + round % 2).retained());
-        // At once after the confirmation.
+        // Kills the server directly after the confirmation.
         drop(server);
         confirmed.push(payload);
     }

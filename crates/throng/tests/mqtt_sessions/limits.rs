@@ -1,4 +1,4 @@
-//! What a session of a client that is away may have.
+//! Limits on the session of a client that is away.
 
 use serde_json::json;
 use token::{Algorithm, Signer};
@@ -10,7 +10,7 @@ use crate::mqtt_sessions::{Server, serve};
 /// The topic of the last message.
 const END: &str = "a/end";
 
-/// A client goes away from a subscription, and so many messages come meanwhile, before the last one.
+/// Subscribes and goes away. Then `count` messages are published, and the last one.
 fn away(server: &Server, payload: &str, count: usize) -> Client {
     let mut client = Connect::persistent(V5, "away").open(server.client);
     client.subscribe(&[filter("a/#", 2)]);
@@ -25,7 +25,7 @@ fn away(server: &Server, payload: &str, count: usize) -> Client {
     client
 }
 
-/// The numbers of the messages that come before the last one.
+/// Returns the numbers of the messages before the last one.
 fn numbers(client: &mut Client) -> Vec<usize> {
     let mut numbers = Vec::new();
     loop {
@@ -42,11 +42,11 @@ fn numbers(client: &mut Client) -> Vec<usize> {
 fn the_newest_messages_wait_for_who_is_away() {
     let server = serve(&[("THRONG_MQTT_SESSION_MESSAGES_MAX", "5")]);
     let mut client = away(&server, "", 12);
-    // The newest of a topic, and the last message.
+    // The newest messages of a topic, and the last message.
     assert_eq!(server.metric("throng_mqtt_session_messages"), 6.0);
     assert!(server.metric("throng_mqtt_session_messages_bytes") > 5.0 * 3.0);
     assert_eq!(numbers(&mut client), [7, 8, 9, 10, 11]);
-    // That some are gone is counted: once for the topic.
+    // The server counts the dropped messages once for the topic.
     assert_eq!(gone(&server), 1.0);
 }
 
@@ -59,7 +59,7 @@ fn what_does_not_come_again_is_released() {
     let mut speaker = Connect::new(V5, "speaker").open(server.client);
     speaker.publish("a/1", "0 ", 2);
     speaker.publish("large", &"x".repeat(200), 2);
-    // PUBREC of neither comes to the server.
+    // The client sends no PUBREC for either message.
     let [dropped, large] = [client.unconfirmed(), client.unconfirmed()];
     client.cut();
     until_away(&server, &["away"]);
@@ -71,7 +71,7 @@ fn what_does_not_come_again_is_released() {
     for id in [dropped.id, large.id] {
         client.expect_events(&[Event::Confirm("PUBREL", id, 0)]);
     }
-    // What ends on one connection does not come on the next.
+    // A handshake that is complete on one connection does not continue on the next.
     client.confirm(Pubcomp, dropped.id);
     assert_eq!(numbers(&mut client), [2, 3]);
     client.cut();
@@ -127,7 +127,7 @@ fn sessions_of_who_is_away_are_limited() {
             (server.metric(away), server.metric(full)) == counts
         });
     }
-    // The one that found no place has no session any more; who comes back makes room.
+    // The session beyond the limit has ended. A session whose client reconnects makes room.
     assert!(!Connect::persistent(V5, "three").open(server.client).session_present);
     assert!(Connect::persistent(V5, "one").open(server.client).session_present);
 }
@@ -147,7 +147,7 @@ fn their_memory_is_limited() {
     server.until("it is away", |server| server.metric("throng_mqtt_sessions_away") == 1.0);
     let bytes = server.metric("throng_mqtt_sessions_away_bytes");
     assert!(bytes > 500.0 && bytes < 4_096.0, "{bytes}");
-    // The session that is too large ends with its connection, and its will is published.
+    // The session that is too large ends with its connection, and the server publishes its will.
     leave("large", Box::leak("x".repeat(4_096).into_boxed_str()));
     assert_eq!(subscriber.message().payload.len(), 4_096);
     server.until("it has ended", |server| {
@@ -184,7 +184,7 @@ fn one_user_does_not_use_up_the_sessions_of_others() {
     open("bob", "1").cut();
     until(3.0, 1.0);
     assert!(open("bob", "1").session_present);
-    // Who comes back makes room.
+    // A client that reconnects makes room.
     let two = open("eve", "2");
     let three = open("eve", "3");
     assert!(two.session_present && !three.session_present);
@@ -196,14 +196,14 @@ fn one_user_does_not_use_up_the_sessions_of_others() {
 
 #[test]
 fn retained_messages_are_limited() {
-    // What the server tells of itself does not count.
+    // Messages that the server publishes about itself do not count.
     let server = serve(&[("THRONG_MQTT_RETAINED_MESSAGES_MAX", "3")]);
     let mut speaker = Connect::new(V5, "speaker").open(server.client);
     let mut listener = Connect::new(V5, "listener").open(server.client);
     listener.subscribe(&[filter("state/#", 1)]);
     for topic in ["state/1", "state/2", "state/3", "state/4"] {
         speaker.publish_all(Publish::new(topic, "on", 1).retained());
-        // Whoever is there gets it in any case.
+        // Current subscribers get it in any case.
         assert_eq!(listener.message().topic, topic);
     }
     let topics = |name: &str| {
@@ -216,7 +216,7 @@ fn retained_messages_are_limited() {
     assert_eq!(server.metric("throng_mqtt_retained_refused_total"), 1.0);
     assert_eq!(server.metric("throng_mqtt_retained_messages"), 3.0);
     assert_eq!(topics("late"), ["state/1=on", "state/2=on", "state/3=on"]);
-    // One that is there may change, and one that goes makes room.
+    // A retained message may change, and a removed one makes room.
     speaker.publish_all(Publish::new("state/1", "off", 1).retained());
     speaker.publish_all(Publish::new("state/2", "", 1).retained());
     speaker.publish_all(Publish::new("state/5", "on", 1).retained());
@@ -252,7 +252,7 @@ fn who_is_shut_out_while_away_has_no_last_word() {
         assert_eq!(server.post("/api/revoke", revoked)["closed"], 0);
     }
     assert_eq!(server.metric("throng_mqtt_sessions_away"), 4.0);
-    // The end of a session publishes a will that waits still.
+    // The end of a session publishes a will that still waits.
     for user in ["al", "bo", "carl", "dan"] {
         let target = format!("/api/mqtt/sessions/{user}?owner={user}");
         assert_eq!(server.api("DELETE", &target, None).0, 200, "{user}");

@@ -1,4 +1,4 @@
-//! Sessions that outlive their connections, and the server.
+//! Sessions that outlive their connections and the server.
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,14 @@ fn persistent(client: &str, seconds: u32) -> Connect {
     connect.with(number(id::SESSION_EXPIRY_INTERVAL, seconds))
 }
 
-/// The same, with a will that waits for so many seconds.
+/// Like [`persistent`], with a will that waits for `delay_s` seconds.
 fn dying(client: &str, seconds: u32, topic: &'static str, delay_s: u32) -> Connect {
     let mut connect = persistent(client, seconds).will(topic, "gone", 1);
     connect.will.as_mut().unwrap().properties.push(number(id::WILL_DELAY_INTERVAL, delay_s));
     connect
 }
 
-/// Waits until these clients have a session and no connection.
+/// Waits until each of these clients has a session and no connection.
 pub fn until_away(server: &Server, clients: &[&str]) {
     for client in clients {
         server.until(&format!("{client} is away"), |server| {
@@ -31,7 +31,7 @@ pub fn until_away(server: &Server, clients: &[&str]) {
     }
 }
 
-/// Waits until so many sessions have ended because nobody came back to them.
+/// Waits until this many sessions have expired.
 fn until_expired(server: &Server, sessions: f64) {
     let expired = "throng_mqtt_sessions_ended_total{why=\"expired\"}";
     server.until("they have expired", |server| server.metric(expired) == sessions);
@@ -41,7 +41,7 @@ fn session(server: &Server, client: &str) -> (u16, serde_json::Value) {
     server.api("GET", &format!("/api/mqtt/sessions/{client}"), None)
 }
 
-/// What is to be confirmed waits for the disk, and what is not overtakes it.
+/// A publish with a confirmation waits for the disk, and one without may overtake it.
 #[test]
 fn what_was_published_last_is_retained_on_disk_as_well() {
     let folder = Folder::new();
@@ -51,14 +51,14 @@ fn what_was_published_last_is_retained_on_disk_as_well() {
     let mut speaker = Connect::new(V5, "speaker").open(server.client);
     let topics: Vec<String> = (0..20).map(|n| format!("state/{n}")).collect();
     for (topic, id) in topics.iter().zip(1..) {
-        // The last one is new in half of them, and removed in the others.
+        // The second publish replaces the retained message in half of the topics, and removes it in the others.
         let last = if id % 2 == 0 { "new" } else { "" };
         let old = Publish { id, ..Publish::new(topic, "old", 1).retained() };
         let new = Publish::new(topic, last, 0).retained();
         speaker.send(&[old.bytes(V5), new.bytes(V5)].concat());
         speaker.expect_events(&[Event::Confirm("PUBACK", id, 0)]);
     }
-    // What is confirmed now is on disk, and so is all before it.
+    // The confirmation of this message means that all earlier ones are on disk as well.
     speaker.publish_all(Publish::new("last", "", 1).retained());
     let mut expected: Vec<_> =
         topics.iter().skip(1).step_by(2).map(|it| (it.clone(), "new".to_string())).collect();
@@ -99,7 +99,7 @@ fn a_restart_keeps_subscriptions_retained_messages_and_what_is_under_way() {
             assert_eq!(ids, ["one/a", "two/a", "two/b"]);
             client.confirm(ConfirmType::Pubrec, received.id);
             client.expect_events(&[Event::Confirm("PUBREL", received.id, 0)]);
-            // A publish whose end the server has not heard yet.
+            // A publish whose PUBREL the server has not got yet.
             let half = Publish { id: 77, ..Publish::new("two/half", "half", 2) };
             speaker.send(&half.bytes(version));
             speaker.expect_events(&[Event::Confirm("PUBREC", 77, 0)]);
@@ -115,14 +115,14 @@ fn a_restart_keeps_subscriptions_retained_messages_and_what_is_under_way() {
             let server = folder.serve(&[]);
             let mut speaker = Connect::persistent(version, "speaker").open(server.client);
             assert!(speaker.session_present);
-            // The same once more is no further message.
+            // The repetition is not another message.
             speaker.send(&Publish { dup: true, ..half }.bytes(version));
             speaker.expect_events(&[Event::Confirm("PUBREC", 77, 0)]);
             speaker.confirm(ConfirmType::Pubrel, 77);
             speaker.expect_events(&[Event::Confirm("PUBCOMP", 77, 0)]);
             let mut client = Connect::persistent(version, "keeper").open(server.client);
             assert!(client.session_present);
-            // In the order in which they were sent, under the same ids.
+            // In the order in which the server first sent them, with the same identifiers.
             let again = |before: &Message| Event::Message(Message { dup: true, ..before.clone() });
             assert_eq!(client.next(), again(&unacknowledged));
             assert_eq!(client.next(), Event::Confirm("PUBREL", received.id, 0));
@@ -135,7 +135,7 @@ fn a_restart_keeps_subscriptions_retained_messages_and_what_is_under_way() {
                 client.expect_events(&[Event::Confirm("PUBREL", id, 0)]);
                 client.confirm(ConfirmType::Pubcomp, id);
             }
-            // All subscriptions are there, and nothing comes again.
+            // All subscriptions still exist, and no message comes again.
             for (topic, qos) in [("one/b", 1), ("two/deep/er", 2), ("zero", 0)] {
                 speaker.publish(topic, "after", 2);
                 let got = client.message();
@@ -155,7 +155,7 @@ fn a_restart_publishes_the_wills_of_who_does_not_come_back() {
     let server = folder.serve(&[]);
     let mut witness = persistent("witness", 1_000).open(server.client);
     witness.subscribe(&[filter("will/+", 1)]);
-    // SUBACK says that a session is on disk, with its will: nothing else does, and the server is killed.
+    // Only SUBACK confirms that a session and its will are on disk, and the server is killed.
     let stored = |client, topic, delay_s| {
         let mut client = dying(client, 1_000, topic, delay_s).open(server.client);
         client.subscribe(&[filter("any", 0)]);
@@ -173,7 +173,7 @@ fn a_restart_publishes_the_wills_of_who_does_not_come_back() {
     let mut wills: Vec<String> = witness.messages(2).into_iter().map(|(topic, _)| topic).collect();
     wills.sort();
     assert_eq!(wills, ["will/away", "will/connected"]);
-    // The end of its session would publish a will that waited still.
+    // The end of its session would publish a will that still waits.
     back.cut();
     until_away(&server, &["back"]);
     assert_eq!(server.api("DELETE", "/api/mqtt/sessions/back", None).0, 200);
@@ -191,7 +191,7 @@ fn a_session_goes_whole_to_who_takes_it_over() {
     let (first, second) = (before.unconfirmed(), before.unconfirmed());
     before.confirm(ConfirmType::Pubrec, second.id);
     before.expect_events(&[Event::Confirm("PUBREL", second.id, 0)]);
-    // Whatever shard each comes to.
+    // The connections come to different shards.
     for round in 0..12 {
         let mut now = persistent("same", 100).open(server.client);
         before.is_ended_for(0x8e);
@@ -205,7 +205,7 @@ fn a_session_goes_whole_to_who_takes_it_over() {
     }
     before.confirm(ConfirmType::Puback, first.id);
     before.confirm(ConfirmType::Pubcomp, second.id);
-    // A new session in place of the one that is there.
+    // A clean start replaces the session.
     let mut clean = Connect::new(V5, "same").open(server.client);
     before.is_ended_for(0x8e);
     assert!(!clean.session_present);
@@ -226,7 +226,7 @@ fn of_many_who_come_with_one_id_at_once_one_stays() {
         let threads: Vec<_> = (0..30).map(|_| scope.spawn(come)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    // Each is let in, or told to go: before CONNACK as that the server is unavailable.
+    // The server accepts a client, or rejects it with the code for an unavailable server, or closes it.
     let mut let_in = Vec::new();
     for mut client in all {
         match client.next() {
@@ -235,8 +235,8 @@ fn of_many_who_come_with_one_id_at_once_one_stays() {
             event => assert_eq!(event, Event::Closed),
         }
     }
-    // All have had their turn. A client is let in when the one before it has been told to go, so that nobody
-    // else has an answer to a ping.
+    // All connects are done. The server accepts a client only after it has closed the one before, so only one client
+    // gets a response to its ping.
     let mut stayed = Vec::new();
     for mut client in let_in {
         client.send_ping();
@@ -259,23 +259,23 @@ fn a_will_waits_for_its_client_to_come_back() {
     let server = serve(&[]);
     let mut witness = Connect::new(V5, "witness").open(server.client);
     witness.subscribe(&[filter("will/+", 1)]);
-    // It comes back in time, and its will is not published; nor is it when it leaves in order.
+    // The server publishes no will for a client that comes back in time, or that sends DISCONNECT.
     dying("back", 1_000, "will/back", 500).open(server.client).cut();
     until_away(&server, &["back"]);
     let back = persistent("back", 1_000).open(server.client);
     assert!(back.session_present);
     dying("polite", 1_000, "will/polite", 0).open(server.client).disconnect();
     until_away(&server, &["polite"]);
-    // One that does not, and one whose session ends before its delay has passed.
+    // A client that stays away, and one whose session ends before the delay.
     let begun = Instant::now();
     dying("away", 1_000, "will/away", 3).open(server.client).cut();
     dying("short", 2, "will/short", 500).open(server.client).cut();
     let mut wills: Vec<String> = witness.messages(2).into_iter().map(|(topic, _)| topic).collect();
     wills.sort();
     assert_eq!(wills, ["will/away", "will/short"]);
-    // The server counts in whole seconds: 3 are 2 at the least.
+    // The server counts in whole seconds: 3 are at least 2.
     assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
-    // The end of their sessions would publish wills that waited still.
+    // The end of their sessions would publish wills that still wait.
     back.cut();
     until_away(&server, &["back"]);
     for client in ["back", "polite"] {
@@ -283,7 +283,7 @@ fn a_will_waits_for_its_client_to_come_back() {
         assert_eq!(server.api("DELETE", &target, None).0, 200);
     }
     witness.is_quiet();
-    // Who begins a new session ends the one before, and its will is due.
+    // A clean start ends the earlier session, so its will is due.
     dying("anew", 1_000, "will/anew", 500).open(server.client).cut();
     until_away(&server, &["anew"]);
     let _anew = Connect::new(V5, "anew").open(server.client);
@@ -301,7 +301,7 @@ fn sessions_end_in_their_time() {
     let (mut client, _) = once("held", 1);
     let (short, cut_to) = once("short", 1);
     assert_eq!(cut_to, None);
-    // More than there is to have is cut to it, and said.
+    // The server reduces a longer expiry to its maximum, and CONNACK has it.
     let (long, cut_to) = once("long", 5_000);
     assert_eq!(cut_to.as_deref(), Some("1000"));
     let (none, _) = once("none", 0);
@@ -311,12 +311,12 @@ fn sessions_end_in_their_time() {
         assert!(!persistent(client, 100).open(server.client).session_present);
     }
     assert!(persistent("long", 5_000).open(server.client).session_present);
-    // While it is connected, no time passes for it: its session is older than one that has ended.
+    // No time passes for a connected client: its session is older than one that has expired.
     client.ping();
     assert_eq!(session(&server, "held").1["subscriptions"], 1);
     assert!(persistent("held", 1).open(server.client).session_present);
 
-    // Nobody has more than the server gives, nor those of MQTT 3.1.1, who can't say for how long.
+    // The server's maximum also applies to MQTT 3.1.1, whose clients can't set an expiry.
     let server = serve(&[("THRONG_MQTT_SESSION_SECONDS_MAX", "1")]);
     let (long, reply) = persistent("long", 5_000).try_open(server.client);
     assert_eq!(reply.property(id::SESSION_EXPIRY_INTERVAL), Some("1"));
@@ -350,14 +350,14 @@ fn what_a_client_confirms_its_user_has_acknowledged() {
         let kind = if qos == 1 { ConfirmType::Puback } else { ConfirmType::Pubrec };
         client.confirm(kind, messages[0].id);
         until(&ids[0]);
-        // Who confirms out of order has at least not said too much.
+        // A client that confirms out of order must not advance the position too far.
         client.confirm(kind, messages[2].id);
         client.confirm(kind, messages[1].id);
         until(&ids[1]);
         if qos == 2 {
             continue;
         }
-        // An inbox waits for a session like any history.
+        // An inbox retains messages for a session, like any history.
         drop(client);
         server.post("/api/send", serde_json::json!({"user": "alice", "data": "away"}));
         let mut client = Connect::persistent(version, "phone").user("alice").open(server.client);
@@ -369,7 +369,7 @@ fn what_a_client_confirms_its_user_has_acknowledged() {
 #[test]
 fn a_new_session_gets_nothing_from_before_its_subscription() {
     let server = serve(&[("THRONG_SHARDS_COUNT", "4")]);
-    // Somebody is away, so that the topic is retained.
+    // A session that is away makes the server retain the topic's messages.
     let mut first = persistent("first", 100).open(server.client);
     first.subscribe(&[filter("away/#", 1)]);
     first.disconnect();
@@ -377,7 +377,7 @@ fn a_new_session_gets_nothing_from_before_its_subscription() {
     let mut wrong = Vec::new();
     for round in 0..40 {
         (0..3).for_each(|at| speaker.publish("away/a", &format!("{round} before {at}"), 1));
-        // Whatever shard it comes to: all that was said is confirmed.
+        // The session comes to any shard, and all earlier messages are confirmed.
         let mut late = persistent("late", 100).open(server.client);
         assert!(!late.session_present);
         late.subscribe(&[filter("away/#", 1)]);
@@ -394,8 +394,8 @@ fn a_new_session_gets_nothing_from_before_its_subscription() {
     assert!(wrong.is_empty(), "{} of 40 got what was before them: {wrong:?}", wrong.len());
 }
 
-/// Many clients have a message, and the server ends. Gives how many of them get it again. The store has a queue that
-/// is much shorter than what it is told of them.
+/// Many clients have got a message, and then the server ends. Returns how many of them get it again. The store's
+/// queue is much shorter than the number of writes.
 fn count_again(end: impl FnOnce(Server, &mut [Client])) -> usize {
     let folder = Folder::new();
     let settings = [("THRONG_STORE_QUEUE_MESSAGES_MAX", "16")];
@@ -434,7 +434,8 @@ fn what_many_leave_at_once_is_stored() {
 
 #[test]
 fn what_many_have_is_stored_in_some_seconds() {
-    // A fifth of them in a second, and those once more for which there was no room. A slow machine has more time.
+    // The server stores a fifth of them in a second, and retries those that the queue rejected. A slow machine gets
+    // more time.
     let none_comes_again = |seconds| {
         count_again(|server, _| {
             std::thread::sleep(Duration::from_secs(seconds));

@@ -1,4 +1,4 @@
-//! What a session promises to the letter: nothing twice, nothing out of order, nothing that was not for it.
+//! The exact guarantees of a session: no message twice, none out of order, and none that was not for it.
 
 use protocol::mqtt::client::SubscribeParts;
 use protocol::mqtt::write::ConfirmType::{Puback, Pubcomp, Pubrec, Pubrel};
@@ -9,7 +9,7 @@ use crate::mqtt::client::*;
 use crate::mqtt_sessions::{Folder, Server, serve};
 use crate::support::{Scratch, wait_within};
 
-/// A client whose session ends with this connection, whatever it was before.
+/// Connects to a session that ends with this connection, whatever it was before.
 fn last(client: &str) -> Connect {
     Connect { clean: false, ..Connect::new(V5, client) }
 }
@@ -36,7 +36,7 @@ fn wildcards_reach_no_topic_that_is_not_open_to_all() {
     assert_eq!(away.subscribe_with(&[filter("secret/kept", 1)], &[]), [0x80]);
     away.subscribe(&[filter("#", 2)]);
     away.cut();
-    // One that never keeps up reads the history.
+    // A client that never keeps up reads from the history.
     let slow = Connect::persistent(V5, "slow").with(number(id::RECEIVE_MAXIMUM, 1));
     let mut slow = slow.open(server.client);
     slow.subscribe(&[filter("+/+", 1)]);
@@ -67,10 +67,10 @@ fn a_session_that_ends_with_this_connection_gets_its_own_once_and_in_order() {
     for n in 40..60 {
         speaker.publish("a/1", &n.to_string(), 2);
     }
-    // One more makes it look at all topics anew.
+    // One more subscription makes the session check all topics again.
     assert_eq!(now.subscribe_with(&[filter("b", 2)], &[]), [2]);
     speaker.publish("b", "60", 2);
-    // Which is not retained for it, and waits behind nothing.
+    // This topic is not retained for the session, so its message need not wait.
     let mut all = payloads(&mut now, 61);
     all.retain(|it| it != "60");
     assert_eq!(all, numbers(0..60));
@@ -89,7 +89,7 @@ fn a_session_that_was_to_end_with_its_connection_does_so_in_a_crash() {
     server.until("it is away", |server| server.metric("throng_mqtt_sessions_away") == 1.0);
     let mut now = last("last").open(server.client);
     assert!(now.session_present);
-    // It is on disk when it is confirmed, and so is what came before it.
+    // When this message is confirmed, it and all earlier ones are on disk.
     now.publish_all(Publish::new("b", "x", 1).retained());
     drop(server);
     let server = folder.serve(&[]);
@@ -107,7 +107,7 @@ fn an_alias_is_announced_before_it_is_used() {
     let alias = || number(id::TOPIC_ALIAS_MAXIMUM, 10);
     let known = |message: &Message| !message.topic.is_empty();
 
-    // The first message is larger than the client takes.
+    // The first message exceeds the client's maximum packet size.
     let small = Connect::new(V5, "small").with(alias()).with(number(id::MAXIMUM_PACKET_SIZE, 200));
     let mut small = small.open(server.client);
     small.subscribe(&[filter("a", 0)]);
@@ -118,7 +118,7 @@ fn an_alias_is_announced_before_it_is_used() {
     speaker.publish("a", "z", 1);
     assert!(!known(&small.message()));
 
-    // What waits for the disk leaves after what does not.
+    // Messages that wait for the disk leave after messages that do not.
     let mut persistent = Connect::persistent(V5, "kept").with(alias()).open(server.client);
     persistent.subscribe(&[filter("a", 2)]);
     let mut topics = std::collections::HashMap::new();
@@ -153,7 +153,7 @@ fn nothing_of_its_own_comes_to_a_client_on_its_next_connection() {
             packets.extend(Publish { id: n, ..Publish::new("a/1", "own", 1) }.bytes(V5));
         }
         client.send(&packets);
-        // Before it is told of what it has published.
+        // The client is gone before its own messages are confirmed.
         client.cut();
         let mut other = Connect::new(V5, "other").open(server.client);
         other.publish("a/1", "theirs", 1);
@@ -179,7 +179,7 @@ fn nothing_comes_from_before_a_subscription() {
     keeper.cut();
     let mut speaker = Connect::new(V5, "speaker").open(server.client);
     (0..5).for_each(|n| speaker.publish("a", &n.to_string(), 1));
-    // Also on a shard that has heard of none of them.
+    // The session may also be on a shard that knows none of the messages.
     for n in 0..8 {
         let connect = Connect::persistent(V5, &format!("late-{n}"));
         let mut late = connect.open(server.client);
@@ -201,7 +201,7 @@ fn a_subscription_that_is_raised_repeats_nothing() {
     let connect = Connect::persistent(V5, "client").with(number(id::RECEIVE_MAXIMUM, 1));
     let mut client = connect.open(server.client);
     client.subscribe(&[filter("b", 1), filter("a", 0)]);
-    // It is behind with one topic, and has all of the other.
+    // The client is behind with one topic, and has all messages of the other.
     (0..200).for_each(|n| speaker.publish("b", &n.to_string(), 1));
     (0..5).for_each(|n| speaker.publish("a", &format!("a{n}"), 1));
     let first = client.unconfirmed();
@@ -238,7 +238,7 @@ fn no_more_come_again_than_the_next_connection_takes() {
     client.is_quiet();
     assert!(first.iter().all(|it| it.dup));
     first.iter().for_each(|it| client.confirm(Puback, it.id));
-    // The one that is too large is not sent.
+    // The server does not send the message that is too large.
     assert_eq!(payloads(&mut client, 3), numbers(2..5));
     speaker.publish("a", "new", 1);
     assert_eq!(client.message().payload, "new");
@@ -253,7 +253,7 @@ fn the_newest_retained_message_comes_last() {
         speaker.publish_all(Publish::new(topic, &"1".repeat(40_000), 1).retained());
     }
     let mut reader = Connect::new(V5, "reader").open(server.client);
-    // It does not read what comes.
+    // The reader does not read the messages at first.
     let subscribe =
         bytes(|out| protocol::mqtt::client::subscribe(V5, 1, &[], &[filter("state/#", 0)], out));
     reader.send(&subscribe);
@@ -294,7 +294,7 @@ fn what_is_retained_of_its_own_comes_to_a_client_that_wants_it() {
         speaker.subscribe_with(&local, &[]);
         assert_eq!(speaker.message().topic, "state/other");
         speaker.is_quiet();
-        // Each subscription says so anew.
+        // The flag counts for each subscription.
         speaker.subscribe(&[filter("state/#", 1)]);
         assert_eq!(speaker.messages(2).len(), 2);
     }
@@ -319,7 +319,7 @@ fn what_is_no_topic_of_mqtt_is_not_retained() {
     }
     server.signal("-TERM");
     wait_within(&mut server.child);
-    // Older versions took it.
+    // Older versions accepted this topic.
     folder.retain("a/#/c");
     let server = folder.serve(&[]);
     let (_, listed) = server.api("GET", "/api/mqtt/retained", None);
@@ -358,7 +358,7 @@ fn confirmations_are_under_no_limit_and_a_refused_publish_leaves_no_trace() {
     let mut speaker = Connect::new(V5, "speaker").user("bo").open(server.client);
     let mut witness = Connect::new(V5, "witness").open(server.client);
     witness.subscribe(&[filter("a", 2)]);
-    // All at once, so that they come within a second.
+    // Sends all at once, so that they arrive within a second.
     let publish = |id| Publish { id, ..Publish::new("a", "x", 2) }.with(alias).bytes(V5);
     speaker.send(&(1..=30).flat_map(publish).collect::<Vec<u8>>());
     let (mut taken, mut refused) = (0, None);
@@ -370,10 +370,10 @@ fn confirmations_are_under_no_limit_and_a_refused_publish_leaves_no_trace() {
         }
     }
     let id = refused.expect("a limit of five a second");
-    // What is under way goes on, as what was taken.
+    // The server confirms a repetition of a message that it accepted before.
     speaker.send(&Publish { id: 1, dup: true, ..Publish::new("a", "x", 2) }.bytes(V5));
     speaker.expect_events(&[Event::Confirm("PUBREC", 1, 0)]);
-    // The identifier is free for another message, and the alias is known.
+    // The identifier is free for another message, and the server knows the alias.
     let later = Publish { id, ..Publish::new("", "later", 2) }.with(alias).bytes(V5);
     server.until("there is room again", |_| {
         speaker.send(&later);
@@ -394,7 +394,7 @@ fn what_confirms_nothing_is_a_command() {
         let name = "throng_limited_total{name=\"limits.commands_per_second_per_user_max\"}";
         let before = server.metric(name);
         let mut client = Connect::new(V5, user).user(user).open(server.client);
-        // All at once, so that they come within a second.
+        // Sends all at once, so that they arrive within a second.
         let confirm = |id| {
             let reason = protocol::mqtt::ReasonCode::Success;
             bytes(|out| protocol::mqtt::write::confirm(kind, V5, id, reason, &[], out))
@@ -417,7 +417,7 @@ fn a_session_acknowledges_what_it_had_and_begins_where_its_user_is() {
     let mut phone = Connect::persistent(V5, "phone").user("al").open(server.client);
     phone.subscribe(&[filter("@al", 1)]);
     let last = send(&server, "four");
-    // What waited for the user comes first.
+    // The messages that waited for the user come first.
     let messages: Vec<Message> = (0..4).map(|_| phone.unconfirmed()).collect();
     let texts: Vec<&str> = messages.iter().map(|it| it.payload.as_str()).collect();
     assert_eq!(texts, ["one", "two", "three", "four"]);
@@ -426,7 +426,7 @@ fn a_session_acknowledges_what_it_had_and_begins_where_its_user_is() {
     messages[1..].iter().for_each(|it| phone.confirm(Puback, it.id));
     server.until("all are acknowledged", |server| acknowledged(server) == last);
 
-    // Nobody who has not had all of them speaks for the user.
+    // Only a session that has got all messages may acknowledge them for the user.
     send(&server, "five");
     let mut part = Connect::persistent(V5, "part").user("al").open(server.client);
     part.subscribe(&[filter("@al", 0)]);
@@ -497,8 +497,8 @@ fn a_no_local_subscription_does_not_shape_the_clients_own_messages() {
     }
 }
 
-/// The next messages of a client, by payload, without what differs from one client to another: packet identifiers,
-/// and the time to live, which counts down.
+/// Returns the next messages of a client, by payload, without fields that differ from client to client: packet
+/// identifiers, and the message expiry, which counts down.
 fn comparable_messages(client: &mut Client, count: usize) -> Vec<Message> {
     let mut all: Vec<Message> = (0..count).map(|_| client.message()).collect();
     client.is_quiet();

@@ -1,4 +1,4 @@
-//! One set of topics for all transports.
+//! All transports share one set of topics.
 
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ impl Channel {
         }
     }
 
-    /// The next frame with bytes.
+    /// Returns the next binary frame.
     fn bytes(&mut self) -> Vec<u8> {
         loop {
             if let tungstenite::Message::Binary(bytes) = self.0.read().unwrap() {
@@ -76,13 +76,13 @@ fn what_mqtt_publishes_each_transport_receives() {
             let payload = channel.until("message");
             assert_eq!(payload["data"], text.as_str(), "{payload}");
         }
-        // JSON is text as well: whose bytes they are knows nobody.
+        // The server treats JSON of MQTT clients as text, since it does not know its type.
         sensor.publish(&topic, "{\"t\":1}", 1);
         assert_eq!(receive(&mut ws)["data"], "{\"t\":1}");
         assert_eq!(channel.until("message")["data"], "{\"t\":1}");
         assert_eq!(sse.data(), "{\"t\":1}");
         listener.data();
-        // Bytes are bytes where a transport has them, and Base64 elsewhere.
+        // Bytes stay bytes on transports that have them, and become Base64 on others.
         let payload = [0xff, 0, 0xfe, b'x'];
         sensor.publish_all(Publish { payload: &payload, ..Publish::new(&topic, "", 1) });
         assert_eq!(sse.data(), "/wD+eA==");
@@ -120,7 +120,7 @@ fn what_the_application_publishes_mqtt_receives() {
     each(publish, binary, ("news/1", "hi\0", 2));
     each("/api/send", json!({"user": "alice", "data": "you"}), ("@alice", "you", 1));
     each("/api/broadcast", json!({"data": ["all"]}), ("*", "[\"all\"]", 1));
-    // Several at a time come in their order.
+    // The messages of a batch arrive in order.
     let batch: Vec<Value> = (0..50).map(|n| json!({"topic": "news/2", "data": n})).collect();
     server.post(
         "/api/batch",

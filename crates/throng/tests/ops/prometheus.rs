@@ -1,5 +1,5 @@
-//! A Prometheus of Debian, which `scripts/install` unpacks: it reads a server's metrics by `ops/prometheus/scrape.yml`,
-//! and evaluates each expression of the alerts and of the dashboard.
+//! Debian's Prometheus, which `scripts/install` unpacks: it scrapes a server by `ops/prometheus/scrape.yml`, and
+//! evaluates each expression of the alerts and of the dashboard.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use serde_json::{Value, json as object};
 
 const KEY: &str = "a-key-of-some-length";
 
-/// What a host may lack: a server there has these metrics without a value.
+/// On a host without these figures the metrics exist without a value.
 const OF_THE_HOST: [&str; 8] = [
     "throng_kernel_conntrack_entries",
     "throng_kernel_conntrack_entries_max",
@@ -46,7 +46,7 @@ fn file(name: &str) -> String {
     ops().join("prometheus").join(name).to_str().unwrap().to_owned()
 }
 
-/// The names of the alerts, and the tests of each: the parts of `alerts_test.yml` whose name begins with the alert's.
+/// Returns the names of the alerts, each with its tests: the parts of `alerts_test.yml` with the alert's name.
 fn tests_of_alerts() -> Vec<(String, Vec<String>)> {
     let read = |name| std::fs::read_to_string(file(name)).unwrap();
     let (alerts, tests) = (read("alerts.yml"), read("alerts_test.yml"));
@@ -74,10 +74,10 @@ fn each_alert_fires_when_it_should_and_not_before() {
     }
 }
 
-/// A server of which each metric has a value, behind a key.
+/// A server behind a key, each of whose metrics has a value.
 struct Watched {
     server: Server,
-    // They live as long as the server.
+    // The server needs these until it ends.
     _app: Application,
     _authority: Authority,
     _data: Scratch,
@@ -120,7 +120,7 @@ impl Watched {
         text(self.server.admin, "GET", "/metrics", None, &key).1
     }
 
-    /// Has the application asked about a member, and brings it a message, past the store.
+    /// Makes a client join, which calls the webhook, and publishes a message that the store writes.
     fn publish(&self) {
         drop(self.server.listen("/sse?user=bob&topic=kept:1"));
         let message = object!({"topic": "kept:1", "data": "x"});
@@ -129,7 +129,7 @@ impl Watched {
     }
 }
 
-/// A Prometheus that reads one server; killed at the end of the test.
+/// A Prometheus that scrapes one server; killed at the end of the test.
 struct Prometheus {
     child: Child,
     port: u16,
@@ -138,7 +138,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// With `ops/prometheus/scrape.yml`, but for the server's address, the place of the key, and how often it reads.
+    /// Uses `ops/prometheus/scrape.yml` with another address, another key file, and a shorter interval.
     fn start(server: &Server) -> Prometheus {
         let folder = Scratch::new("prometheus");
         let key = folder.write("throng.key", KEY);
@@ -168,7 +168,7 @@ impl Prometheus {
         Prometheus { child, port, _mark: mark, _folder: folder }
     }
 
-    /// The `data` of a call's answer; nothing while it is not ready.
+    /// Returns the `data` of a call's response, or `None` while Prometheus is not ready.
     fn get(&self, target: &str) -> Option<Value> {
         let address = ([127, 0, 0, 1], self.port).into();
         std::net::TcpStream::connect(address).ok()?;
@@ -181,7 +181,7 @@ impl Prometheus {
         Some(body["data"].clone())
     }
 
-    /// The series that an expression gives now.
+    /// Returns the series of an expression at this moment.
     fn query(&self, expression: &str) -> Vec<Value> {
         let encoded = form_urlencoded(expression);
         let data = self.get(&format!("/api/v1/query?query={encoded}"));
@@ -200,8 +200,8 @@ fn form_urlencoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
-/// The parts of an expression: each gives 0 or 1 where the alert's gives nothing or something, so it gives something where
-/// there is data, whatever that is.
+/// Splits an alert's expression into parts that have a value of 0 or 1 wherever there is data. The alert itself has
+/// no value where its condition is false.
 fn with_data(expression: &str) -> Vec<String> {
     let compared = [" > ", " < ", " == "].iter().fold(expression.to_owned(), |all, operator| {
         all.replace(operator, &format!("{operator}bool "))
@@ -209,7 +209,7 @@ fn with_data(expression: &str) -> Vec<String> {
     compared.split(" or ").map(Into::into).collect()
 }
 
-/// The expressions of the dashboard, with a value for each variable.
+/// Returns the expressions of the dashboard, with a value for each variable.
 fn dashboard() -> Vec<String> {
     let content = std::fs::read_to_string(ops().join(FILES[0])).unwrap();
     let dashboard: Value = serde_json::from_str(&content).unwrap();
@@ -226,13 +226,13 @@ fn dashboard() -> Vec<String> {
     replaced.collect()
 }
 
-/// Whether a series has a number.
+/// Returns true if a series has a number.
 fn has_number(series: &Value) -> bool {
     let number = series["value"][1].as_str().and_then(|text| text.parse::<f64>().ok());
     number.is_some_and(f64::is_finite)
 }
 
-/// Whether this host has what the expression asks.
+/// Returns true if this host has the metrics of the expression.
 fn is_of_this_host(expression: &str, metrics: &str) -> bool {
     let has_value = |name: &str| {
         let names = [name.to_owned(), format!("{name}_total")];
@@ -249,7 +249,7 @@ fn prometheus_has_data_for_each_alert_and_each_panel() {
     let member = watched.server.listen("/sse?user=alice&topic=kept:1");
     let prometheus = Prometheus::start(&watched.server);
     let metrics = watched.metrics();
-    // Prometheus has read the rules.
+    // Waits until Prometheus has loaded the rules.
     let groups = wait("the rules", || prometheus.get("/api/v1/rules?type=alert"));
     let rules = groups["groups"][0]["rules"].as_array().unwrap().clone();
     assert_eq!(rules.len(), tests_of_alerts().len());
@@ -261,12 +261,13 @@ fn prometheus_has_data_for_each_alert_and_each_panel() {
     assert!(all.len() - of_host.len() <= OF_THE_HOST.len(), "{of_host:?}");
     for expression in of_host {
         wait(expression, || {
-            // What counts a second has something to count.
+            // A rate needs events to count.
             watched.publish();
             prometheus.query(expression).iter().any(has_number).then_some(())
         });
     }
-    // All rules were evaluated, what they say has the labels it names, and nothing fires but what this host is.
+    // Prometheus has evaluated all rules, their annotations name existing labels, and only alerts fire that are about
+    // this host.
     let groups = wait("evaluations", || {
         let groups = prometheus.get("/api/v1/rules?type=alert")?;
         let rules = groups["groups"][0]["rules"].as_array()?;
@@ -282,14 +283,15 @@ fn prometheus_has_data_for_each_alert_and_each_panel() {
         let alerts = prometheus.get("/api/v1/alerts")?["alerts"].clone();
         alerts.as_array()?.iter().find(|it| it["labels"]["alertname"] == "ThrongDown").cloned()
     });
-    // The minute of its `for` has not passed.
+    // The minute of the alert's `for` has not passed.
     assert_eq!(alert["state"], "pending", "{alert}");
     let summary = alert["annotations"]["summary"].as_str().unwrap();
     assert!(summary.ends_with(" answers no scrape") && summary.starts_with("127.0.0.1:"));
     drop(member);
 }
 
-/// OpenMetrics as Prometheus' older format, which promtool checks: counters have the name of their samples there.
+/// Converts OpenMetrics to Prometheus' older format, which promtool checks: there a counter has the name of its
+/// samples.
 fn plain_text(metrics: &str) -> String {
     let types = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let counters: BTreeSet<&str> = types.filter_map(|line| line.strip_suffix(" counter")).collect();

@@ -1,4 +1,4 @@
-//! Who may do what in the database, and how the connection is secured.
+//! Rights in the database, and security of the connection.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ fn throng(arguments: &[&str], settings: &[(&str, &str)]) -> std::process::Output
     output_within(command.args(arguments).envs(settings.iter().copied()).current_dir("/"))
 }
 
-/// The statements of the page for a user that owns nothing, as the page has them.
+/// Returns the SQL statements of the page for a database user that owns nothing.
 fn grants() -> String {
     let page = include_str!("../../../../docs/outbox.md");
     let (_, grants) = page.split_once("<!-- the grants -->").expect("the grants");
@@ -37,7 +37,7 @@ fn a_user_without_rights_drains_what_another_one_has_made() {
     assert_eq!(next_data(&mut member), "of the application");
     postgres.until_empty();
     assert_eq!(postgres.psql("SELECT code FROM throng.outbox_refused"), "bad_topic");
-    // The application can publish, and nothing else.
+    // The application's user can publish, and do nothing else.
     for sql in [
         "SELECT * FROM throng.outbox",
         "SELECT throng.outbox_insert('1')",
@@ -118,11 +118,11 @@ fn a_connection_by_tls_with_a_password_and_a_new_one_counts_after_sighup() {
     let is_secure = "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'throng'";
     assert_eq!(postgres.psql(is_secure), "t");
     drop(server);
-    // Without the authority nothing vouches for the server.
+    // Without the certificate authority the server can't verify PostgreSQL.
     let server = with("sslmode=verify-full", None);
     until_error(&server, "TLS");
     drop(server);
-    // Encrypted, and not verified.
+    // With encryption, and without verification.
     until_draining(&with("sslmode=require", None));
     let server = with("sslmode=disable", None);
     until_error(&server, "no encryption");

@@ -1,4 +1,4 @@
-//! Processes die, and PostgreSQL is away.
+//! Processes are killed, and PostgreSQL is away.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::store::full::Mount;
 
-/// A store, and a rule that gives topics a history in it.
+/// Returns the flags for a store, and a rule that gives topics a history in it.
 fn with_history(name: &str) -> (Scratch, [String; 4]) {
     let scratch = Scratch::new(name);
     let rules = "[[topics]]\npattern = \"log:*\"\nhistory_messages_max = 100000\n\
@@ -39,7 +39,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// `KILL_ROUNDS=n KILL_SEED=s` kills so often.
+/// `KILL_ROUNDS=n KILL_SEED=s` sets the number of kills and their times.
 #[test]
 fn kills_at_any_moment_lose_and_repeat_nothing_of_a_stored_history() {
     let rounds = number("KILL_ROUNDS").unwrap_or(5);
@@ -89,7 +89,7 @@ fn a_kill_between_publish_and_delete_publishes_once_to_a_stored_history_and_agai
     for member in &mut members {
         assert_eq!(next_data(member), "first");
     }
-    // It knows by then that the message is on disk.
+    // By then the server knows that the message is on disk.
     postgres.until_deletes_wait(true);
     server.child.kill().unwrap();
     server.child.wait().unwrap();
@@ -97,7 +97,7 @@ fn a_kill_between_publish_and_delete_publishes_once_to_a_stored_history_and_agai
     postgres.until_deletes_wait(false);
     blocker.run("ROLLBACK");
     assert_eq!(postgres.rows(), 2);
-    // A member is there before the rows are published again: another session has the lock until then.
+    // A member connects before the server publishes the rows again. Until then another session holds the lock.
     let mut other = postgres.session();
     let class = i32::from_be_bytes(*b"thrg");
     other.run(&format!("SELECT pg_advisory_lock({class}, hashtext('drain throng'))"));
@@ -120,7 +120,7 @@ fn rows_wait_while_postgresql_is_away_and_come_once() {
     let server = postgres.draining_server(&[], &[]);
     let mut member = stream(&server, "topic=t");
     for round in 0..3 {
-        // It dies between publish and delete.
+        // PostgreSQL is killed between publish and delete.
         let blocker = postgres.undeletable();
         postgres.psql(&format!("SELECT throng.publish('t', '{round}')"));
         assert_eq!(next_data(&mut member), round);
@@ -134,7 +134,7 @@ fn rows_wait_while_postgresql_is_away_and_come_once() {
         server.publish("t", json!("without"));
         assert_eq!(next_data(&mut member), "without");
         postgres.run();
-        // The row is there again, and the server knows that it has published it.
+        // The row still exists, and the server knows that it has published it.
         postgres.until_empty();
     }
     postgres.psql("SELECT throng.publish('t', '\"last\"')");
@@ -166,7 +166,7 @@ fn one_of_two_servers_drains_and_the_other_takes_over_when_it_dies() {
     until_draining(&second);
     publish(101);
     assert_eq!(until_end(&mut at_second), (101..=200).map(Value::from).collect::<Vec<_>>());
-    // One that ends in order gives the lock back at once.
+    // A server that stops gives back the lock at once.
     let third = postgres.server(&[], &[]);
     drop(at_second);
     second.signal("-TERM");
@@ -208,7 +208,7 @@ fn rows_wait_while_the_disk_is_full_and_come_once() {
     let history = history(&server, "log:1").into_iter();
     let numbers = history.map(|data| data.as_str().unwrap().trim_end_matches('x').to_owned());
     let mut numbers: Vec<u64> = numbers.map(|number| number.parse().unwrap()).collect();
-    // What was being written when the disk was full may come later.
+    // Messages that were being written when the disk was full may come later.
     numbers.sort_unstable();
     assert_eq!(numbers, (1..=100).collect::<Vec<_>>());
     assert_eq!(postgres.psql("SELECT count(*) FROM throng.outbox_refused"), "0");
@@ -225,7 +225,7 @@ fn a_server_that_can_not_publish_leaves_the_rows_to_another() {
     let second = postgres.server(&[], &[]);
     second.until("it is connected", |second| state(second)["connected"] == true);
     let mut member = stream(&second, "topic=t");
-    // The last row is behind those that the first server can't store.
+    // The last row comes after rows that the first server can't store.
     postgres.psql(
         "SELECT count(throng.publish('log:1', to_jsonb(n || repeat('x', 60000)))) \
          FROM generate_series(1, 100) AS n; SELECT throng.publish('t', '\"end\"')",

@@ -1,4 +1,4 @@
-//! What applications publish in their own transactions in a real PostgreSQL, with psql as the application.
+//! Messages that applications publish in their own transactions in a real PostgreSQL, with psql as the application.
 
 mod access;
 mod faults;
@@ -16,18 +16,18 @@ fn stream(server: &Server, query: &str) -> Stream {
     stream
 }
 
-/// The data of the next message of an HTTP stream.
+/// Returns the data of the next message of an HTTP stream.
 fn next_data(stream: &mut Stream) -> Value {
     loop {
         let object = stream.next_object();
-        // Other objects speak of history.
+        // Objects without data are about the history.
         if let Some(data) = object.get("data") {
             return data.clone();
         }
     }
 }
 
-/// The data of the next messages of an HTTP stream, up to `"end"`.
+/// Reads messages of an HTTP stream up to `"end"`, and returns the data of those before it.
 fn until_end(stream: &mut Stream) -> Vec<Value> {
     let data = std::iter::repeat_with(|| next_data(stream));
     data.take_while(|data| data != "end").collect()
@@ -44,7 +44,7 @@ fn what_is_committed_is_published_and_what_is_rolled_back_is_not() {
     open.run("BEGIN");
     open.run("SELECT throng.publish('orders:7', '{\"state\":\"paid\"}')");
     open.run("SELECT throng.publish('orders:7', '{\"state\":\"sent\"}', event => 'parcel', tags => '{a,b}')");
-    // What commits meanwhile does not wait for a transaction that is open.
+    // A later transaction that commits first does not wait for the open one.
     postgres.psql("SELECT throng.publish('orders:7', '{\"state\":\"seen\"}')");
     assert_eq!(next_data(&mut orders), json!({"state": "new"}));
     assert_eq!(next_data(&mut orders), json!({"state": "seen"}));
@@ -66,7 +66,7 @@ fn users_and_everyone_get_what_a_transaction_sends() {
     let mut alice = stream(&server, "user=alice");
     let mut bob = stream(&server, "user=bob");
     postgres.psql("SELECT throng.send('alice', '\"for alice\"'), throng.broadcast('[1, null]')");
-    // Between topics there is no order.
+    // Messages of different topics have no order.
     let mut data = [(); 2].map(|()| next_data(&mut alice).to_string());
     data.sort();
     assert_eq!(data, ["\"for alice\"", "[1,null]"]);
@@ -85,7 +85,7 @@ fn ten_thousand_rows_come_once_and_in_order() {
     let postgres = Postgres::start();
     let settings = [
         ("THRONG_OUTBOX_BATCH_BYTES_MAX", "32KiB"),
-        // A member that reads slowly waits for nothing else.
+        // With these limits a member that reads slowly is never closed.
         ("THRONG_LIMITS_OUTBOX_BYTES_MAX", "64MiB"),
         ("THRONG_LIMITS_OUTBOX_MESSAGES_MAX", "100000"),
         ("THRONG_LIMITS_OUTBOXES_BYTES_MAX", "1GiB"),
@@ -120,14 +120,14 @@ fn a_row_that_can_not_be_published_is_refused_and_blocks_nothing() {
     postgres.psql(&format!("SELECT {}", rows.join(", ")));
     assert_eq!(next_data(&mut member), "good");
     postgres.until_empty();
-    // The first one had to go, for there may be five.
+    // The table has at most five rejected rows, so the server has deleted the first one.
     let codes = postgres.psql(
         "SELECT string_agg(code, ' ' ORDER BY id), min(id), max(length(reason)) > 20 FROM throng.outbox_refused",
     );
     assert_eq!(codes, "reserved_event no_history message_too_large body_too_large bad_request|2|t");
     server.until("six rows are counted", |server| state(server)["refused"] == 6);
     assert_eq!(server.metric("throng_outbox_refused_total"), 6.0);
-    // What was in its way is gone.
+    // Without the reserved event, a retry publishes the message.
     postgres.psql(
         "UPDATE throng.outbox_refused SET message = message #- '{publish,event}' WHERE id = 2; \
          SELECT throng.outbox_retry(2)",

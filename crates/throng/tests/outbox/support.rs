@@ -1,4 +1,4 @@
-//! A server of PostgreSQL, psql, and servers of Throng with its outbox.
+//! A PostgreSQL server, psql, and Throng servers with its outbox.
 
 use std::io::Write;
 use std::os::unix::fs::chown;
@@ -11,10 +11,10 @@ use serde_json::Value;
 
 use crate::support::{Lines, Mark, Scratch, Server, TIMEOUT, free_port, output_within};
 
-/// The user that PostgreSQL runs as where the tests run as root: it refuses that.
+/// The user that runs PostgreSQL if the tests run as root, as which PostgreSQL does not start.
 const UNPRIVILEGED: u32 = 65_534;
 
-/// A server of PostgreSQL (`scripts/install` installs it) in a folder of its own, with the database `app`.
+/// A PostgreSQL server (`scripts/install` installs it) in a folder of its own, with the database `app`.
 pub struct Postgres {
     bin: PathBuf,
     folder: Scratch,
@@ -23,7 +23,7 @@ pub struct Postgres {
     mark: Mark,
 }
 
-/// The programs of the newest PostgreSQL of this machine, which Debian leaves out of the PATH.
+/// Returns the folder of the newest PostgreSQL on this machine, which Debian leaves out of the PATH.
 fn programs() -> PathBuf {
     let versions = std::fs::read_dir("/usr/lib/postgresql").expect("scripts/install");
     let versions = versions.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -55,7 +55,7 @@ impl Postgres {
         postgres
     }
 
-    /// A file in its folder that it can read, and others can't.
+    /// Writes a file into its folder that only PostgreSQL can read.
     pub fn add_file(folder: &Path, name: &str, text: &str) {
         let path = folder.join(name);
         crate::support::write_secret(&path, text);
@@ -78,12 +78,12 @@ impl Postgres {
         self.folder.path().join("data").display().to_string()
     }
 
-    /// The folder with its Unix socket.
+    /// Returns the folder with its Unix socket.
     pub fn folder(&self) -> String {
         self.folder.path().display().to_string()
     }
 
-    /// Starts it, and waits until it lets clients in.
+    /// Starts PostgreSQL, and waits until it accepts clients.
     pub fn run(&mut self) {
         let mut command = self.program("postgres");
         let folder = self.folder();
@@ -99,7 +99,7 @@ impl Postgres {
         });
     }
 
-    /// Kills it as a crash does.
+    /// Kills PostgreSQL as a crash does.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             // SIGQUIT: all of its processes end at once, and the next start recovers.
@@ -146,7 +146,7 @@ impl Postgres {
         self.psql_in(user, "app", sql)
     }
 
-    /// A session that stays.
+    /// Opens a psql session that stays open.
     pub fn session(&self) -> Session {
         let mut command = self.client("postgres", "app");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -155,12 +155,12 @@ impl Postgres {
         Session { child, lines }
     }
 
-    /// The URL of the database for this user, by the Unix socket.
+    /// Returns the URL of the database for this user, by the Unix socket.
     pub fn url(&self, user: &str) -> String {
         format!("postgres:///app?host={}&user={user}", self.folder())
     }
 
-    /// Starts a server of Throng with this database, and further flags and settings.
+    /// Starts a Throng server with this database, and further flags and settings.
     pub fn server(&self, flags: &[&str], settings: &[(&str, &str)]) -> Server {
         let url = [("THRONG_OUTBOX_URL", &*self.url("postgres"))];
         Server::with(&[&["--shards", "1"], flags].concat(), &[&url, settings].concat())
@@ -180,12 +180,12 @@ impl Postgres {
         });
     }
 
-    /// Rows that wait.
+    /// Returns the number of rows that wait.
     pub fn rows(&self) -> u64 {
         self.psql("SELECT count(*) FROM throng.outbox").parse().unwrap()
     }
 
-    /// Rows can be read, but not deleted, until the session ends.
+    /// Makes rows undeletable until the session ends. Servers can still read them.
     pub fn undeletable(&self) -> Session {
         let mut session = self.session();
         session.run("BEGIN");
@@ -193,7 +193,7 @@ impl Postgres {
         session
     }
 
-    /// Waits until a server waits for the end of such a session, or none does.
+    /// Waits until a server waits for the end of such a session, or until none does.
     pub fn until_deletes_wait(&self, wait: bool) {
         until(&format!("deletes wait: {wait}"), || {
             (self.psql("SELECT count(*) FROM pg_locks WHERE NOT granted") != "0") == wait
@@ -206,7 +206,7 @@ impl Postgres {
     }
 }
 
-/// Waits until something is so.
+/// Waits until `is_so` is true. `what` describes it for a failure.
 pub fn until(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + TIMEOUT;
     while !is_so() {
@@ -215,7 +215,7 @@ pub fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// A port for a server of PostgreSQL with TCP: it can't choose one itself.
+/// Returns a port for PostgreSQL with TCP, which can't choose one itself.
 pub fn tcp_port() -> u16 {
     free_port()
 }
@@ -226,7 +226,7 @@ impl Drop for Postgres {
     }
 }
 
-/// A session of psql that stays.
+/// A psql session that stays open.
 pub struct Session {
     child: Child,
     lines: Lines,
@@ -248,7 +248,7 @@ impl Drop for Session {
     }
 }
 
-/// What a server says of its outbox.
+/// Returns a server's view of its outbox.
 pub fn state(server: &Server) -> Value {
     let (status, state) = server.api("GET", "/api/outbox", None);
     assert_eq!(status, 200, "{state}");
@@ -259,7 +259,7 @@ pub fn until_draining(server: &Server) {
     server.until("it drains the outbox", |server| state(server)["draining"] == true);
 }
 
-/// Waits until a server says such an error of its outbox.
+/// Waits until the server's outbox has an error with this text.
 pub fn until_error(server: &Server, part: &str) {
     server.until(&format!("an error has {part:?}"), |server| {
         state(server)["error"].as_str().is_some_and(|error| error.contains(part))

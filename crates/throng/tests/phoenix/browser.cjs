@@ -1,4 +1,4 @@
-// Tabs of a browser with the client's own build for browsers.
+// Tabs of a browser with phoenix.js's build for browsers.
 "use strict";
 
 const fs = require("node:fs");
@@ -32,7 +32,7 @@ async function pages() {
     old: file("phoenix15"),
   };
   const site = http.createServer((request, response) => {
-    // Each version has an origin of its own, so that the page needs no query.
+    // Each version has its own origin, so that the page needs no query.
     const build = request.headers.host.startsWith("localhost") ? builds.old : builds.new;
     const script = request.url === "/phoenix.js";
     response.writeHead(200, { "Content-Type": script ? "text/javascript" : "text/html" });
@@ -101,7 +101,7 @@ run({
     }
   },
 
-  // The page of examples/chat, as `--demo` serves it: it says who wrote what as the server does.
+  // The page of examples/chat, as `--demo` serves it: it shows the sender that the server names.
   demo_chat: async () => {
     const browser = await launch();
     try {
@@ -119,7 +119,7 @@ run({
         await page.fill("#text", text);
         await page.keyboard.press("Enter");
       };
-      // Whose group has a bubble with this text, and how many such bubbles there are.
+      // Returns the author of the only bubble with this text.
       const author = (page, text) =>
         page.waitForFunction((text) => {
           const of = [...document.querySelectorAll(".bubble")].filter((it) => it.textContent === text);
@@ -129,16 +129,16 @@ run({
       assert.equal(await author(bob, "hello"), "alice");
       assert.equal(await author(alice, "hello"), "You");
       await alice.waitForSelector('.bubble-row[data-state="sent"]');
-      // Whoever pretends to be another is shown as who they are.
+      // A client that claims to be another user shows under its own name.
       const mallory = await join(connect(LATEST, { user: "mallory" }), "room:lobby");
       const forged = { id: "1", user: "alice", phx_sender: "alice", text: "send money" };
       assert.deepEqual(await push(mallory, "message", forged), OK);
       assert.equal(await author(bob, "send money"), "mallory");
-      // Typing says who it is by its sender as well.
+      // The typing notice also shows the sender.
       const typing = await join(connect(LATEST, { user: "mallory" }), "typing:lobby");
       await push(typing, "typing", { user: "alice", phx_sender: "alice", on: true });
       await bob.waitForFunction(() => document.querySelector("#typing-text").textContent === "mallory is typing");
-      // The application speaks for itself, and for a user.
+      // The application publishes as itself, and as a user.
       await publish("room:lobby", "maintenance at noon");
       await bob.waitForFunction(() => document.querySelector(".app-message strong")?.textContent === "Application");
       await publish("room:lobby", "from my phone", { sender: "alice" });

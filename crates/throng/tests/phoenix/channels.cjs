@@ -11,8 +11,7 @@ const isBytes = (value, ...of) => {
   assert.deepEqual([...new Uint8Array(value)], of);
 };
 
-// Makes a request and waits for its answer. By then all messages that were sent to the connection
-// before have arrived.
+// Makes a request and waits for its reply. By then all messages that were sent to the connection before have arrived.
 const drain = async (channel) => assert.deepEqual(await push(channel, "drain", {}), OK);
 
 run({
@@ -45,7 +44,7 @@ run({
       assert.deepEqual(await again.inbox.next("say"), { back: 1, phx_sender: "alice" });
     }),
 
-  // The server says who sent a message, and nobody else can.
+  // The server names the sender of a message, and no client can forge it.
   who_sent_it: () =>
     each(KINDS, async (kind) => {
       const topic = `plain:sender-${kind.name}`;
@@ -79,7 +78,7 @@ run({
       await says("six", honest, undefined);
       await publish(topic, [1], { event: "seven", sender: "carol" });
       await says("seven", { data: [1], phx_sender: "carol" }, "carol");
-      // Written so that only a parser sees the name.
+      // In this spelling only a JSON parser sees the name.
       const raw = '{"\\u0070hx\\u005fsender":"mallory","a":"\\u00e9"}';
       const headers = { "Content-Type": "application/json" };
       const url = `http://${server.client}/publish?topic=${topic}&event=eight&user=dave`;
@@ -166,7 +165,7 @@ run({
       assert.deepEqual((await ws.next("by-phoenix")).data, { hi: "é" });
     }),
 
-  // A client need not join its user's topic or the topic of all, but only then it sees the messages.
+  // The server sends a user's messages and broadcasts even to a client that has not joined these topics.
   messages_to_users_and_to_all: () =>
     each([KINDS[0], KINDS[3]], async (kind) => {
       const a = await join(connect(kind, { user: kind.name }), `plain:user-${kind.name}`);
@@ -210,7 +209,7 @@ run({
       const channel = await join(socket, `plain:beat-${kind.name}`);
       let beats = 0;
       socket.onMessage(({ topic }) => (beats += topic === "phoenix"));
-      // A client that says nothing shows when the server closes.
+      // A client without heartbeats shows when the server closes silent clients.
       const silent = connect(kind, { heartbeatIntervalMs: 1e6, reconnectAfterMs: () => 1e6 });
       await until("the silent client is closed", () => silent.closes.length === 1);
       assert.ok(beats >= 1, `${beats} answers`);

@@ -49,14 +49,14 @@ const PATIENCE_MS = 60_000;
 // A scenario is ended when all of it takes longer than this.
 const SCENARIO_MS = 5 * PATIENCE_MS;
 
-// The client's own encoder writes arrays (version 2). Version 1 uses objects.
+// The client's own encoder writes arrays (version 2). Version 1 has objects.
 const V1 = {
   vsn: "1.0.0",
   encode: (message, done) => done(JSON.stringify(message)),
   decode: (raw, done) => done(JSON.parse(raw)),
 };
 
-// `binary`: the client can send and read bytes.
+// `binary`: the client can send and receive bytes.
 const KINDS = [
   { name: "new-v2", phoenix: latest, options: {}, binary: true },
   { name: "new-v1", phoenix: latest, options: V1, binary: false },
@@ -64,7 +64,7 @@ const KINDS = [
   { name: "old-v1", phoenix: old, options: V1, binary: false },
 ];
 const LATEST = KINDS[0];
-// The client's long poll has version 2 only, whatever encoder it is given.
+// The client's long poll only supports version 2, whatever encoder it has.
 const POLLED = KINDS.filter((kind) => kind.options !== V1);
 
 // The server's addresses: given at the start, or sent later.
@@ -115,8 +115,8 @@ function connect(kind, { user, url = `ws://${server.client}/socket`, transport, 
   return socket;
 }
 
-// Sends a heartbeat every so many milliseconds. The client's own ones close its socket when a reply takes longer than
-// that: on a busy machine some do.
+// Sends a heartbeat every `everyMs` milliseconds. With the client's own heartbeats, a reply that takes longer than
+// the interval closes the socket, which happens on busy machines.
 function sendHeartbeats(socket, everyMs) {
   const beat = () => socket.push({ topic: "phoenix", event: "heartbeat", payload: {}, ref: socket.makeRef() });
   setInterval(() => socket.isConnected() && beat(), everyMs).unref();
@@ -159,7 +159,7 @@ const OK = { status: "ok", response: {} };
 const refused = (reason) => ({ status: "error", response: { reason } });
 const bytes = (...of) => new Uint8Array(of).buffer;
 
-// A lasting GET: lines of an HTTP stream as objects, events of an event stream.
+// A GET with a lasting response: lines of an HTTP stream as objects, events of an event stream.
 async function listen(path) {
   const inbox = new Inbox();
   const stop = new AbortController();
@@ -206,7 +206,7 @@ async function json(url, options) {
   return { status: response.status, body: text ? JSON.parse(text) : null };
 }
 
-// A call of the API that must succeed.
+// Makes an API call that must succeed.
 async function api(path, body) {
   const headers = { "Content-Type": "application/json" };
   const options = body && { method: "POST", headers, body: JSON.stringify(body) };
@@ -215,7 +215,7 @@ async function api(path, body) {
   return answer.body;
 }
 
-// The value of the line of /metrics that begins with this.
+// Returns the value of the line of /metrics that begins with this name.
 async function metric(name) {
   const response = await fetch(`http://${server.admin}/metrics`, { signal: AbortSignal.timeout(PATIENCE_MS) });
   const line = (await response.text()).split("\n").find((line) => line.startsWith(`${name} `));
@@ -249,7 +249,7 @@ const readInput = async () => {
   return JSON.parse((await lines.next()).value);
 };
 
-// Runs the scenario that the command line names.
+// Runs the scenario that the command line selects.
 function run(scenarios) {
   const [name, given] = process.argv.slice(2);
   Object.assign(server, JSON.parse(given ?? "{}"));

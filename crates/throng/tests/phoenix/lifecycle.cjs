@@ -39,7 +39,7 @@ run({
       assert.deepEqual(await channel.inbox.next("message"), { back: 1 });
     }),
 
-  // When a server stops in order, the client reconnects to another one, as with Phoenix.
+  // When a server stops properly, the client reconnects to another one, as with Phoenix.
   drain: async () => {
     const channels = [];
     await each(KINDS, async (kind) => {

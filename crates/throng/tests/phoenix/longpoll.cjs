@@ -1,4 +1,4 @@
-// The same over long poll, where sessions outlive requests and requests reach any shard.
+// The same by long poll, where sessions outlive requests, and a request may reach any shard.
 "use strict";
 
 const http = require("node:http");
@@ -28,7 +28,7 @@ async function open(more) {
   return body.token;
 }
 
-// Polls until so many messages have arrived.
+// Polls until `count` messages have arrived.
 async function messages(token, count) {
   const all = [];
   await until(`${count} messages came`, async () => {
@@ -40,7 +40,7 @@ async function messages(token, count) {
   return all;
 }
 
-// Many pushes at once: all are answered and delivered, without another join.
+// Sends many pushes at once: each gets a reply and is delivered, without another join.
 async function burst(channel, length, payload) {
   const pushes = await Promise.all(Array.from(length, (_, at) => push(channel, "say", payload(at))));
   assert.ok(pushes.every(({ status }) => status === "ok"));
@@ -62,7 +62,7 @@ function proxy(upgrade) {
     request.pipe(back);
   });
   front.on("upgrade", (request, socket) => {
-    // The client may reset it.
+    // The client may reset the connection.
     socket.on("error", () => {});
     upgrade(request, socket);
   });
@@ -99,14 +99,14 @@ run({
       await until("it has left", async () => (await members(topic)) === 3);
     }),
 
-  // More at once than a client that does not read may have waiting: this one reads all the time.
+  // More messages at once than fit into an outbox: this client reads all the time.
   a_burst_of_small_messages: () =>
     each(POLLED, async (kind) => {
       const channel = await join(polled(kind), `plain:burst-${kind.name}`);
       await burst(channel, { length: 250 }, () => ({}));
     }),
 
-  // Newer clients send up to 100 messages in a request: together they are larger than one may be.
+  // Newer clients send up to 100 messages in a request, which may be larger than one message's limit.
   a_burst_of_large_messages: async () => {
     const channel = await join(polled(LATEST), "plain:large");
     await burst(channel, { length: 20 }, () => ({ text: "x".repeat(10_000) }));
@@ -145,7 +145,7 @@ run({
       '[null,null,"plain:a","bin",{"data":"CQ==","encoding":"base64"}]',
     ].sort((x, y) => x.includes("null,null") - y.includes("null,null")));
 
-    // One poll gets no message, and another is woken.
+    // One poll ends without a message, and a message ends another one.
     const started = Date.now();
     assert.equal((await get(token)).body.status, 204);
     assert.ok(Date.now() - started >= 900, "it waited");
@@ -154,7 +154,7 @@ run({
     await publish("plain:a", { b: 2 });
     assert.deepEqual((await waiting).body.messages, ['[null,null,"plain:a","message",{"b":2}]']);
 
-    // Forged: another's signature, a changed name, nonsense.
+    // Forged tokens: another session's signature, a changed name, nonsense.
     const changed = token.slice(0, -2) + (token.endsWith("AA") ? "BB" : "AA");
     const first = (token[0] === "A" ? "B" : "A") + token.slice(1);
     for (const forged of [changed, first, "x", ""]) {
@@ -202,13 +202,13 @@ run({
     const polls = [get(token), get(token)];
     assert.equal((await Promise.race(polls)).body.status, 204);
     await publish("plain:a", { last: 1 });
-    // The other may have waited for too long.
+    // The other poll may have timed out.
     const all = (await Promise.all(polls)).flatMap(({ body }) => body.messages ?? []);
     if (all.length === 0) all.push(...(await messages(token, 1)));
     assert.deepEqual(all, ['[null,null,"plain:a","message",{"last":1}]']);
   },
 
-  // A burst of the application arrives completely, although a poll takes only what is there.
+  // A burst of the application arrives completely, although each poll takes only the messages that wait.
   a_burst_of_the_application: async () => {
     const channel = await join(polled(LATEST), "plain:burst");
     const of = (at) => ({ publish: { topic: "plain:burst", data: { at } } });
@@ -217,7 +217,7 @@ run({
     assert.deepEqual([channel.joins, channel.socket.closes], [1, []]);
   },
 
-  // With a longest wait of 1 s, the session may be without a poll for 12 s.
+  // With a timeout of 1 s, a session may be without a poll for 12 s.
   session_ends_when_nobody_polls: async () => {
     const channel = await join(polled(LATEST), "plain:open");
     const token = await open("&user=carol");
@@ -252,7 +252,7 @@ run({
 
   fallback_from_websocket: () =>
     Promise.all(
-      // A proxy that refuses, one that breaks, and one that never answers.
+      // A proxy that rejects, one that breaks the connection, and one that never responds.
       [
         (_, socket) => socket.end("HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n"),
         (_, socket) => socket.destroy(),
@@ -272,7 +272,7 @@ run({
   no_fallback_where_websockets_work: async () => {
     const socket = connect(LATEST, { longPollFallbackMs: PATIENCE_MS });
     const channel = await join(socket, "plain:primary");
-    // Its first ping is answered.
+    // The server responds to its first ping.
     await until("it stays with its WebSocket", () => socket.primaryPassedHealthCheck);
     assert.notEqual(socket.transport, LATEST.phoenix.LongPoll);
     assert.equal(channel.joins, 1);

@@ -1,4 +1,4 @@
-// Presence, as the client's own Presence object sees it.
+// Presence, as phoenix.js's Presence object sees it.
 "use strict";
 
 const {
@@ -9,7 +9,7 @@ const {
 // The same client over long poll.
 const polls = (kind) => POLLED.find(({ phoenix }) => phoenix === kind.phoenix);
 
-// Tracks a channel: `users` has the present users with the metas of each.
+// Tracks a channel: `users` has the present users, each with its entries.
 function watch(kind, channel) {
   const followed = new kind.phoenix.Presence(channel);
   const watched = {
@@ -42,8 +42,8 @@ function same(a, b) {
   }
 }
 
-// A client of another transport that applies what it gets as the Phoenix client does. `inbox` has its
-// messages; on SSE they are objects too.
+// A client of another transport that applies presence notices as phoenix.js does. `inbox` has its messages, which are
+// objects on SSE as well.
 function follow(inbox, topic) {
   const { Presence } = LATEST.phoenix;
   const followed = {
@@ -64,7 +64,7 @@ function follow(inbox, topic) {
     const message = typeof payload === "string" ? JSON.parse(payload) : payload;
     if (message.topic !== topic) return;
     if (event === "presence_state") {
-      // One that is published to all members is a message like any other.
+      // A snapshot that is published to all members is a message like any other.
       if (!followed.lists) assert.ok(!("id" in message), "nobody can come back to a list");
       followed.lists += 1;
       followed.state = Presence.syncState(followed.state, message.data);
@@ -81,7 +81,7 @@ function follow(inbox, topic) {
   return followed;
 }
 
-// A plain WebSocket whose commands are answered one after the other.
+// A plain WebSocket that waits for the reply to each command.
 async function ws(query, topic) {
   const inbox = await listenWs(query);
   const followed = follow(inbox, topic);
@@ -128,7 +128,7 @@ run({
       await leave(polled.channel);
       await first.seen.are({ [zoe]: 1 });
       assert.deepEqual(first.seen.left, ["bob"]);
-      // A connection without a user is in the topic, and not in the list.
+      // A connection without a user is a member of the topic, but not in the snapshot.
       const nobody = await enter(kind, topic, undefined);
       await nobody.seen.are({ [zoe]: 1 });
     }),
@@ -205,7 +205,7 @@ run({
     assert.equal(await presence("plain:a").then((answer) => answer.error.code), "no_presence");
   },
 
-  // At most 3 users are named.
+  // Notices name at most 3 users.
   counts_above_the_cap: async () => {
     const topic = "room:a";
     const all = [];
@@ -240,7 +240,7 @@ run({
     await again.seen.are({ u1: 1, u2: 1, u3: 1 });
   },
 
-  // Everyone who hears of changes has the list first, whichever way it got into the topic.
+  // Every client gets the snapshot before diffs, in whatever way it has entered the topic.
   other_transports_are_told: async () => {
     const topic = "room:told";
     const alice = await enter(LATEST, topic, "alice", { payload: { meta: { name: "A" } } });
@@ -262,15 +262,15 @@ run({
       assert.equal(one.state.alice.metas[0].name, "A");
       assert.equal(one.lists, 1);
     }
-    // Who subscribes again gets it again.
+    // Another subscribe brings the snapshot again.
     await subscribed.ask({ type: "subscribe" });
     await until("the list comes again", () => subscribed.lists === 2);
-    // A tag is for messages.
+    // Tag filters do not apply to presence notices.
     const tagged = await ws("", topic);
     await tagged.ask({ type: "subscribe", tags: ["red"] });
     await disconnect(alice.socket);
     for (const one of [...all, tagged]) await one.are({ put: 1, stored: 1 });
-    // Plain SSE has the list alone.
+    // SSE without JSON has only the snapshot.
     const plain = await listen(`/sse?topic=${topic}`);
     const list = JSON.parse(await plain.next("presence_state"));
     assert.deepEqual(Object.keys(list).sort(), ["put", "stored"]);
@@ -292,7 +292,7 @@ run({
     assert.equal("name" in carol.seen.users.alice[0], false);
     await until("by itself as well", () => alice.state.alice.metas[0].typing === true);
     await alice.are({ alice: 1, bob: 1, carol: 1 });
-    // Another meta with another subscribe.
+    // Another subscribe may change the payload.
     await alice.ask({ type: "subscribe", meta: { typing: false } });
     await until("the meta is seen", () => carol.seen.users.bob[0].typing === false);
     await alice.are({ alice: 1, bob: 1, carol: 1 });
@@ -300,7 +300,7 @@ run({
     const asked = await alice.ask({ type: "presence" });
     assert.deepEqual(asked, await presence(topic));
     assert.deepEqual([asked.users, asked.connections], [3, 3]);
-    // Who is not in the topic may ask, as by GET /presence.
+    // A client outside of the topic may request the snapshot, as by GET /presence.
     const other = await ws("", "room:other");
     assert.deepEqual(await other.ask({ type: "presence", topic }), asked);
     assert.deepEqual((await other.ask({ type: "presence" })).presences, {});
@@ -318,14 +318,14 @@ run({
     ]) {
       assert.deepEqual(await other.ask(command), code, JSON.stringify(command));
     }
-    // Where there is no presence a meta is of no use, and no error.
+    // In a topic without presence the payload has no effect and causes no error.
     const plain = { type: "subscribe", topic: "plain:a", meta: { a: 1 } };
     assert.deepEqual(await other.ask(plain), { topic: "plain:a" });
     assert.deepEqual(await alice.ask({ type: "unsubscribe" }), { topic });
     await carol.seen.are({ carol: 1 });
   },
 
-  // Lists of a megabyte together: they come one after the other, and all of them.
+  // Snapshots of a megabyte in all: they arrive one after the other, and completely.
   long_lists: async () => {
     const rooms = Array.from({ length: 12 }, (_, at) => `room:long-${at}`);
     const query = rooms.map((room) => `topic=${room}`).join("&");
@@ -384,7 +384,7 @@ run({
             continue;
           }
           const tcp = one.socket.conn._socket;
-          // A long poll that is abandoned without a leave is present until its session ends.
+          // An abandoned long poll without a leave is present until its session ends.
           await [
             () => leave(one.channel),
             () => (tcp ? disconnect(one.socket) : leave(one.channel)),

@@ -63,7 +63,7 @@ fn version_2_messages_have_the_exact_bytes() {
         r#"["1","1","plain:a","phx_join",{}]"#,
         &[r#"["1","1","plain:a","phx_reply",{"status":"ok","response":{}}]"#],
     );
-    // After a second join of the topic, the older join ends, then the new one is answered.
+    // After a second join of the topic, the older join ends, and then the new one gets its reply.
     says(
         r#"["2","2","plain:a","phx_join",{}]"#,
         &[
@@ -71,7 +71,7 @@ fn version_2_messages_have_the_exact_bytes() {
             r#"["2","2","plain:a","phx_reply",{"status":"ok","response":{}}]"#,
         ],
     );
-    // A message of the older join is refused, and its leave ignored. A message without a ref gets no answer.
+    // The server rejects a message of the older join, and ignores its leave. A message without a ref gets no reply.
     says(
         r#"["1","3","plain:a","say",{"a":1}]"#,
         &[
@@ -166,7 +166,7 @@ fn binary_messages_have_the_exact_bytes() {
     }
     socket.send(binary(0, &["1", "7", "others:a", "bin"], &[0, 255])).unwrap();
     expect(&mut socket, &[r#"["1","7","others:a","phx_reply",{"status":"ok","response":{}}]"#]);
-    // A message without a ref gets no answer.
+    // A message without a ref gets no reply.
     socket.send(binary(0, &["2", "", "plain:a", "bin"], &[0, 255])).unwrap();
     assert_eq!(socket.read().unwrap(), binary(2, &["plain:a", "bin"], &[0, 255]));
 }
@@ -207,7 +207,7 @@ fn a_silent_websocket_is_closed() {
     let server = serve(&[SHORT_SILENCE]);
     let started = Instant::now();
     let mut socket = socket(&server, "vsn=2.0.0");
-    // The server sends no pings: a browser would answer them even for a page that hangs.
+    // The server sends no pings: a browser would respond to them even for a page that hangs.
     match socket.read() {
         Ok(Message::Close(_)) => {}
         other => panic!("{other:?} instead of a close"),
@@ -229,7 +229,7 @@ fn a_subprotocol_with_a_token_is_accepted() {
     expect(&mut socket, &[r#"[null,"5","phoenix","phx_reply",{"status":"ok","response":{}}]"#]);
 }
 
-/// As clients of GraphQL send them.
+/// GraphQL clients send other JSON values than strings.
 #[test]
 fn refs_may_be_any_json() {
     let server = serve(&[]);
@@ -277,13 +277,13 @@ fn the_largest_message_fits_in_a_frame() {
     let mut socket = socket(&server, "vsn=2.0.0");
     send(&mut socket, r#"["1","1","others:a","phx_join",{}]"#);
     socket.read().unwrap();
-    // limits.message_bytes_max is 64 KiB, and the payload has exactly so many bytes.
+    // limits.message_bytes_max is 64 KiB, and the payload has exactly this size.
     let text = "x".repeat(64 * 1024 - r#"{"a":""}"#.len());
     send(&mut socket, &format!(r#"["1","2","others:a","say",{{"a":"{text}"}}]"#));
     expect(&mut socket, &[r#"["1","2","others:a","phx_reply",{"status":"ok","response":{}}]"#]);
 }
 
-/// Clients can't forge answers or events of the server, whatever way they publish.
+/// Clients can't forge replies or events of the server, whatever way they publish.
 #[test]
 fn reserved_events_are_rejected_everywhere() {
     let server = serve(&[]);
@@ -309,7 +309,7 @@ fn reserved_events_are_rejected_everywhere() {
     }
 }
 
-/// A message of an unknown kind gets an answer, and the server reads the messages after it.
+/// A message of an unknown kind gets a reply, and the server reads the messages after it.
 #[test]
 fn an_unknown_message_kind_does_not_close_the_connection() {
     let server = serve(&[]);
@@ -325,7 +325,7 @@ fn an_unknown_message_kind_does_not_close_the_connection() {
     expect(&mut socket, &[r#"[null,"5","phoenix","phx_reply",{"status":"ok","response":{}}]"#]);
 }
 
-/// Clients can join the topic of all and their own, but only the application publishes to them.
+/// Clients can join the topic of all users and their own, but only the application publishes to these.
 #[test]
 fn clients_can_not_send_to_all_or_to_users() {
     let server = Server::with(&[], &[("THRONG_CLIENT_PUBLISH_PREFIXES", "*")]);
@@ -345,7 +345,7 @@ fn clients_can_not_send_to_all_or_to_users() {
     expect(&mut member, &[r#"[null,null,"*","message",{"data":"all"}]"#]);
 }
 
-/// phoenix.js reads only the `status` of a long poll's answer, so it must be one that it knows.
+/// phoenix.js reads only the `status` of a long-poll response, so it must be one that phoenix.js knows.
 #[test]
 fn a_rejected_long_poll_has_a_status_that_phoenix_js_knows() {
     let full = serve(&[("THRONG_LIMITS_LONGPOLL_SESSIONS_MAX", "0")]);
@@ -362,7 +362,7 @@ fn a_rejected_long_poll_has_a_status_that_phoenix_js_knows() {
     assert!(put.starts_with("HTTP/1.1 405") && put.contains("Allow: GET, POST, OPTIONS"), "{put}");
 }
 
-/// No state is left of many sessions that poll, hang up, are closed, or are abandoned.
+/// Many sessions that poll, hang up, are closed, or are abandoned leave no state behind.
 #[test]
 fn ended_sessions_leave_no_state_behind() {
     let server = serve_with(&["--shards", "3"], &[("THRONG_TIMEOUTS_LONGPOLL_SECONDS", "1")]);
@@ -389,13 +389,13 @@ fn ended_sessions_leave_no_state_behind() {
             _ => {}
         }
     }
-    // The first may be over already.
+    // The first sessions may have ended already.
     assert!(server.metric("throng_longpoll_sessions") > 0.0);
     for n in 0..3 {
         server.post("/api/disconnect", json!({"user":format!("u{n}")}));
     }
     server.publish("room:storm", json!("x"));
-    // The other sessions are not polled any more.
+    // No client polls the other sessions any more.
     server.until("all sessions are over", |server| {
         server.metric("throng_longpoll_sessions") == 0.0
             && server.metric("throng_outbox_bytes") == 0.0
@@ -407,9 +407,9 @@ fn ended_sessions_leave_no_state_behind() {
     assert_eq!((&gone["users"], &gone["connections"]), (&json!(0), &json!(0)));
 }
 
-/// A join makes the server send a list of members. The server sends the next list only when the one
-/// before has left. So a client that joins many topics at once is not a slow consumer, and a client
-/// that reads nothing costs no more than one list.
+/// A join makes the server send a presence snapshot. The server sends the next snapshot only when the one before has
+/// left. So a client that joins many topics at once is not a slow consumer, and a client that reads nothing costs no
+/// more than one snapshot.
 #[test]
 fn many_joins_of_a_client_that_reads_nothing_cost_little() {
     let server = serve(&[("THRONG_SOCKET_SEND_BUFFER_BYTES", "64KiB")]);
@@ -441,7 +441,7 @@ fn many_joins_of_a_client_that_reads_nothing_cost_little() {
         server.metric("throng_connections{transport=\"phoenix\"}") >= 61.0
     });
     assert!(server.metric("throng_outbox_bytes") < 300_000.0);
-    // Once the client reads, it gets an answer to each join, and the list at the end.
+    // When the client reads, it gets a reply to each join, and the snapshot at the end.
     let (mut replies, mut last) = (0, String::new());
     while replies < 400 || !last.contains("presence_state") {
         last = greedy.read().unwrap().to_string();

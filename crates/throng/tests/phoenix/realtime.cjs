@@ -1,11 +1,11 @@
-// supabase's realtime-js, a Phoenix client of another dialect. Its broadcasts are binary messages of a
-// kind that phoenix.js doesn't have.
+// supabase's realtime-js, a Phoenix client with its own dialect. Its broadcasts are binary messages of a kind that
+// phoenix.js does not have.
 "use strict";
 
 const { RealtimeClient } = require("@supabase/realtime-js");
 const { PATIENCE_MS, assert, WebSocket, LATEST, Inbox, server, connect, join, publish, until, run } = require("./lib.cjs");
 
-// A client in a topic, what it receives there, and how often its connection was closed.
+// Joins a topic. Returns the channel, its received messages, and how often its connection was closed.
 async function enter(name) {
   const params = { apikey: "none" };
   const client = new RealtimeClient(`ws://${server.client}/socket`, { params, transport: WebSocket, timeout: PATIENCE_MS });
@@ -26,14 +26,14 @@ const scenarios = {
     const sent = await alice.channel.send({ type: "broadcast", event: "cursor", payload });
     assert.equal(sent, "ok");
     assert.deepEqual(await bob.inbox.next("cursor"), { payload, meta: undefined });
-    // The others receive it as an event of this name.
+    // The others receive the message as an event of this name.
     const received = await phoenix.inbox.next("broadcast");
     assert.deepEqual(received, { type: "broadcast", event: "cursor", payload });
     const bytes = new Uint8Array([0, 255]).buffer;
     assert.equal(await alice.channel.send({ type: "broadcast", event: "bytes", payload: bytes }), "ok");
     const { payload: text } = await bob.inbox.next("bytes");
     assert.deepEqual(text, { data: "AP8=", encoding: "base64" });
-    // The application sends to it in the same way.
+    // The application sends to this client in the same way.
     await publish("realtime:room", { type: "broadcast", event: "news", payload: 7 }, { event: "broadcast" });
     assert.equal((await alice.inbox.next("news")).payload, 7);
     // A name that its encoder can't write is rejected, and the connection stays open.

@@ -9,7 +9,7 @@ const {
   report, readInput, until, run,
 } = require("./lib.cjs");
 
-// All clients over WebSocket, and those that support it over long poll.
+// All clients over WebSocket, and also over long poll if they support it.
 const ALL = [
   ...KINDS,
   ...POLLED.map((kind) => ({ ...kind, name: `${kind.name}-polled`, transport: "longpoll" })),
@@ -51,13 +51,13 @@ function follower(kind, user, topic) {
   });
   channel.join().receive("ok", (response) => {
     received.joins.push(response);
-    // Before the first message, the position is that of the join.
+    // Before the first message, the position is that of the join's reply.
     last ||= response.since;
   });
   return received;
 }
 
-// A page with an EventSource and nothing else.
+// A page with only an EventSource.
 async function page() {
   const html = `<!doctype html><script>
     window.received = [];
@@ -108,7 +108,7 @@ run({
         await came(received, range(from, 8));
         received.channel.socket.disconnect();
       }
-      // The application says where it begins, and from then on where it is: a rejoin goes on there.
+      // The application chooses where the client begins. A rejoin continues at the client's position.
       const user = `there-${kind.name}`;
       const socket = open(kind, { user });
       let last = "start";
@@ -135,7 +135,7 @@ run({
       assert.deepEqual(plain.answer.response, { recovered: false, reason: "no_history" });
     }),
 
-  // A compacted topic: each message is the state of a key, which stands in the payload.
+  // A compact topic: each message is the state of a key, which is in the payload.
   states: () =>
     each(ALL, async (kind) => {
       const topic = `cp:${kind.name}`;
@@ -147,13 +147,13 @@ run({
       assert.deepEqual(await own.inbox.next("set"), { on: true, phx_key: "kitchen" });
       assert.deepEqual(await own.inbox.next("set"), { on: true, phx_x: 1, phx_key: "hall" });
       assert.deepEqual(await own.inbox.next("set"), { on: false, phx_key: "kitchen" });
-      // What the server says of a message is not the publisher's to say.
+      // A publisher can't set the fields that the server adds.
       await publish(topic, { phx_key: "hall", on: 1 }, { key: "door", event: "set" });
       assert.deepEqual(await own.inbox.next("set"), { on: 1, phx_key: "door" });
       await publish(topic, "AP8=", { key: "bytes", event: "set", encoding: "base64" });
       const bytes = { data: "AP8=", encoding: "base64", phx_key: "bytes" };
       assert.deepEqual(await own.inbox.next("set"), bytes);
-      // A removal is pushed and heard in the same form.
+      // A removal has the same form in both directions.
       assert.deepEqual(await push(own, "set", { phx_key: "hall", data: null }), OK);
       assert.deepEqual(await own.inbox.next("set"), { data: null, phx_key: "hall" });
       const late = await join(open(kind), topic);
@@ -163,7 +163,7 @@ run({
       assert.deepEqual(order, ["set", "set", "set", "state_complete"]);
       const state = late.inbox.all("set");
       assert.deepEqual(state, [{ on: false, phx_key: "kitchen" }, { on: 1, phx_key: "door" }, bytes]);
-      // A client that comes back with a place gets what it missed, and the marker once more.
+      // A client that joins with a position gets the messages since then, and the marker again.
       for (const since of ["start", "last:1"]) {
         const again = await join(open(kind), topic, { since });
         await again.inbox.next("state_complete");
@@ -177,7 +177,7 @@ run({
       }
     }),
 
-  // A page of a topic's history, as the API has it.
+  // A page of a topic's history has the same form as in the API.
   pages: () =>
     each(ALL, async (kind) => {
       const topic = `h:pages-${kind.name}`;
@@ -195,13 +195,13 @@ run({
         [{ since: "last:4" }, "since=last:4"],
         [{ reverse: true, limit: 3 }, "reverse=true&limit=3"],
       ]) {
-        // The newest id of all topics is a later one each time.
+        // `last` is the newest id of all topics, which differs each time.
         const { last: _, ...want } = await api(`history/${topic}?${query}`);
         const { last, ...got } = await ask(payload);
         assert.match(last, /^[0-9a-f]{8}:\d+$/);
         assert.deepEqual(got, want, query);
       }
-      // Backwards from the newest, as a chat is scrolled up.
+      // Reads backwards from the newest message, as a user scrolls up.
       const all = [];
       for (let since; ; ) {
         const page = await ask({ reverse: true, limit: 5, since });
@@ -210,7 +210,7 @@ run({
         since = page.next;
       }
       assert.deepEqual(all, range(0, 12).reverse());
-      // Many at once, which all come.
+      // Many requests at once, which all get a reply.
       const many = await Promise.all(range(0, 10).map((at) => ask({ since: ids[at], limit: 1 })));
       assert.deepEqual(many.map(({ messages }) => messages[0].data.n), range(1, 11));
       for (const payload of [{ limit: 0 }, { limit: "5" }, { since: "x" }, { since: ELSEWHERE }]) {
@@ -222,7 +222,7 @@ run({
       const refused = await push(plain, "history", {});
       assert.equal(refused.status, "error");
       assert.match(refused.response.reason, /history_messages_max/);
-      // What was sent to a user, on the user's own channel.
+      // Messages to a user, by the user's own channel.
       const user = `pages-${kind.name}`;
       await api("send", { user, data: { n: 1 } });
       const own = await join(open(kind, { user }), `@${user}`);
@@ -249,8 +249,8 @@ run({
       assert.match(bad.answer.response.reason, /since/);
     }),
 
-  // The client rejoins by itself, with the payload that the application gives then. An old client that
-  // polls silently accepts a new session, and doesn't rejoin in it.
+  // The client rejoins by itself, with the payload that the application returns then. An old client that polls
+  // silently accepts a new session, and does not rejoin in it.
   cut: () =>
     each(ALL.filter(({ name }) => name !== "old-v2-polled"), async (kind) => {
       const topic = `h:cut-${kind.name}`;
@@ -309,7 +309,7 @@ run({
       const received = await follow(open(kind, { user }), topic, {});
       await count(topic, 0, 8);
       await came(received, range(0, 3));
-      // An answer comes behind all that was sent before.
+      // The reply comes after everything that was sent before.
       await push(received.channel, "history", { limit: 1 });
       await came(received, range(0, 3));
       const ack = (of, id) => push(of.channel, "ack", { id });
@@ -321,22 +321,22 @@ run({
       assert.equal((await ack(received, ELSEWHERE)).status, "error");
       assert.equal((await ack(received, "x")).status, "error");
       assert.equal((await ack(received, received.ids[2].replace(/\d+$/, "999999999"))).status, "error");
-      // The connection is cut with three unacknowledged messages.
+      // The connection is cut while three messages are unacknowledged.
       received.channel.socket.disconnect();
       const again = await follow(open(kind, { user }), topic, {});
       await came(again, range(3, 6));
       await ack(again, again.ids[2]);
       await came(again, range(3, 8));
 
-      // Messages wait for the user in the topic of its name.
+      // The topic with the user's name has messages that wait for the user.
       const mail = `mail-${kind.name}`;
       const sent = [];
       for (const n of [0, 1, 2]) sent.push((await api("send", { user: mail, data: { n } })).id);
       const own = await follow(open(kind, { user: mail }), `@${mail}`, {});
       await came(own, range(0, 3));
       assert.deepEqual(own.ids, sent);
-      // Where the rule says so, a client whose handler failed gets a message again with the same id.
-      // Elsewhere an open page gets it once.
+      // If the rule has redelivery, a client whose handler failed gets a message again with the same id. Otherwise an
+      // open page gets it once.
       const drop = `drop:${kind.name}`;
       const worker = await follow(open(kind, { user }), drop, {});
       const [id] = await count(drop, 0, 1);
@@ -394,7 +394,7 @@ run({
         await receives(want);
       }
       const got = await tab.evaluate(() => received);
-      // The position of the recovery event depends on when it reconnected.
+      // The position in the recovery event depends on the time of the reconnect.
       const messages = (list) => list.filter((it) => it !== false).sort();
       assert.deepEqual(messages(got), messages(want));
       const of = (list, topic) => list.filter((it) => String(it).startsWith(topic));

@@ -1,4 +1,4 @@
-// Webhooks about joins, events and what is published.
+// Webhooks about joins, events and publishes.
 "use strict";
 
 const http = require("node:http");
@@ -7,8 +7,8 @@ const {
   metric, publish, members, each, listen, server, report, readInput, run,
 } = require("./lib.cjs");
 
-// An application. `decide` returns the reply for each event, or an HTTP status for all, or nothing to
-// never answer. It prints its address, and reads the server's.
+// An application. `decide` returns the reply for each event, an HTTP status for all of them, or nothing to never
+// respond. It prints its address, and reads the server's.
 async function application(decide) {
   const asked = [];
   const requests = [];
@@ -71,7 +71,7 @@ run({
       assert.deepEqual(echoes, [...echoes.keys()]);
       assert.deepEqual(about("count").map(({ payload }) => payload.at), echoes);
 
-      // Whom the application has let in may read what was before; for others it is asked.
+      // A client that the application has admitted may read the history. For others the server calls the webhook.
       const kept = await tryJoin(socket, `kept:${kind.name}`);
       assert.equal(kept.answer.status, "ok");
       await publish(kept.topic, { n: 1 });
@@ -132,7 +132,7 @@ run({
       assert.deepEqual(await say(channel, "spam"), refused("no spam"));
       assert.deepEqual(await say(channel, "damn"), OK);
       await heard({ say: "d***" }, ["mild"]);
-      // What was refused reached nobody: the next that came was the one behind it.
+      // Members did not get the rejected message: the next one that they got came after it.
       const about = asked.filter((it) => it.topic === topic);
       assert.deepEqual(about.map((it) => it.payload.say), ["hello", "spam", "damn"]);
       const [{ connection, ...first }] = about;
@@ -141,7 +141,7 @@ run({
       assert.deepEqual(first, { kind: "publish", topic, event: "say", payload: { say: "hello" }, ...who });
       assert.deepEqual(await say(channel, "bytes"), OK);
       assert.equal((await stream.next("say")).encoding, "base64");
-      // They are asked about one after the other, and come so.
+      // The webhooks run one after the other, so the messages stay in order.
       const many = Array.from({ length: 40 }, (_, at) => push(channel, "count", { at }));
       assert.deepEqual(await Promise.all(many), many.map(() => OK));
       for (const inbox of all) {
@@ -182,7 +182,7 @@ run({
       return reply({ slow: payload.slow ?? false });
     });
     const socket = connect(LATEST);
-    // This sends raw messages, since the client library waits for the join's answer before it leaves.
+    // This sends raw messages, since the client library waits for the join's reply before it leaves.
     const inbox = new Inbox();
     socket.onMessage(({ event, payload, ref }) => inbox.receive(`${ref} ${event}`, payload));
     const send = (join_ref, ref, topic, event, payload) =>
@@ -201,7 +201,7 @@ run({
     send("901", "905", "asked:a", "say", {});
     assert.deepEqual(await inbox.next("905 phx_reply"), refused("unmatched topic"));
     assert.equal(await members("asked:a"), 0, "the late answer lets nobody in");
-    // It can join afterwards.
+    // The client can join afterwards.
     send("904", "904", "asked:a", "phx_join", {});
     assert.deepEqual(await inbox.next("904 phx_reply"), reply({ slow: false }));
     assert.deepEqual(inbox.all("901 phx_reply"), []);

@@ -4,7 +4,7 @@
 const { assert, run } = require("./lib.cjs");
 
 run(["--demo"], null, {}, async ({ throng, open, url }) => {
-  // Each in a tab, as in one browser: a name is the tab's own.
+  // Each user has a tab of the same browser, and each tab its own name.
   const tab = async (name) => {
     const page = await open(`?as=${name}#lobby`);
     await joined(page);
@@ -22,7 +22,7 @@ run(["--demo"], null, {}, async ({ throng, open, url }) => {
   const alice = await tab("alice");
   await say(alice, "one");
   const bob = await tab("bob");
-  // Who comes later is shown what was said before.
+  // A later user sees earlier messages.
   await shows(bob, ["one"]);
   await say(bob, "two");
   await shows(alice, ["one", "two"]);
@@ -33,7 +33,7 @@ run(["--demo"], null, {}, async ({ throng, open, url }) => {
   await say(bob, "three");
   await shows(alice, ["one", "two", "three"]);
 
-  // What is said while the server is away waits, and comes once.
+  // A message that is written while the server is away waits, and arrives once.
   await throng.down();
   await bob.waitForFunction(() => document.querySelector("main").dataset.state === "joining");
   await say(bob, "four");
@@ -42,7 +42,7 @@ run(["--demo"], null, {}, async ({ throng, open, url }) => {
   await bob.waitForFunction(() => [...document.querySelectorAll(".bubble-row")].every((row) => row.dataset.state !== "queued"));
   await shows(bob, ["one", "two", "three", "four"]);
 
-  // Said while somebody was away.
+  // Messages arrive for a user who was away.
   await alice.goto("about:blank");
   await say(bob, "five");
   await alice.goto(`${url}?as=alice#lobby`);

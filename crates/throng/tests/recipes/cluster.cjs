@@ -1,4 +1,5 @@
-// A chat across three nodes, one of which is killed under its page; what PostgreSQL publishes; and how it starts and ends.
+// A chat across three nodes, one of which is killed under its page; messages of PostgreSQL; the start and the end of
+// the recipe.
 "use strict";
 
 const fs = require("node:fs");
@@ -9,7 +10,7 @@ const { EXAMPLES, PATIENCE_MS, assert, browse, guarded, lastingAddress, marked, 
 const RUN = `${EXAMPLES}/cluster/run`;
 const NATS_SERVER = process.env.TEST_NATS;
 
-/** Waits until something is so. */
+/** Waits until `isSo` is true. */
 async function until(what, isSo) {
   const end = Date.now() + PATIENCE_MS;
   while (!await isSo()) {
@@ -34,7 +35,7 @@ async function shell(command) {
   return out.trim();
 }
 
-/** Presses Ctrl-C: all ends, and leaves nothing behind. */
+/** Presses Ctrl-C: all processes end, and no file stays behind. */
 async function interrupt(cluster, folder) {
   cluster.child.kill("SIGINT");
   assert.equal(await cluster.child.ended, 130);
@@ -43,7 +44,7 @@ async function interrupt(cluster, folder) {
 }
 
 async function threeNodes(folder) {
-  // Node a comes back at the ports that it had.
+  // Node a comes back at its earlier ports.
   const ports = [];
   while (ports.length < 2) ports.push((await lastingAddress()).split(":")[1]);
   ports.push(0, 0, 0, 0);
@@ -63,7 +64,7 @@ async function talk({ open, urls, psql }) {
     await page.fill("#text", text);
     await page.keyboard.press("Enter");
   };
-  /** Waits until a page shows something. Its function gives a text. */
+  /** Waits until the function `read` gives this text in a page. */
   const shows = (page, read, want) => page.waitForFunction(`(${read})() === ${JSON.stringify(JSON.stringify(want))}`)
     .catch(async (error) => assert.deepEqual(JSON.parse(await page.evaluate(read)), want, error.message));
   const texts = () => JSON.stringify([...document.querySelectorAll("#log li:not(.notice)")].map((line) =>
@@ -85,11 +86,11 @@ async function talk({ open, urls, psql }) {
   await all("bob: <b>two</b>", () => say(bob, "<b>two</b>"));
   await all("carol: three", () => say(carol, "three"));
   await all("the app: paid", () => shell(psql));
-  // A node that dies between publish and delete would leave the row to another one, which publishes it again.
+  // If a node died between publish and delete, another one would publish the row again.
   const rows = psql.replace(/ -c .*/, ' -At -c "SELECT count(*) FROM throng.outbox"');
   await until("the outbox is empty", async () => await shell(rows) === "0");
 
-  // What alice says while her node dies comes once.
+  // Alice's message arrives once although her node dies.
   await Promise.all([bob.click("[aria-label='Kill node a']"), all("alice: four", () => say(alice, "four"))]);
   await isAt(alice, "bc");
   await alice.waitForSelector("#log .notice");
@@ -98,7 +99,7 @@ async function talk({ open, urls, psql }) {
   await arePresent("–", atB ? "alice, bob" : "bob", atB ? "carol" : "alice, carol", "alice, bob, carol");
   await all("carol: five", () => say(carol, "five"));
   await all("alice: six", () => say(alice, "six"));
-  // Another node drains the outbox where that one did.
+  // Another node now drains the outbox.
   await all("the app: paid", () => shell(psql));
   assert.equal(await alice.textContent("#link"), at);
 
@@ -122,7 +123,7 @@ async function withoutPostgres(folder) {
   const response = await fetch(new URL("/nodes", url), { signal: AbortSignal.timeout(PATIENCE_MS) });
   assert.deepEqual((await response.json()).map(({ name }) => name), ["a"]);
   assert.equal(last, "Ctrl-C");
-  // What another site's page calls is not done.
+  // Pages of other sites can't call this.
   const foreign = await fetch(new URL("/kill", url), {
     method: "POST", body: '{"node":"a"}', headers: { "Sec-Fetch-Site": "cross-site" }, signal: AbortSignal.timeout(PATIENCE_MS),
   });
@@ -130,7 +131,7 @@ async function withoutPostgres(folder) {
   await interrupt(cluster, folder);
 }
 
-/** What is wrong is said, with what to do, and nothing stays behind. */
+/** Errors print a remedy, and leave no process behind. */
 async function refusals(folder) {
   const cases = [
     [["four"], {}, /usage: examples\/cluster\/run/],
@@ -151,7 +152,7 @@ async function refusals(folder) {
   assert.deepEqual(fs.readdirSync(folder), ["programs"]);
 }
 
-/** A folder of the programs that come before NATS: none of them is NATS. */
+/** Returns a folder with the programs that the script needs before NATS. */
 function withoutNats(folder) {
   const programs = path.join(folder, "programs");
   fs.mkdirSync(programs);
@@ -163,7 +164,7 @@ function withoutNats(folder) {
 }
 
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), "throng-recipe-"));
-// PostgreSQL, which runs as another user where this is root, has its data below.
+// PostgreSQL runs as another user if this runs as root, and has its data below this folder.
 fs.chmodSync(folder, 0o755);
 guarded(async () => {
   await threeNodes(folder);

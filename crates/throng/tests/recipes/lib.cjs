@@ -1,5 +1,5 @@
-// A recipe as its reader runs it: the server with the recipe's configuration, the application, and a
-// browser; the server can be stopped and started again.
+// Runs a recipe as a reader does: the server with the recipe's configuration, the application, and a browser. The
+// test can stop the server and start it again.
 "use strict";
 
 const assert = require("node:assert/strict");
@@ -14,38 +14,38 @@ const { chromium } = require("../phoenix/node_modules/playwright-core");
 
 const EXAMPLES = path.resolve(__dirname, "../../../../examples");
 const PATIENCE_MS = 60_000;
-// A recipe is ended when all of it takes longer than this.
+// A recipe fails when it takes longer than this.
 const RECIPE_MS = 5 * PATIENCE_MS;
 
 const running = [];
-// All that is started has this in its environment, also a server that takes the place of another one.
+// All processes of the recipe have this in their environment, also a server that replaces another one.
 const MARK = `TEST_MARK=recipe-${process.pid}`;
 
-/** What runs of all that was started. */
+/** Returns the running processes with the mark. */
 function marked() {
   return fs.readdirSync("/proc").filter((name) => {
     try {
       return /^[0-9]+$/.test(name) && fs.readFileSync(`/proc/${name}/environ`, "latin1").split("\0").includes(MARK);
     } catch {
-      // It has ended, or is another user's.
+      // The process has ended, or belongs to another user.
       return false;
     }
   }).map(Number);
 }
 
-/** Ends all that was started. */
+/** Ends all processes of the recipe. */
 function end() {
   for (const child of running) child.kill("SIGKILL");
   for (const pid of marked()) {
     try {
       process.kill(pid, "SIGKILL");
     } catch {
-      // It has ended.
+      // The process has ended.
     }
   }
 }
 
-// A test runner ends a test that takes too long by a signal.
+// A test runner ends a test by a signal if it takes too long.
 process.on("SIGTERM", () => {
   end();
   process.exit(143);
@@ -56,7 +56,7 @@ function spawnMarked(program, args, env, stdio) {
   return spawn(program, args, { env: { ...process.env, ...env, [mark]: value }, stdio });
 }
 
-/** Starts a program and returns its lines' reader. */
+/** Starts a program and returns a reader of its lines. */
 function start(program, args, env) {
   const child = spawnMarked(program, args, env, ["ignore", "pipe", "inherit"]);
   running.push(child);
@@ -74,7 +74,7 @@ function start(program, args, env) {
   return { child, find };
 }
 
-/** An address below the ports that the kernel gives to other sockets: it stays free while the server is away. */
+/** Returns an address below the kernel's ephemeral ports, which stays free while the server is away. */
 let tried = 0;
 async function lastingAddress() {
   for (;;) {
@@ -92,36 +92,36 @@ class Throng {
     this.folder = fs.mkdtempSync(path.join(os.tmpdir(), "throng-recipe-"));
     this.data = path.join(this.folder, "data");
   }
-  /** Starts it, at the same addresses each time. */
+  /** Starts the server, at the same addresses each time. */
   async up() {
     this.client ??= await lastingAddress();
     this.admin ??= await lastingAddress();
     const args = ["serve", "--listen", this.client, "--admin", this.admin, "--data", this.data, ...this.args];
-    // A server that is killed leaves the folder of its sockets behind.
+    // A killed server leaves the folder of its sockets behind.
     this.process = start(process.env.THRONG_BIN, args, { TMPDIR: this.folder });
     const [client, admin] = ["clients", "applications"].map((label) =>
       this.process.find(new RegExp(`^\\s*${label}.*?http://([0-9.:]+)`)));
     [this.client, this.admin] = [await client, await admin];
   }
-  /** Ends it as a kill does: nothing is said to anyone. */
+  /** Kills the server, which can't notify its clients. */
   async down() {
     this.process.child.kill("SIGKILL");
     await this.process.child.ended;
   }
-  /** Lets it stand still, with all its connections. */
+  /** Stops the server's process with all its connections. */
   pause() {
     this.process.child.kill("SIGSTOP");
   }
   resume() {
     this.process.child.kill("SIGCONT");
   }
-  /** Has a new process take its place. */
+  /** Replaces the server by a new process. */
   async upgrade() {
     const child = spawnMarked(process.env.THRONG_BIN, ["upgrade", "--admin", `http://${this.admin}`], {}, ["ignore", "ignore", "inherit"]);
     const code = await new Promise((done, failed) => child.on("error", failed).on("exit", done));
     assert.equal(code, 0, "throng upgrade");
   }
-  /** Leaves what it stored. */
+  /** Removes the server's data. */
   forget() {
     fs.rmSync(this.data, { recursive: true });
   }
@@ -135,7 +135,7 @@ class Throng {
   }
 }
 
-/** Runs a scenario, and ends all that was started, also when it takes too long. */
+/** Runs a scenario, and ends all processes afterwards, also when it takes too long. */
 async function guarded(scenario) {
   setTimeout(() => {
     console.error("the recipe does not end");
@@ -174,8 +174,8 @@ async function browse(prepare, scenario) {
 }
 
 /**
- * Runs one recipe's scenario: `scenario({ throng, open, url })`. `application` is a file of its folder, or a page that
- * is opened as it is and told the server. `prepare` runs in each page before its own scripts.
+ * Runs one recipe's scenario: `scenario({ throng, open, url })`. `application` is a file of its folder, or a page
+ * that is opened as a file and gets the server's address. `prepare` runs in each page before its own scripts.
  */
 async function run(args, application, env, scenario, prepare) {
   const throng = new Throng(args);

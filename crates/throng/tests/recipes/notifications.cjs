@@ -11,19 +11,19 @@ run(["--config", `${EXAMPLES}/notifications/throng.toml`], "notifications/shop.m
   await page.click("[data-product=Lantern]");
   await unread(page, 3);
 
-  // Unread ones wait: for a reload, another device, and a restart of the server.
+  // Unread notifications wait: for a reload, another device, and a restart of the server.
   await page.reload();
   await unread(page, 3);
   const phone = await open("?user=alice");
   await unread(phone, 3);
   await throng.down();
   await page.waitForSelector("#link[data-state=wait]");
-  // What the shop says meanwhile is told when the server is back.
+  // The shop's notifications arrive when the server is back.
   await page.click("[data-product='Tea pot']");
   await throng.up();
   for (const each of [page, phone]) await unread(each, 6);
 
-  // Who looks has read, on both devices, and for good.
+  // Opening the bell acknowledges them, on both devices.
   await page.click("#bell");
   for (const each of [page, phone]) await unread(each, 0);
   await page.reload();

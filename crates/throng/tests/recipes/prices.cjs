@@ -27,7 +27,7 @@ run(["--config", `${EXAMPLES}/prices/throng.toml`], "prices/feed.mjs", { CHANGE_
   await page.waitForSelector("#link[data-state=live]");
   await changes(page);
 
-  // A row that is taken away goes from the open page, and a new one never has it.
+  // A removed row disappears from the open page, and a new page does not get it.
   await fetch(`${url}remove`, { method: "POST", body: JSON.stringify({ name: "Wool" }) });
   await whole(page, 7);
   const second = await open();

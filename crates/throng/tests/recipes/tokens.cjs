@@ -1,4 +1,4 @@
-// An answer of the model, through a reload and a restart of the server.
+// A response of the model, through a reload and a restart of the server.
 "use strict";
 
 const { EXAMPLES, assert, run } = require("./lib.cjs");
@@ -8,7 +8,7 @@ run(["--config", `${EXAMPLES}/tokens/throng.toml`], "tokens/model.mjs", { TOKEN_
   const text = (page) => page.textContent("#text");
   const grows = async (page, to) => page.waitForFunction((to) => document.getElementById("text").textContent.length >= to, to);
   await page.click("text=Ask >> nth=-1");
-  // The server stands still while the page is loaded, which may take long: the answer must not end before.
+  // The server is stopped while the page loads, since the response must not end before.
   await grows(page, 60);
   throng.pause();
   const before = await text(page);
@@ -23,7 +23,7 @@ run(["--config", `${EXAMPLES}/tokens/throng.toml`], "tokens/model.mjs", { TOKEN_
   await throng.up();
   await grows(page, cut.length + 30);
 
-  // Who comes late sees all of it.
+  // A page that is opened later shows the whole response.
   const second = await page.context().newPage();
   await second.goto(page.url());
   for (const each of [page, second]) await each.waitForSelector("text=/^Done$/");

@@ -1,13 +1,13 @@
-// The chat, while another process replaces the server: the pages' WebSockets stay open, and what is typed before, meanwhile
-// and after arrives in both windows.
+// The chat, while another process replaces the server: the pages' WebSockets stay open, and everything that is typed
+// before, during and after the upgrade arrives in both windows.
 "use strict";
 
 const { assert, run } = require("./lib.cjs");
 
-// What is said during one upgrade at most.
+// The maximum number of messages during one upgrade.
 const MEANWHILE_MAX = 15;
 
-/** In each page: counts what becomes of its WebSockets, and keeps the texts that come. */
+/** Runs in each page: counts events of its WebSockets, and records the received texts. */
 const watch = () => {
   const seen = (window.seen = { opened: 0, closed: 0, texts: [] });
   const Own = window.WebSocket;
@@ -62,7 +62,7 @@ run(["--demo"], null, {}, async ({ throng, open }) => {
     await both(1, `after ${round}, by bob`);
   }
 
-  // Behind carol's coming there is no earlier news of the two.
+  // After carol's notice no earlier notices about the other two can arrive.
   await tab("carol");
   for (const page of pages) await arePresent(page, 3);
   for (const page of pages) {

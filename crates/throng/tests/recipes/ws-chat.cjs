@@ -37,7 +37,7 @@ run(["--config", `${EXAMPLES}/ws-chat/throng.toml`], "ws-chat/index.html", {}, a
   three.push("the app: three");
   await shows(bob, three);
 
-  // After a reload: the log with the times at which it was said.
+  // After a reload the log has the original times.
   const times = (page) => page.$$eval("#log time", (all) => all.map((time) => Date.parse(time.dateTime)));
   await bob.waitForTimeout(1_000);
   const before = Date.now() - 500;
@@ -47,7 +47,7 @@ run(["--config", `${EXAMPLES}/ws-chat/throng.toml`], "ws-chat/index.html", {}, a
   assert.ok((await times(alice)).every((time) => time < before), "the times of the arrival");
   await here(bob, "alice, bob");
 
-  // A user with two tabs is here until the last one is closed.
+  // A user with two tabs is present until the last one is closed.
   const again = await tab("alice");
   await again.close();
   const carol = await tab("carol");
@@ -55,7 +55,7 @@ run(["--config", `${EXAMPLES}/ws-chat/throng.toml`], "ws-chat/index.html", {}, a
   await carol.close();
   await here(bob, "alice, bob");
 
-  // What is said while the server is away waits, and comes once.
+  // A message that is written while the server is away waits, and arrives once.
   await throng.down();
   await bob.waitForSelector("#link[data-state=wait]");
   await say(bob, "four");
@@ -66,7 +66,7 @@ run(["--config", `${EXAMPLES}/ws-chat/throng.toml`], "ws-chat/index.html", {}, a
   await shows(bob, four);
   await here(alice, "alice, bob");
 
-  // Sent again although it was published, as after an answer that is lost: it is shown once.
+  // A publish is repeated as if its reply had been lost, and shows once.
   await bob.evaluate(() => {
     const [id] = [...lines.keys()].slice(-1);
     return send(id, "four");
@@ -75,12 +75,12 @@ run(["--config", `${EXAMPLES}/ws-chat/throng.toml`], "ws-chat/index.html", {}, a
   await shows(bob, [...four, "alice: five"]);
   await shows(alice, [...four, "alice: five"]);
 
-  // What the application closes stays closed.
+  // A connection that the application closes stays closed.
   await throng.api("POST", "/api/disconnect", { user: "alice" });
   await alice.waitForFunction(() => document.getElementById("link").textContent.includes("4000"));
   await here(bob, "bob");
 
-  // A server that began anew without its store has other positions.
+  // A server without its earlier store has other positions.
   await throng.down();
   throng.forget();
   await throng.up();

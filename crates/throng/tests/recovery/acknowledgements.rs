@@ -1,4 +1,4 @@
-//! Acknowledgements: messages wait for users until they are acknowledged.
+//! Acknowledgements: messages wait for a user until the user acknowledges them.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::recovery::listener::*;
 use crate::recovery::node::*;
 use crate::support::*;
 
-/// Receives so many messages. Returns the id of the last one and the data of all.
+/// Receives `count` messages. Returns the id of the last one and the data of all.
 fn take(node: &Node, listener: &mut Listener, count: usize) -> (String, Vec<Value>) {
     let messages: Vec<Value> = (0..count).map(|_| listener.next(node)).collect();
     let last = id(messages.last().unwrap());
@@ -30,7 +30,7 @@ fn messages_wait_for_users_who_are_offline() {
             first.connect(&node);
             let (_, datas) = take(&node, &mut first, 4);
             assert_eq!(datas, numbers(0..4), "{storage:?} {style:?}");
-            // The client has not acknowledged them.
+            // The client has not acknowledged these messages.
             first.cut();
             let mut second = Listener::away(style, &[], &query);
             second.connect(&node);
@@ -89,7 +89,7 @@ fn the_window_bounds_unacknowledged_messages() {
             let (_, datas) = take(&node, &mut listener, 3);
             assert_eq!(datas, numbers(6..9), "{storage:?} {style:?}");
             listener.is_quiet(&node);
-            // Another connection of the user, with another transport, has a window of its own...
+            // Another connection of the user, with another transport, has its own window...
             let other = if style == ResumeStyle::Ws { ResumeStyle::Sse } else { ResumeStyle::Ws };
             let mut other = Listener::with(&node, other, &[&topic], &query);
             let (last, datas) = take(&node, &mut other, 3);
@@ -119,7 +119,7 @@ fn acknowledgements_by_the_application_open_the_window() {
 #[test]
 fn polls_have_a_window_as_well() {
     let node = Node::new(Storage::Memory);
-    // From here on the topic's messages wait for the user.
+    // From here on the server retains the topic's messages for the user.
     node.get("/poll?topic=w:1&user=al&timeout=0");
     node.count("w:1", 0..6);
     let (_, response) = node.get("/poll?topic=w:1&user=al&timeout=0");
@@ -136,7 +136,7 @@ fn polls_acknowledge_by_post() {
             |node: &Node, since: &str| node.get(&format!("/poll?user=al&timeout=0{since}")).1;
         let first = poll(&node, "");
         assert_eq!(datas(&first), numbers(0..2));
-        // A token is no acknowledgement, but a client that sends it has the message.
+        // A resume token is no acknowledgement, but the client that sends it has the message.
         let since = format!("&since={}", first["since"].as_str().unwrap());
         assert_eq!(datas(&poll(&node, &since)), numbers(0..0));
         assert_eq!(datas(&poll(&node, "")), numbers(0..2));
@@ -151,7 +151,7 @@ fn polls_acknowledge_by_post() {
     }
 }
 
-/// Checks that these messages, whose data are their numbers, become dead letters of a user.
+/// Checks that these messages become dead letters of a user. Their data are the numbers from 0.
 fn become_letters(node: &Node, dead: &mut Listener, user: &str, topic: &str, ids: &[String]) {
     for (number, id) in ids.iter().enumerate() {
         let letter = dead.next(node);
@@ -161,7 +161,7 @@ fn become_letters(node: &Node, dead: &mut Listener, user: &str, topic: &str, ids
         });
         assert_eq!(letter["data"], want);
     }
-    // It is noted behind the letter.
+    // The server updates the cursor after it has published the letter.
     let path = format!("/api/cursors/{user}?topic={topic}");
     let last = ids.last().unwrap();
     node.until("all are given up", |node| node.api("GET", &path, None).1["given_up"] == *last);
@@ -175,7 +175,7 @@ fn unacknowledged_messages_are_redelivered_and_then_become_dead_letters() {
         for style in [ResumeStyle::Sse, ResumeStyle::Stream] {
             let (user, topic) = (format!("al{style:?}"), format!("q:{style:?}"));
             let open = || Listener::with(&node, style, &[&topic], &format!("user={user}"));
-            // Deliveries within a second count once.
+            // Deliveries of a message within a second count as one.
             let pause = || std::thread::sleep(std::time::Duration::from_millis(1_100));
             let mut dead = Listener::new(&node, ResumeStyle::Stream, &["dead"]);
             let mut listener = open();
@@ -189,7 +189,7 @@ fn unacknowledged_messages_are_redelivered_and_then_become_dead_letters() {
                 listener = open();
             }
             become_letters(&node, &mut dead, &user, &topic, &ids);
-            // The next message has attempts of its own. Its acknowledgement ends them.
+            // The next message has its own delivery count. Its acknowledgement ends the deliveries.
             let id = node.count(&topic, 2..3).remove(0);
             assert_eq!(listener.next(&node)["id"], id, "{storage:?} {style:?}");
             acknowledge(&node, &mut listener, &user, &topic, &id);
@@ -210,7 +210,7 @@ fn a_websocket_gets_unacknowledged_messages_again_and_then_they_become_dead_lett
         let mut listener = Listener::with(&node, ResumeStyle::Ws, &["q:1"], "user=al");
         let ids = node.count("q:1", 0..2);
         become_letters(&node, &mut dead, "al", "q:1", &ids);
-        // The next message has attempts of its own. Before it each of the others came twice.
+        // The next message has its own delivery count. Before it each of the others was delivered twice.
         node.count("q:1", 2..3);
         let mut received: Vec<u64> = Vec::new();
         while received.last() != Some(&2) {
@@ -244,7 +244,7 @@ fn invalid_acknowledgements_are_rejected() {
         let (got, refused) = node.ack(body.clone());
         let error = &refused["error"]["code"];
         assert_eq!((got, error), (status, &json!(code)), "{body}: {refused}");
-        // The application's own call gives the same answer.
+        // The application's API call returns the same error.
         if body["user"].is_string() && body["id"].is_string() {
             let (got, refused) = node.api("POST", "/api/ack", Some(body.clone()));
             assert_eq!((got, &refused["error"]["code"]), (status, &json!(code)), "{body}");
@@ -268,7 +268,7 @@ fn invalid_acknowledgements_are_rejected() {
     let mut anonymous = websocket(&node, "topic=w:1");
     let ack = json!({"type": "ack", "id": 1, "topic": "w:1", "message": last});
     assert_eq!(command(&mut anonymous, ack)["error"]["code"], "no_user");
-    // None of these changed the cursor.
+    // None of these requests changed the cursor.
     let (_, cursor) = node.api("GET", "/api/cursors/al", None);
     assert_eq!(cursor["acknowledged"], Value::Null);
     assert_eq!(datas(&node.get("/poll?user=al&timeout=0").1), numbers(1..2));

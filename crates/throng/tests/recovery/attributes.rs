@@ -13,7 +13,7 @@ fn tagged(node: &Node, topic: &str) {
     node.publish_with(topic, json!("green"), json!({"tags": ["green"]}));
 }
 
-/// Publishes a sentinel with a tag that the listener chose, and returns the data before it.
+/// Publishes a sentinel with a tag that the listener selects, and returns the data before it.
 fn until_sentinel(node: &Node, listener: &mut Listener, topic: &str) -> Vec<Value> {
     let sentinel = sentinel();
     node.publish_with(topic, sentinel.clone(), json!({"tags": ["red"]}));
@@ -115,7 +115,7 @@ fn a_compact_topic_gives_newcomers_the_state_and_then_changes() {
             let got = newcomer.take(&node, 1);
             assert_eq!(got, [json!("c4")], "{storage:?} {style:?}");
             assert_eq!(newcomer.recovered(&node).0, true, "{storage:?} {style:?}");
-            // A listener from another epoch gets the state, which is complete.
+            // A listener from another epoch gets the complete state.
             let mut lost = Listener::away(style, &["c:1"], "").seen(ELSEWHERE);
             lost.connect(&node);
             let (a, last) = (lost.take(&node, 1), lost.rest(&node));
@@ -127,7 +127,7 @@ fn a_compact_topic_gives_newcomers_the_state_and_then_changes() {
     }
 }
 
-/// Checks that listeners who knew a key learn of its removal, and that new ones don't see the key.
+/// Checks that listeners that knew a key get its removal, and that new ones do not get the key.
 fn null_removes(storage: Storage, restart: bool) {
     for style in ALL {
         let mut node = Node::new(storage);

@@ -68,11 +68,11 @@ fn invalid_history_requests_are_rejected() {
         refused("GET", &format!("/api/history/h:1?since={ELSEWHERE}"), 409, "epoch_changed");
     let id = node.count("h:1", 0..1).remove(0);
     assert_eq!(error["error"]["epoch"], id.split(':').next().unwrap(), "{error}");
-    // The text for a partition, of which there are none.
+    // An id with a partition, which this server does not have.
     let partition = id.replace(':', ".7:");
     refused("GET", &format!("/api/history/h:1?since={partition}"), 409, "epoch_changed");
     assert_eq!(node.history("h:never", "").0, numbers(0..0));
-    // This is a user's own topic, where messages wait.
+    // A user's own topic has the messages that wait for the user.
     node.send("al", json!("waits"));
     assert_eq!(node.history("@al", "").0, [json!("waits")]);
 }
@@ -148,7 +148,7 @@ fn a_repeated_publish_is_served_and_not_published() {
             node.crash();
             again(&node, 4);
         }
-        // The key belongs to the topic.
+        // An idempotency key counts only for its topic.
         let other =
             node.post("/api/publish", json!({"topic": "h:2", "data": 1, "idempotency_key": "k"}));
         assert!(other["repeated"].is_null());
@@ -211,7 +211,7 @@ fn a_conditional_publish_is_rejected_if_a_newer_message_exists() {
         assert_eq!(publish(&node, second["offset"].clone()).0, 200);
         let (status, refused) = publish(&node, json!(ELSEWHERE));
         assert_eq!((status, &refused["error"]["code"]), (409, &json!("epoch_changed")));
-        // One of many simultaneous publishes is first.
+        // Exactly one of many simultaneous publishes succeeds.
         node.flush();
         let (_, page) = node.history("h:1", "");
         let last = page["last"].clone();
@@ -232,7 +232,7 @@ fn a_message_may_skip_the_history() {
     let id = node.publish_with("h:1", json!("now"), json!({"no_history": true}));
     assert_ne!(id.split(':').next(), before.split(':').next(), "of the other numbering");
     node.count("h:1", 1..2);
-    // There is no order between the history's log and the other messages.
+    // Messages of the history and other messages have no common order.
     let mut got = listener.take(&node, 3);
     got.sort_by_key(|data| data.to_string());
     assert_eq!(got, [json!("now"), json!(0), json!(1)]);

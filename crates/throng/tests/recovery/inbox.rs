@@ -1,5 +1,5 @@
-//! Unread messages of users: they stay until they are acknowledged, each page shows them once, and
-//! their ids stay the same.
+//! Inboxes: unread messages stay until the user acknowledges them, each page shows them once, and their ids stay the
+//! same.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -11,7 +11,7 @@ use crate::recovery::listener::*;
 use crate::recovery::node::*;
 use crate::support::*;
 
-/// The setting for clients whose handlers may fail. Pages don't use it.
+/// The setting for clients whose handlers may fail. Pages do not need it.
 const AGAIN: (&str, &str) = ("THRONG_INBOX_REDELIVERY_SECONDS", "1");
 
 fn cursor(node: &Node, user: &str) -> Value {
@@ -20,7 +20,7 @@ fn cursor(node: &Node, user: &str) -> Value {
 
 #[test]
 fn an_open_page_gets_an_unread_message_once_and_never_loses_it() {
-    // Where clients acknowledge on the connection itself, this depends on the setting.
+    // For transports that acknowledge on the connection itself, redelivery depends on the setting.
     for (settings, idioms) in
         [(&[AGAIN][..], &[ResumeStyle::Sse, ResumeStyle::Stream][..]), (&[], &[ResumeStyle::Ws])]
     {
@@ -35,7 +35,7 @@ fn an_open_page_gets_an_unread_message_once_and_never_loses_it() {
             assert_eq!(page.take(&node, 1), [json!("unread, too")], "{style:?}");
             pages.push((user, id, page));
         }
-        // The time after which the setting delivers again has passed twice.
+        // The redelivery time passes twice here.
         std::thread::sleep(Duration::from_millis(2_100));
         for (user, id, mut page) in pages {
             let style = page.style;
@@ -75,7 +75,7 @@ fn no_message_is_delivered_again_early() {
         }
         let after = sent.elapsed();
         assert!(after >= Duration::from_secs(1), "it came again after {after:?}");
-        // The next one begins in another part of a second.
+        // The next round begins in another part of a second.
         std::thread::sleep(Duration::from_millis(250));
     }
 }
@@ -89,7 +89,7 @@ fn a_page_without_acknowledgements_gets_new_messages() {
             let user = format!("al{style:?}");
             let mut page = Listener::with(&node, style, &[], &format!("user={user}"));
             for number in 0..12 {
-                // The oldest messages are dropped, and don't block later ones.
+                // The limit drops the oldest messages, which do not block later ones.
                 node.send(&user, json!(number));
                 assert_eq!(page.take(&node, 1), [json!(number)], "{storage:?} {style:?}");
             }
@@ -140,8 +140,8 @@ fn an_inbox_and_its_window_keep_what_they_say() {
     }
 }
 
-/// Memory knows little of what was before a restart: the window holds all the same, and what the limits
-/// drop makes room.
+/// After a restart memory has little of the earlier messages. The window still applies, and messages that the limits
+/// drop make room.
 #[test]
 fn a_window_holds_after_a_restart() {
     let few = [("THRONG_INBOX_MESSAGES_MAX", "4"), ("THRONG_INBOX_WINDOW_MESSAGES_MAX", "4")];
@@ -155,7 +155,7 @@ fn a_window_holds_after_a_restart() {
         (0..4).for_each(|number| _ = node.send(&user, json!(number)));
         node.restart();
         let mut worker = Listener::with(&node, style, &[&topic], &query);
-        // The inbox comes along, in an order of its own.
+        // The inbox is delivered as well, and has its own order.
         let (mut work, mut inbox) = (Vec::new(), Vec::new());
         for _ in 0..7 {
             let message = worker.next(&node);
@@ -182,7 +182,7 @@ fn a_failed_handler_gets_the_message_again() {
     }
     worker.command(json!({"type": "ack", "id": 1, "message": id}));
     node.send("al", json!(2));
-    // Some messages may have been on their way.
+    // Some redeliveries may already have been on their way.
     while worker.next(&node)["data"] != 2 {}
     assert!(!worker.take(&node, 2).contains(&json!(0)), "it was acknowledged");
     assert!(node.metric("throng_messages_redelivered_total") >= 3.0);
@@ -199,7 +199,7 @@ fn deliveries_are_counted_per_message_and_dead_letters_are_not_acknowledged() {
             let (user, topic) = (format!("al{style:?}"), format!("drop:{style:?}"));
             let query = format!("user={user}");
             let open = |node: &Node| Listener::with(node, style, &[&topic], &query);
-            // From here on the topic's messages wait for the user.
+            // From here on the server retains the topic's messages for the user.
             drop(open(&node));
             let path = format!("/api/cursors/{user}?topic={topic}");
             let begun = node.api("GET", &path, None).1;
@@ -210,11 +210,11 @@ fn deliveries_are_counted_per_message_and_dead_letters_are_not_acknowledged() {
             for delivery in 1..=2 {
                 let received = open(&node).take(&node, 2);
                 assert_eq!(received, numbers(0..2), "{storage:?} {style:?} {delivery}");
-                // Deliveries within a second count once.
+                // Deliveries of a message within a second count as one.
                 std::thread::sleep(Duration::from_millis(1_100));
             }
-            // The third is one too many. The store may still read when the connection is open: the cursor
-            // says when both are given up.
+            // The third delivery is one too many. The store may still read when the connection is open, so the test
+            // waits for the cursor.
             let mut page = open(&node);
             node.until("both are given up", |node| {
                 node.api("GET", &path, None).1["given_up"] == ids[1]
@@ -299,7 +299,7 @@ fn a_message_has_the_same_id_on_every_path() {
     assert_eq!(event_ids(&mut page, 4), ids);
     let mut back = node.listen(&format!("/sse?topic=h:1&since={}", ids[0]));
     assert_eq!(event_ids(&mut back, 4)[1..], ids[1..]);
-    // Where the id holds further positions, the message's own comes first.
+    // If an id has positions of several topics, the message's own comes first.
     let mut page = node.listen("/sse?user=al&topic=h:1&topic=h:2");
     let waiting = datas(&node.get("/poll?user=al&timeout=0").1).len();
     event_ids(&mut page, waiting);
@@ -312,9 +312,8 @@ fn a_message_has_the_same_id_on_every_path() {
     assert_eq!(event_ids(&mut page, 1)[0].split('/').next(), Some(own.as_str()));
 }
 
-/// Runs polls that are cut at all moments around their answers. Each resumes from the `since` of the
-/// last complete answer. Then polls the rest. Returns the numbers that arrived and how many polls were
-/// cut.
+/// Makes polls and cuts them at varying moments around their responses. Each poll resumes from the `since` of the
+/// last complete response. Then polls the rest. Returns the numbers that arrived and how many polls were cut.
 fn polls_cut_around_replies(node: &Node, target: &str, messages: u64) -> (Vec<u64>, usize) {
     let (_, first) = node.get(&format!("{target}&timeout=0"));
     let mut since = first["since"].as_str().unwrap().to_string();
@@ -324,7 +323,7 @@ fn polls_cut_around_replies(node: &Node, target: &str, messages: u64) -> (Vec<u6
         poll.send(&format!("GET {target}&since={since} HTTP/1.1\r\nHost: t\r\n\r\n"));
         std::thread::sleep(Duration::from_micros(number * 97 % 1_500));
         node.publish("plain", json!(number));
-        // The poll is cut before its answer is read, at varying moments.
+        // Cuts the poll before it reads the response, at varying moments.
         match number % 8 {
             0 => {
                 let (_, reply) = poll.read_reply();
@@ -355,7 +354,7 @@ fn polls_cut_during_their_reply_lose_no_message() {
     let (numbers, cut) = polls_cut_around_replies(&node, "/poll?topic=plain", 400);
     assert!(cut >= 245, "{cut}");
     assert_eq!(numbers, (0..400).collect::<Vec<u64>>());
-    // The inbox needs no position, since it delivers what is not acknowledged.
+    // The inbox needs no position, since it delivers every message that is not acknowledged.
     let sent: BTreeSet<u64> = (0..60).collect();
     for number in &sent {
         let mut poll = Stream::new(node.connect());

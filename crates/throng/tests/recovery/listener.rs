@@ -13,7 +13,7 @@ pub enum ResumeStyle {
     Sse,
     /// With `since:TOPIC=` for each topic.
     Stream,
-    /// With the `since` of the answer before.
+    /// With the `since` of the response before.
     Poll,
     /// With `since` in each subscription.
     Ws,
@@ -160,8 +160,7 @@ impl Listener {
         }
     }
 
-    /// Notes the result of a recovery from a line, an event or a reply. Topics without a position get
-    /// one.
+    /// Records the result of a recovery from a line, an event or a reply. Topics without a position get its position.
     fn note_recovery(&mut self, object: &Value, topic: Option<&str>) {
         self.recoveries.push(object.clone());
         let Some(since) = object["since"].as_str() else { return };
@@ -177,7 +176,7 @@ impl Listener {
         }
     }
 
-    /// Cuts the connection. A poll still has the messages of its answers.
+    /// Cuts the connection. A poll keeps the messages of its responses.
     pub fn cut(&mut self) {
         if self.style != ResumeStyle::Poll {
             self.io = Io::Away;
@@ -208,14 +207,14 @@ impl Listener {
         }
     }
 
-    /// Returns the next message, or as an error the next topic whose state is complete.
+    /// Returns the next message, or the next topic whose state is complete as an error.
     pub fn next_or_state(&mut self, server: &Server) -> Result<Value, Value> {
         let end = std::time::Instant::now() + TIMEOUT;
         loop {
             assert!(std::time::Instant::now() < end, "{:?}: nothing comes", self.style);
             let object = self.object(server);
             match object["type"].as_str() {
-                // The list of who is there is no message of the topic: it has no id.
+                // A presence snapshot is no message of the topic: it has no id.
                 Some("message") if object["event"] == "presence_state" => {}
                 Some("message") => {
                     let (topic, id) = (&object["topic"], &object["id"]);
@@ -223,7 +222,7 @@ impl Listener {
                     if matches!(self.style, ResumeStyle::Stream | ResumeStyle::Ws)
                         && self.topics.iter().any(|own| own == topic)
                     {
-                        // What passes by a topic's history has none.
+                        // A message with `no_history` has no id.
                         let id = id.as_str().map(String::from);
                         id.map(|id| self.positions.insert(topic.into(), id));
                     }
@@ -237,7 +236,7 @@ impl Listener {
         }
     }
 
-    /// Returns the next object, or null in place of a mark that was for another listener.
+    /// Returns the next object, or null in place of another listener's mark.
     fn object(&mut self, server: &Server) -> Value {
         let object = self.any_object(server);
         if is_mark(&object["data"]) { Value::Null } else { object }
@@ -275,11 +274,11 @@ impl Listener {
         self.rest_before(server, &topic)
     }
 
-    /// Does the same with a sentinel to another topic of the listener.
+    /// Like [`Self::rest`], with a sentinel to another topic of the listener.
     pub fn rest_before(&mut self, server: &Server, topic: &str) -> Vec<Value> {
         let sentinel = sentinel();
         match topic.strip_prefix('@') {
-            // Each is a state of its own.
+            // In a compact topic each sentinel needs its own key.
             None if topic.starts_with('c') => {
                 let body = json!({"topic": topic, "data": sentinel, "key": sentinel});
                 server.post("/api/publish", body)
@@ -309,8 +308,7 @@ impl Listener {
         (0..count).map(|_| self.next(server)["data"].clone()).collect()
     }
 
-    /// Waits for the result of the recovery, of all topics or of the first. Returns `recovered` and
-    /// `reason`.
+    /// Waits for the result of the recovery of all topics, or of the first topic. Returns `recovered` and `reason`.
     pub fn recovered(&mut self, server: &Server) -> (Value, Value) {
         loop {
             if let Some(object) =
@@ -328,8 +326,8 @@ impl Listener {
         }
     }
 
-    /// Checks that no message has come. On a lasting connection a broadcast marks the end of all that the
-    /// server has sent before. The first mark may overtake what the store still reads, so there are two.
+    /// Checks that no message has come. On a lasting connection a broadcast marks the end of everything that the
+    /// server has sent before. The first mark may overtake messages that the store still reads, so there are two.
     pub fn is_quiet(&mut self, server: &Server) {
         if self.style == ResumeStyle::Poll {
             self.poll(server, 0);

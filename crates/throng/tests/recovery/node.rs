@@ -11,12 +11,11 @@ use crate::support::*;
 /// The topic rules of all tests here.
 const TOPICS: &str = include_str!("topics.toml");
 
-/// The rule of durable topics, which need a store. Publishers to them get their answer after the
-/// commit.
+/// The rule for durable topics, which need a store. A publisher to them gets its response after the commit.
 const DURABLE: &str =
     "[[topics]]\npattern = \"d:*\"\nhistory_messages_max = 1000\ndurable = true\n";
 
-/// Where the history is.
+/// The place of the history.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Storage {
     Memory,
@@ -61,7 +60,7 @@ impl Node {
         self.server = Some(Server::run(command, &settings));
     }
 
-    /// Ends the server in order, and starts it again at other addresses.
+    /// Stops the server properly, and starts it again at other addresses.
     pub fn restart(&mut self) {
         self.signal("-TERM");
         let mut server = self.server.take().unwrap();
@@ -69,7 +68,7 @@ impl Node {
         self.start();
     }
 
-    /// Kills the server with kill -9, and starts it again. What it answered before must still exist.
+    /// Kills the server with kill -9, and starts it again. Everything that it acknowledged must still exist.
     pub fn crash(&mut self) {
         let mut server = self.server.take().unwrap();
         server.child.kill().unwrap();
@@ -92,8 +91,8 @@ impl Node {
         id(&reply)
     }
 
-    /// Waits until all earlier messages are on disk and readable. The publisher of a topic that is not
-    /// durable gets its answer before that.
+    /// Waits until all earlier messages are on disk and readable. A publisher to a topic that is not durable gets its
+    /// response before that.
     pub fn flush(&self) {
         if self.storage == Storage::Disk {
             self.publish("d:flush", json!(null));
@@ -108,14 +107,14 @@ impl Node {
         ids
     }
 
-    /// Returns the data of a topic's history, and the whole answer.
+    /// Returns the data of a topic's history, and the whole response.
     pub fn history(&self, topic: &str, query: &str) -> (Vec<Value>, Value) {
         let (status, page) = self.api("GET", &format!("/api/history/{topic}?{query}"), None);
         assert_eq!(status, 200, "{topic}: {page}");
         (datas(&page), page)
     }
 
-    /// Acknowledges by `POST /ack`. Returns the status and the answer.
+    /// Acknowledges by `POST /ack`. Returns the status and the response.
     pub fn ack(&self, body: Value) -> (u16, Value) {
         json(self.client, "POST", "/ack", Some(body), "")
     }
@@ -131,7 +130,7 @@ impl Deref for Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // The server ends before its folder goes.
+        // The server ends before its folder is removed.
         self.server = None;
     }
 }
@@ -140,7 +139,7 @@ pub fn id(reply: &Value) -> String {
     reply["id"].as_str().unwrap_or_else(|| panic!("no id: {reply}")).into()
 }
 
-/// Returns the data of the messages of a page or an answer.
+/// Returns the data of the messages of a page or a response.
 pub fn datas(reply: &Value) -> Vec<Value> {
     let messages = reply["messages"].as_array().unwrap_or_else(|| panic!("{reply}"));
     messages.iter().map(|message| message["data"].clone()).collect()
@@ -161,7 +160,7 @@ pub fn is_sentinel(data: &Value) -> bool {
     data.as_str().is_some_and(|text| text.starts_with("sentinel "))
 }
 
-/// Returns unique data for a broadcast that marks the end of all that the server has sent before.
+/// Returns unique data for a broadcast that marks the end of everything that the server has sent before.
 pub fn mark() -> Value {
     static LAST: AtomicU32 = AtomicU32::new(0);
     format!("mark {}", LAST.fetch_add(1, Ordering::Relaxed)).into()
@@ -171,5 +170,5 @@ pub fn is_mark(data: &Value) -> bool {
     data.as_str().is_some_and(|text| text.starts_with("mark "))
 }
 
-/// An id of another epoch than any server's here (unless by a rare chance).
+/// An id of an epoch that none of these servers has, except by a rare chance.
 pub const ELSEWHERE: &str = "00000001:3";

@@ -157,14 +157,14 @@ fn a_client_that_may_not_enter_a_topic_may_not_read_it() {
     assert_eq!((status, &response["error"]["code"]), (400, &json!("bad_parameter")));
     let (status, response) = node.get("/history?topic=h:1&topic=h:2");
     assert_eq!((status, &response["error"]["code"]), (400, &json!("no_topic")));
-    // The application is asked about a request, and nobody answers. A command is for members.
+    // A request calls the webhook, and no application replies. A command is only for members.
     let (status, response) = node.get("/history?topic=asks:1");
     assert_eq!((status, &response["error"]["code"]), (503, &json!("unanswered")));
     let reply = command(&mut socket, json!({"type": "history", "id": 1, "topic": "asks:1"}));
     assert_eq!(reply["error"]["code"], "not_subscribed");
-    // An unknown topic that a rule names is empty.
+    // A topic without messages is empty if a rule names it.
     assert_eq!(datas(&page(&node, "topic=h:never")), numbers(0..0));
-    // What was sent to a user is the user's.
+    // Only the user may read messages that were sent to the user.
     for query in ["user=al", "topic=@al", "topic=@al&user=al"] {
         assert_eq!(datas(&page(&node, query)), [json!("mail")], "{query}");
     }
@@ -174,7 +174,7 @@ fn a_client_that_may_not_enter_a_topic_may_not_read_it() {
         send_request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         assert_eq!(datas(&command(&mut own, send_request)["ok"]), [json!("mail")]);
     }
-    // As for other short requests of a page.
+    // These responses are like those of other short requests of a page.
     for (method, status) in [("HEAD", 200), ("POST", 405), ("DELETE", 405), ("OPTIONS", 204)] {
         let request = format!(
             "{method} /history?topic=h:1 HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -209,16 +209,16 @@ fn many_pages_requested_for_at_once_come_one_after_the_other() {
         while pages + refused < 60 {
             let reply = receive(&mut socket);
             match reply["ok"]["messages"].as_array() {
-                // Half an outbox.
+                // A page is half an outbox.
                 Some(messages) => pages += usize::from((100..130).contains(&messages.len())),
                 None => refused += usize::from(reply["error"]["code"] == "too_many_reads"),
             }
         }
         assert!(pages >= 16, "{storage:?}: {pages} pages, {refused} refused");
-        // Everything else goes on.
+        // Messages and other replies go on.
         node.publish("h:2", json!("live"));
         assert_eq!(receive(&mut socket)["data"], "live");
-        // Pipelined requests are answered in order.
+        // Responses to pipelined requests come in order.
         let one = "GET /history?topic=h:1&limit=1 HTTP/1.1\r\nHost: t\r\n\r\n";
         let end = "GET /history?topic=h:1&limit=2 HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
         let replies = node.exchange(format!("{one}{one}{end}").as_bytes());

@@ -1,4 +1,4 @@
-//! What passes by a topic's history: who comes and goes, and what is published to those who are there.
+//! Messages that no history has: presence notices, and publishes with `no_history`.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::recovery::listener::*;
 use crate::recovery::node::*;
 use crate::support::*;
 
-/// Receives changes of presence until one has this user.
+/// Reads presence notices until one has this change of this user.
 fn until(node: &Node, listener: &mut Listener, change: &str, user: &str) {
     loop {
         let message = listener.next(node);
@@ -59,7 +59,7 @@ fn who_comes_back_after_what_passed_by_misses_nothing() {
             node.count(&topic, 2..4);
             listener.connect(&node);
             let mut came = listener.rest(&node);
-            // A poll is not there between two answers, and gets both.
+            // A poll is no member between two responses, and gets both.
             came.retain(|data| style != ResumeStyle::Poll || data != "types no more");
             assert_eq!(came, numbers(2..4), "{storage:?} {style:?}");
         }
@@ -79,7 +79,7 @@ fn a_poll_with_acknowledgement_gets_what_passes_by() {
     assert_eq!(datas(&all), numbers(0..3));
     let (status, done) = node.ack(json!({"user": "al", "topic": "q:1", "id": ids[2]}));
     assert_eq!(status, 200, "{done}");
-    // Its number is less than what the user has acknowledged, of another log.
+    // Its id comes from another log, so its number is less than the acknowledged one.
     let passing = node.publish_with("q:1", json!("types"), json!({"no_history": true}));
     let offset = |id: &str| id.split_once(':').unwrap().1.parse::<u64>().unwrap();
     assert!(offset(&passing) < offset(&ids[2]), "{passing} {ids:?}");

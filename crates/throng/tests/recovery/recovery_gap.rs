@@ -7,15 +7,14 @@ use crate::recovery::listener::*;
 use crate::recovery::node::*;
 use crate::support::*;
 
-/// Connects a listener to a topic, checks that it gets a recovery gap for this reason, and then new
-/// messages.
+/// Connects a listener to a topic, and checks that it gets a recovery gap with this reason, and then new messages.
 fn expect_gap(node: &Node, mut listener: Listener, reason: &str) {
     listener.connect(node);
     let recovery = listener.recovered(node);
     assert_eq!(recovery, (json!(false), json!(reason)), "{:?}", listener.style);
     let rest = listener.rest(node);
     assert!(!rest.contains(&json!("old")), "{:?}: {rest:?}", listener.style);
-    // Its position is valid again.
+    // The listener's position is valid again.
     listener.cut();
     listener.connect(node);
     assert_eq!(listener.rest(node), numbers(0..0), "{:?}", listener.style);
@@ -49,7 +48,7 @@ fn history_in_a_store_survives_a_restart() {
         assert_eq!(listener.take(&node, 3), numbers(0..3));
         listener.cut();
     }
-    // The publisher has its answer, so the message is on disk.
+    // The publisher has its response, so the message is on disk.
     node.count("d:1", 3..6);
     node.crash();
     let last = node.count("d:1", 6..7).remove(0);
@@ -72,7 +71,7 @@ fn messages_dropped_by_limits_are_too_old() {
             node.count(&topic, 0..1);
             assert_eq!(listener.take(&node, 1), numbers(0..1));
             listener.cut();
-            // The history holds three, which are all that it missed.
+            // The history has three messages, which are all that the listener missed.
             node.count(&topic, 1..4);
             listener.connect(&node);
             assert_eq!(listener.take(&node, 3), numbers(1..4), "{storage:?} {style:?}");
@@ -82,13 +81,13 @@ fn messages_dropped_by_limits_are_too_old() {
             listener.connect(&node);
             let recovery = listener.recovered(&node);
             assert_eq!(recovery, (json!(false), json!("too_old")), "{storage:?} {style:?}");
-            // It gets the messages that the history still holds.
+            // The listener gets the messages that the history still has.
             assert_eq!(listener.rest(&node), numbers(5..8), "{storage:?} {style:?}");
         }
     }
 }
 
-/// What waits for users is dropped by limits as well, in topics that they acknowledge and in their own.
+/// Limits also drop messages that wait for users, in topics with acknowledgements and in users' own topics.
 #[test]
 fn what_waited_and_was_dropped_is_too_old() {
     for storage in BOTH {
@@ -97,7 +96,8 @@ fn what_waited_and_was_dropped_is_too_old() {
             for own in [false, true] {
                 let user = format!("al{style:?}{own}");
                 let topic = if own { format!("@{user}") } else { format!("ws:{style:?}") };
-                // A user's own topic comes along: only a poll or an event stream can name its position.
+                // A connection enters the user's own topic by itself. Only a poll or an event stream can name its
+                // position.
                 if own && !matches!(style, ResumeStyle::Sse | ResumeStyle::Poll) {
                     continue;
                 }
@@ -112,7 +112,7 @@ fn what_waited_and_was_dropped_is_too_old() {
                 assert_eq!(message["data"], 0, "{storage:?} {style:?} {own}");
                 node.ack(json!({"user": user, "topic": topic, "id": first}));
                 listener.cut();
-                // The history holds three, which are all that it missed.
+                // The history has three messages, which are all that the listener missed.
                 publish(&node, 1..4);
                 listener.connect(&node);
                 let at = format!("{storage:?} {style:?} {own}");
@@ -131,7 +131,7 @@ fn what_waited_and_was_dropped_is_too_old() {
                     assert_eq!(recovery, (json!(false), json!("too_old")), "{at} {restarts}");
                     assert_eq!(listener.take(&node, 3), numbers(5..8), "{at} {restarts}");
                 }
-                // Whoever has acknowledged since misses nothing.
+                // A user that has acknowledged up to the dropped messages misses nothing.
                 let page = node.history(&topic, "").1;
                 node.ack(json!({"user": user, "topic": topic, "id": page["messages"][0]["id"]}));
                 let mut listener =
@@ -144,7 +144,7 @@ fn what_waited_and_was_dropped_is_too_old() {
     }
 }
 
-/// A user who was absent while more came than is kept is told, and asks for nothing to be.
+/// A user that was away while the limit dropped messages gets a gap notice, even without a position.
 #[test]
 fn an_absent_user_learns_of_what_was_dropped() {
     for storage in BOTH {
@@ -152,7 +152,7 @@ fn an_absent_user_learns_of_what_was_dropped() {
         for style in ALL {
             let user = format!("al{style:?}");
             let query = format!("user={user}");
-            // Nothing is gone for who has got all, nor for who was never here.
+            // No notice goes to a user that has got all messages, or that is new.
             let mut page = Listener::away(style, &[], &query);
             page.connect(&node);
             (0..3).for_each(|number| _ = node.send(&user, json!(number)));
@@ -171,16 +171,16 @@ fn an_absent_user_learns_of_what_was_dropped() {
                 assert_eq!(recovery, (json!(false), json!("too_old")), "{at}");
                 assert_eq!(page.take(&node, 3), numbers(5..8), "{at}");
                 if style == ResumeStyle::Ws {
-                    // It asks for topics one by one, and this one comes along.
+                    // It resumes each topic separately, and the connection enters this one by itself.
                     continue;
                 }
-                // Who asks for what is there has missed nothing.
+                // A client with `since=start` has missed nothing.
                 let mut page = Listener::away(style, &[], &format!("{query}&since=start"));
                 page.connect(&node);
                 assert_eq!(page.take(&node, 3), numbers(5..8), "{at}");
                 assert!(!page.recoveries.iter().any(|it| it["recovered"] == json!(false)), "{at}");
             }
-            // The cursor is the position: once it is behind what was dropped, nothing is missed.
+            // The cursor is the position: when it is behind the dropped messages, none is missed.
             let page = node.history(&format!("@{user}"), "").1;
             node.ack(json!({"user": user, "id": page["messages"][0]["id"]}));
             let mut page = Listener::away(style, &[], &query);
@@ -195,7 +195,7 @@ fn an_absent_user_learns_of_what_was_dropped() {
     }
 }
 
-/// A poll is not answered because of it: one without a position would be at once, again and again.
+/// The server does not end a poll because of the gap: a poll without a position would end at once, again and again.
 #[test]
 fn what_was_dropped_is_no_reason_to_reply_a_poll_that_asks_for_nothing() {
     for storage in BOTH {
@@ -208,7 +208,7 @@ fn what_was_dropped_is_no_reason_to_reply_a_poll_that_asks_for_nothing() {
         assert!(began.elapsed().as_millis() > 900, "{storage:?}: it was answered at once");
         assert_eq!(reply["reason"], "too_old", "{storage:?}: {reply}");
         if storage == Storage::Memory {
-            // Each was dropped once. The first two may have been too old before there were too many.
+            // Each message was dropped once. The first two may have been too old before there were too many.
             let dropped =
                 |by: &str| node.metric(&format!("throng_history_dropped_total{{by=\"{by}\"}}"));
             node.until("all are counted", |_| dropped("messages") + dropped("seconds") == 4.0);
@@ -244,7 +244,7 @@ fn messages_expire_by_age() {
         node.publish_with("brief:1", json!("old"), json!({}));
         node.until("it is too old", |_| node.history("brief:1", "").0.is_empty());
         for style in ALL {
-            // Memory and disk may drop it at different moments. Until both have, a client gets it.
+            // Memory and disk may drop the message at different moments. Until both have, a client gets it.
             loop {
                 let mut listener = Listener::away(style, &["brief:1"], "").seen(&id);
                 listener.connect(&node);
@@ -269,7 +269,7 @@ fn topics_without_history_report_a_recovery_gap() {
     let (_, reply) = node.get(&format!("/poll?topic=plain&since:plain={id}&timeout=5"));
     let want = (&json!(false), &json!("no_history"));
     assert_eq!((&reply["recovered"], &reply["reason"]), want, "{reply}");
-    // A topic without history does not affect others where each topic is resumed separately.
+    // With a position for each topic, a topic without history does not affect the others.
     let query = format!("since:h:1={id}&since:plain={id}");
     let mut both = Listener::with(&node, ResumeStyle::Stream, &["h:1", "plain"], &query);
     node.count("h:1", 1..2);
@@ -291,7 +291,7 @@ fn an_id_beyond_the_last_offset_is_another_epoch() {
     }
 }
 
-/// A page that used another server before returns with an id of that.
+/// A page that used another server before returns with an id of that server.
 #[test]
 fn a_client_learns_that_the_id_of_another_server_recovers_nothing() {
     let node = Node::new(Storage::Memory);
@@ -356,7 +356,7 @@ fn what_was_published_to_others_is_no_gap_for_a_poll() {
         let (_, reply) = node.get(&format!("/poll?{topics}&timeout=0&since={since}"));
         assert_eq!(reply["recovered"], true, "{topics}: {reply}");
         assert_eq!(datas(&reply), numbers(0..0), "{topics} {id}");
-        // What is lost of its own is told.
+        // The client learns of lost messages of its own topic.
         if topics.contains("plain") {
             for number in 0..50 {
                 node.publish("plain", json!(number));
@@ -367,7 +367,7 @@ fn what_was_published_to_others_is_no_gap_for_a_poll() {
     }
 }
 
-/// A state of one key; gives its id.
+/// Publishes a state with one key. Returns its id.
 fn state(node: &Node) -> String {
     let body = json!({"topic": "c:1", "data": "on", "key": "lamp"});
     id(&node.post("/api/publish", body))

@@ -9,8 +9,7 @@ use crate::recovery::listener::*;
 use crate::recovery::node::*;
 use crate::support::*;
 
-/// Returns the id and the data of the next event with data. Notes ids that arrive alone, as a browser
-/// does.
+/// Returns the id and the data of the next event with data. Remembers ids that arrive alone, as a browser does.
 fn event(stream: &mut Stream, last: &mut String) -> (String, String) {
     loop {
         let event = stream.event();
@@ -77,7 +76,7 @@ fn an_event_stream_cut_after_any_message_gets_exactly_the_rest() {
                 let got: Vec<&str> =
                     rest.iter().map(|(_, data)| data.as_str()).filter(|it| is_ours(it)).collect();
                 assert_eq!(got, want, "{storage:?}: cut after {cut}, {position}");
-                // The connection is cut again after the first of these.
+                // Cuts the connection again after the first of these messages.
                 let Some((position, _)) = rest.first().filter(|_| !want.is_empty()) else {
                     continue;
                 };
@@ -110,7 +109,7 @@ fn an_event_stream_resumes_by_header_or_query() {
             assert_eq!(stream.data(), number.to_string(), "{target}");
         }
     }
-    // The header is newer than the URL with which the browser began.
+    // The header is newer than the URL that the browser first used.
     let target = format!("/sse?topic=h:1&lastEventID={}", ids[0]);
     let mut stream = reconnect(&node, &target, &ids[3]);
     let mut last = String::new();

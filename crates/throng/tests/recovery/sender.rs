@@ -1,4 +1,4 @@
-//! Who sent a message: every transport says so, live, in recovery and in the history.
+//! The sender of a message: every transport has it, live, in recovery and in the history.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn open(storage: Storage) -> Node {
     Node::with(storage, &[("THRONG_CLIENT_PUBLISH_PREFIXES", "h:,c:,q:,plain:")])
 }
 
-/// Publishes by `POST /publish` with these parameters. Returns the answer.
+/// Publishes by `POST /publish` with these parameters. Returns the response.
 fn post(node: &Node, query: &str, headers: &str, body: &str) -> Value {
     let (status, response) = try_post(node, query, headers, body);
     assert_eq!(status, 200, "{response}");
@@ -28,7 +28,7 @@ fn try_post(node: &Node, query: &str, headers: &str, body: &str) -> (u16, Value)
     (status, serde_json::from_str(&response).unwrap())
 }
 
-/// Publishes in every way there is. Returns the data and the sender of each.
+/// Publishes in all ways. Returns the data and the sender of each message.
 fn publish_in_all_ways(node: &Node, topic: &str) -> Vec<(Value, Value)> {
     let mut socket = websocket(node, "user=alice&user=bob");
     let publish = |socket: &mut WebSocket, data: &str| {
@@ -118,7 +118,7 @@ fn messages_without_history_and_bytes_have_a_sender_too() {
         node.post("/api/broadcast", json!({"data": 1, "sender": "carol"}));
         assert_eq!(listener.next(&node)["sender"], "carol");
     }
-    // A binary frame has it in its head.
+    // The head of a binary frame has the sender.
     let mut socket = websocket(&node, "topic=plain:bytes&user=alice");
     let frame = b"{\"type\":\"publish\",\"topic\":\"plain:bytes\"}\n\x00\xff";
     socket.send(tungstenite::Message::binary(&frame[..])).unwrap();
@@ -182,7 +182,7 @@ fn invalid_senders_are_rejected() {
             assert_eq!((status, &refused["error"]["code"]), (400, &json!("bad_sender")), "{call}");
         }
     }
-    // A client can't say who it is in another way than by its users.
+    // Only its users determine a client's sender.
     let mut socket = websocket(&node, "user=al");
     let forged = json!({"type": "publish", "id": 1, "topic": "h:1", "data": 1, "sender": "bob"});
     assert_eq!(command(&mut socket, forged)["error"]["code"], "bad_command");

@@ -1,4 +1,4 @@
-//! Compacted topics: a message has a key, and clients are told when they have all of the state.
+//! Compact topics: a message has a key, and a marker tells clients when they have the whole state.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn set(node: &Node, topic: &str, key: &str, data: Value) {
     node.publish_with(topic, data, json!({"key": key}));
 }
 
-/// Returns the keys and the data of the messages until the marker, which must be the topic's.
+/// Returns the keys and the data of the messages before the marker, which must be the topic's.
 fn until_complete(node: &Node, listener: &mut Listener, topic: &str) -> Vec<(Value, Value)> {
     let mut messages = Vec::new();
     loop {
@@ -30,7 +30,7 @@ fn a_marker_says_when_the_state_is_complete() {
         let mut node = Node::new(storage);
         for style in ALL {
             let topic = format!("c:{style:?}");
-            // An empty state is complete, too.
+            // An empty state is also complete.
             let mut empty = Listener::new(&node, style, &[&topic]);
             assert_eq!(until_complete(&node, &mut empty, &topic), [], "{storage:?} {style:?}");
             for round in 0..3 {
@@ -54,13 +54,13 @@ fn a_marker_says_when_the_state_is_complete() {
             for since in ["", "since=start", "since=last:5"] {
                 let mut newcomer = Listener::with(&node, style, &[&topic], since);
                 let got = until_complete(&node, &mut newcomer, &topic);
-                // A hundred messages are kept; the disk may have a tenth more.
+                // The topic retains a hundred messages, and the disk may have a tenth more.
                 let want: Vec<_> = (200..300).map(state).collect();
                 let (more, newest) = got.split_at(got.len().saturating_sub(100));
                 assert_eq!(newest, want, "{storage:?} {style:?} {since}");
                 let more_max = if storage == Storage::Disk { 10 } else { 0 };
                 assert!(more.len() <= more_max, "{storage:?} {style:?} {since}: {more:?}");
-                // Then there are changes. Each return has a marker of its own.
+                // Changes follow. Each reconnect has its own marker.
                 set(&node, &topic, "k299", json!(2));
                 assert_eq!(newcomer.take(&node, 1), [json!(2)], "{storage:?} {style:?} {since}");
                 newcomer.cut();
@@ -68,7 +68,7 @@ fn a_marker_says_when_the_state_is_complete() {
                 newcomer.connect(&node);
                 let mut missed = until_complete(&node, &mut newcomer, &topic);
                 if style == ResumeStyle::Poll && missed.is_empty() {
-                    // This was in the answer before.
+                    // The response before had this marker.
                     missed = until_complete(&node, &mut newcomer, &topic);
                 }
                 assert_eq!(missed, [state(299)], "{storage:?} {style:?} {since}");
@@ -94,7 +94,7 @@ fn who_was_away_for_too_long_takes_the_state_anew() {
             if storage == Storage::Disk {
                 node.restart();
             }
-            // What removed the key is gone: only the whole state says so.
+            // The history has dropped the removal of the key, so only the whole state shows it.
             listener.connect(&node);
             let recovered = listener.recovered(&node);
             assert_eq!(recovered, (json!(false), json!("too_old")), "{storage:?} {style:?}");
@@ -184,7 +184,7 @@ fn a_message_without_a_key_is_no_state() {
         let results = node.post("/api/batch", body);
         is_refused(&results["results"][0]);
         assert!(results["results"][1]["ok"]["id"].is_string(), "{results}");
-        // To those who are there only, it may have none.
+        // A message with `no_history` may have no key.
         node.publish_with("cp:1", json!("typing"), json!({"no_history": true}));
         let (status, refused) =
             json(node.client, "POST", "/publish?topic=cp:1", Some(json!(1)), "");
@@ -209,7 +209,7 @@ fn who_comes_and_goes_is_no_state() {
     set(&node, "cp:1", "a", json!(1));
     let mut listener = Listener::with(&node, ResumeStyle::Stream, &["cp:1"], "user=al");
     assert_eq!(until_complete(&node, &mut listener, "cp:1").len(), 1);
-    // It comes to those who are there, and to nobody who comes later.
+    // Current members get the notice, and later ones do not.
     let joined = listener.next(&node);
     assert_eq!((&joined["event"], &joined["key"]), (&json!("presence_diff"), &Value::Null));
     assert_eq!(node.history("cp:1", "").0, [json!(1)]);

@@ -1,4 +1,4 @@
-//! Topics that users enter on connect, and invalid configurations of them.
+//! Stored subscriptions that users enter on connect, and invalid configurations of them.
 
 use std::process::Command;
 
@@ -28,7 +28,7 @@ fn users_enter_their_topics_on_every_transport() {
             if style == ResumeStyle::Poll {
                 continue;
             }
-            // The user is connected now.
+            // The user is connected here.
             let late = format!("h:late{user}");
             let change = json!({"user": user, "add": [late], "remove": [feeds[1]]});
             assert_eq!(node.post("/api/subscriptions", change)["connections"], 1);
@@ -53,7 +53,7 @@ fn a_feed_waits(published: bool) {
         let changes: Vec<_> =
             ["al", "bo"].map(|user| json!({"user": user, "add": ["w:feed"]})).into();
         node.post("/api/subscriptions", json!({"changes": changes}));
-        // Each user has connected once. From then on the feed waits for them.
+        // Each user connects once. From then on the server retains the feed for the user.
         for user in ["al", "bo"] {
             let mut listener = Listener::with(&node, ResumeStyle::Ws, &[], &format!("user={user}"));
             node.until_members("w:feed", 1);

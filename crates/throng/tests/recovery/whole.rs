@@ -1,4 +1,4 @@
-//! Clients that ask for what is there: `since=start` and `since=last:N`.
+//! Clients that request the existing messages: `since=start` and `since=last:N`.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::recovery::listener::*;
 use crate::recovery::node::*;
 use crate::support::*;
 
-/// Publishes numbers in batches: many are on disk soon.
+/// Publishes numbers in batches, so that many are on disk soon.
 fn fill(node: &Node, topic: &str, numbers: std::ops::Range<u64>) {
     let publish = |n| json!({"publish": {"topic": topic, "data": n}});
     let commands: Vec<Value> = numbers.map(publish).collect();
@@ -50,7 +50,7 @@ fn every_transport_gets_what_is_there_and_then_what_comes() {
                 assert_eq!(got, numbers(first..have), "{storage:?} {style:?} {since}");
                 node.count(&topic, have..have + 1);
                 assert_eq!(listener.take(&node, 1), [json!(have)], "{style:?} {since}");
-                // It comes back with the same request, and where it was.
+                // The client reconnects with the same request and its position.
                 listener.cut();
                 node.count(&topic, have + 1..have + 3);
                 listener.connect(&node);
@@ -107,7 +107,7 @@ fn a_reply_names_the_position_before_its_first_message() {
             for number in before + 1..6 {
                 assert_eq!(receive(&mut socket)["data"], number as u64, "{storage:?} {since}");
             }
-            // Who comes back with that position misses nothing.
+            // A client that reconnects with this position misses nothing.
             let back = format!("since:small:1={position}");
             let mut stream = Listener::with(&node, ResumeStyle::Stream, &["small:1"], &back);
             assert_eq!(stream.recovered(&node).0, true);
@@ -144,7 +144,7 @@ fn a_topic_without_history_has_nothing_there() {
             let mut listener = Listener::with(&node, style, &["plain"], &query);
             let recovered = listener.recovered(&node);
             assert_eq!(recovered, (json!(false), json!("no_history")), "{style:?} {since}");
-            // Of several topics one is in vain: the others come.
+            // If one of several topics can't recover, the others still do.
             let mut listener = Listener::with(&node, style, &["plain", "h:1"], &query);
             let recovered = listener.recovered(&node);
             assert_eq!(recovered, (json!(false), json!("no_history")), "{style:?} {since}");
@@ -190,14 +190,14 @@ fn of_acknowledged_topics_cursors_say_what_waits() {
     assert_eq!(status, 200);
     for style in [ResumeStyle::Sse, ResumeStyle::Stream, ResumeStyle::Poll] {
         for since in ["start", "last:1"] {
-            // Three are a window. What was acknowledged does not come again, and nothing is skipped.
+            // The window has three messages. Acknowledged messages do not come again, and none is skipped.
             let query = format!("user=al&since={since}");
             let mut listener = Listener::with(&node, style, &["w:1"], &query);
             assert_eq!(listener.recovered(&node).0, true, "{style:?}");
             assert_eq!(listener.take(&node, 3), numbers(2..5), "{style:?} {since}");
         }
     }
-    // The user's own topic is as all others.
+    // The user's own topic behaves like any other.
     let mail: Vec<String> = (0..4).map(|number| node.send("bo", json!(number))).collect();
     node.ack(json!({"user": "bo", "id": mail[1]}));
     let mut inbox = Listener::with(&node, ResumeStyle::Sse, &[], "user=bo&since=start");

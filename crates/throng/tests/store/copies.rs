@@ -1,5 +1,5 @@
-//! `throng store backup` of a server under load, killed in the middle, onto a full disk and of a damaged store;
-//! `throng store compact`.
+//! `throng store backup` of a server under load, killed in the middle, onto a full disk, and of a damaged store;
+//! `throng store compact` and `throng store restore`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -43,12 +43,12 @@ fn backup(folder: &Folder, server: &Server, name: &str) -> (Option<i32>, String)
     status_and_text(printed_within(begin(folder, server, name)))
 }
 
-/// Where a server makes this backup unless it is configured otherwise.
+/// The default folder of this backup.
 fn backup_dir(folder: &Folder, name: &str) -> PathBuf {
     folder.data().join("backups").join(name)
 }
 
-/// Publishes a message of 50 kB for each number, which it begins with.
+/// Publishes a message of 50 kB for each number. The data begin with the number.
 fn fill(server: &Server, topic: &str, numbers: std::ops::Range<usize>) {
     let mut caller = Caller::new(server.admin).unwrap();
     for number in numbers {
@@ -58,7 +58,7 @@ fn fill(server: &Server, topic: &str, numbers: std::ops::Range<usize>) {
     }
 }
 
-/// The number with which each message of a topic begins, and whether each page of its history is complete.
+/// Returns the number at the beginning of each message of a topic, and whether each page of its history is complete.
 fn history(server: &Server, topic: &str) -> (Vec<usize>, bool) {
     let mut caller = Caller::new(server.admin).unwrap();
     let (mut numbers, mut since, mut is_complete) = (Vec::new(), String::new(), true);
@@ -95,7 +95,7 @@ fn has_file(dir: &Path) -> bool {
     dir.join("throng.redb").exists()
 }
 
-/// How a client that comes back to a topic with this id is answered.
+/// Returns the response to a client that resumes a topic from this id.
 fn poll(server: &Server, topic: &str, id: &str) -> Value {
     server.get(&format!("/poll?topic={topic}&since={id}&timeout=0")).1
 }
@@ -127,7 +127,7 @@ fn a_backup_of_a_busy_server_has_what_was_acknowledged_before() {
     let copy = backup_dir(&folder, "today");
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&copy), mode(&copy.join("throng.redb"))), (0o700, 0o600));
-    // Nothing is written over it.
+    // A backup does not overwrite another one.
     let (code, text) = backup(&folder, &server, "today");
     assert!(code == Some(1) && text.contains("already has a store"), "{text}");
     let (code, text) = run(&folder, &["check", "data/backups/today"]);
@@ -144,7 +144,7 @@ fn a_backup_of_a_busy_server_has_what_was_acknowledged_before() {
     assert!(!is_complete, "what came after the backup may be missing");
     assert!(new == (0..new.len()).collect::<Vec<_>>(), "{new:?}");
     assert!(new.len() >= before && new.len() <= published && published == last, "{}", new.len());
-    // A client that has seen later messages learns that the log is another one, also when the offsets have come to
+    // A client that has seen later messages learns that the log is another one, even when the offsets have reached
     // those that it has seen.
     let next = publish(&server);
     let (seen, next) = (seen.as_str().unwrap(), next.as_str().unwrap());
@@ -163,7 +163,7 @@ fn a_kill_during_a_backup_leaves_the_store_intact_and_no_half_copy_under_its_nam
     let half = copy.join("throng.redb.new");
     for round in 0..4 {
         let client = begin(&folder, &server, "copy");
-        // Sooner and later in the copy.
+        // The kill comes later in each round.
         until("a backup begins", || {
             std::fs::metadata(&half).is_ok_and(|file| file.len() > round * 2_000_000)
                 || has_file(&copy)
@@ -171,7 +171,7 @@ fn a_kill_during_a_backup_leaves_the_store_intact_and_no_half_copy_under_its_nam
         drop(server);
         let (code, text) = status_and_text(printed_within(client));
         if has_file(&copy) {
-            // It was complete before the kill.
+            // The backup was complete before the kill.
             assert_eq!(run(&folder, &["check", "data/backups/copy"]).0, Some(0));
             std::fs::remove_file(copy.join("throng.redb")).unwrap();
         } else {
@@ -244,7 +244,7 @@ fn a_backup_onto_a_full_disk_fails_and_publishing_goes_on() {
     }
     let state = server.api("GET", "/api/backup", None).1;
     assert!(state["state"] == "failed" && state["error"].to_string().contains("full"), "{state}");
-    // The directory of backups changes without a restart.
+    // A reload changes the directory for backups.
     configure("elsewhere");
     server.signal("-HUP");
     until("a backup is made elsewhere", || {
@@ -295,7 +295,7 @@ fn a_store_is_compacted_only_while_no_server_has_it_open() {
         let (code, text) = run(&folder, args);
         assert!(code == Some(1) && text.contains("in use by another process"), "{text}");
     }
-    // The file of a server that was killed is as good.
+    // The file of a killed server works as well.
     drop(server);
     let before = std::fs::metadata(folder.file()).unwrap().len();
     let (code, text) = run(&folder, &["compact", "data"]);
@@ -304,7 +304,7 @@ fn a_store_is_compacted_only_while_no_server_has_it_open() {
     assert!(after * 4 < before, "{before} {after}");
     let server = folder.serve();
     assert_eq!((numbers(&server, "a"), numbers(&server, "gone").len()), (vec![0, 1, 2, 3], 0));
-    // Unlike a backup it is the same log: who comes back has missed nothing.
+    // Unlike a backup it is the same log, so a client that returns has missed nothing.
     assert_eq!(poll(&server, "a", seen.as_str().unwrap())["recovered"], true);
     fill(&server, "a", 4..6);
     assert_eq!(numbers(&server, "a"), [0, 1, 2, 3, 4, 5]);
@@ -394,7 +394,7 @@ fn a_backup_is_restored_over_a_store_only_with_a_flag() {
     assert_eq!(numbers(&server, "a").len(), 30, "a restore that was refused changed something");
     let seen_later = server.publish("a", "30 ".into())["id"].clone();
     assert_eq!(end(server), Some(0));
-    // The directory is that of the configuration.
+    // The command takes the directory from the configuration.
     folder.configure(&format!("{TOPICS}[store]\ndata = \"data\"\n"));
     for _ in 0..2 {
         let args = ["restore", &copy, "--replace", "--config", "throng.toml"];
@@ -402,7 +402,7 @@ fn a_backup_is_restored_over_a_store_only_with_a_flag() {
         assert!(code == Some(0) && text.contains("the backup is restored into data"), "{text}");
     }
     let server = folder.serve();
-    // It says that messages may have come after the backup.
+    // The history reports that messages may have come after the backup.
     assert_eq!(history(&server, "a"), ((0..=20).collect(), false));
     for seen in [&seen, &seen_later] {
         let polled = poll(&server, "a", seen.as_str().unwrap());
@@ -410,7 +410,7 @@ fn a_backup_is_restored_over_a_store_only_with_a_flag() {
     }
     fill(&server, "a", 21..23);
     assert_eq!(end(server), Some(0));
-    // Without a store in the way no flag is needed.
+    // A directory without a store needs no flag.
     let (code, text) = run(&folder, &["restore", &copy, "new/data"]);
     assert_eq!(code, Some(0), "{text}");
     let server = folder.serve_in(&folder.root.join("new/data"));

@@ -1,4 +1,4 @@
-//! Damaged copies of a store: the answers of a real server, and `throng store`.
+//! Damaged copies of a store: responses of a real server, and `throng store`.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -13,7 +13,7 @@ const DURABLE: &str = "[[topics]]\npattern = \"*\"\nhistory_messages_max = 1000\
 const TOPICS: [&str; 4] = ["a", "b", "c", "d"];
 const COPIES: u64 = 24;
 
-/// Returns a folder with a store that was closed in order, and its messages.
+/// Returns a folder with a store that was closed properly, and its messages.
 fn stored(name: &str, more: &str) -> (Folder, HashMap<&'static str, Vec<HistoryMessage>>) {
     let folder = Folder::new(name, &format!("{DURABLE}{more}"));
     let server = folder.serve();
@@ -78,7 +78,7 @@ fn pages(caller: &mut Caller, topic: &str) -> Option<(Vec<String>, bool)> {
 
 #[test]
 fn a_damaged_store_never_silently_omits_messages() {
-    // Every other time the store counts as too large for a complete check.
+    // In half of the cases the store counts as too large for a complete check.
     let (folder, all) = stored("damage", "");
     let whole = std::fs::read(folder.file()).unwrap();
     let mut random = Random::new(5);
@@ -132,7 +132,7 @@ fn damage_is_reported_by_topic_and_offsets_with_a_remedy() {
     let (code, text) = folder.serve_rejected(&data);
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains(&location) && text.contains("throng store check"), "{text}");
-    // This start does not. Reads of damaged messages are rejected, and all else works.
+    // This start does not. The server rejects reads of damaged messages, and everything else works.
     folder.configure(&format!("{DURABLE}{unverified}"));
     let server = folder.serve();
     let mut caller = Caller::new(server.admin).unwrap();
@@ -144,7 +144,7 @@ fn damage_is_reported_by_topic_and_offsets_with_a_remedy() {
     // The command does not check a store in use.
     let (code, text) = throng_store(&folder, &["check", data.to_str().unwrap()]);
     assert!(code == Some(1) && text.contains("in use by another process"), "{text}");
-    // Deleting the topic's history is possible.
+    // Deleting the topic's history works.
     assert_eq!(caller.call("DELETE", "/api/history/b", "", "").unwrap().status, 200);
     server.publish("b", "new".into());
     assert_eq!(pages(&mut caller, "b").unwrap().0.len(), 1);

@@ -57,7 +57,7 @@ impl Folder {
         Server::run(command, &[])
     }
 
-    /// Starts a server and kills it after this time, whatever it does then.
+    /// Starts a server and kills it after this time, in whatever state it is then.
     pub fn begin_and_kill(&self, after: Duration) {
         let mut command = self.command();
         command.arg("--data").arg(self.data());
@@ -79,7 +79,7 @@ impl Folder {
             rest.split(['/', ' ']).next()?.parse().ok()
         };
         if let (Some(client), Some(admin)) = (address("clients"), address("applications")) {
-            // The server prints more lines, which must be read.
+            // A thread must read the server's further lines.
             std::thread::spawn(move || lines.for_each(drop));
             (server.client, server.admin) = (client, admin);
             return Some(server);
@@ -107,13 +107,13 @@ impl Drop for Folder {
     }
 }
 
-/// Ends a server in order. Returns its exit status.
+/// Stops a server properly. Returns its exit status.
 pub fn end(mut server: Server) -> Option<i32> {
     server.signal("-TERM");
     wait_within(&mut server.child).code()
 }
 
-/// A connection that makes one request after the other.
+/// A connection that makes one request after another.
 pub struct Caller {
     reader: BufReader<TcpStream>,
 }
@@ -132,7 +132,7 @@ impl Caller {
         Ok(Caller { reader: BufReader::new(socket) })
     }
 
-    /// Makes one request. Returns an error if the connection ended before the complete answer.
+    /// Makes one request. Returns an error if the connection ended before the complete response.
     pub fn call(&mut self, method: &str, target: &str, media: &str, body: &str) -> Result<Reply> {
         let head = format!(
             "{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media}\r\n\
@@ -197,7 +197,7 @@ pub struct HistoryMessage {
     pub data: String,
 }
 
-/// Flips up to so many bits of a file, near its beginning where most used pages are.
+/// Flips up to `most` bits of a file, near its beginning where most used pages are.
 pub fn flip_bits(random: &mut Random, bytes: &mut [u8], most: u64) {
     for _ in 0..=random.below(most) {
         let at = random.below(bytes.len() / 4);

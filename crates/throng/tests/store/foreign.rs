@@ -1,5 +1,5 @@
-//! Files that are no store, or that this process can't use, are rejected with a remedy and stay
-//! unchanged.
+//! Files that are no store, or that this process can't use: the server rejects them with a remedy and does not change
+//! them.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::store::full::Mount;
 
 const DURABLE: &str = "[[topics]]\npattern = \"*\"\nhistory_messages_max = 1000\ndurable = true\n";
 
-/// Returns a folder with a store of a few messages that was closed in order.
+/// Returns a folder with a store of a few messages that was closed properly.
 fn stored(name: &str) -> Folder {
     let folder = Folder::new(name, DURABLE);
     let server = folder.serve();
@@ -68,7 +68,7 @@ fn a_truncated_store_is_rejected_and_its_backup_works() {
     assert_eq!(Caller::new(server.admin).unwrap().history("a", None, 1_000).len(), 100);
 }
 
-/// The server neither hangs nor crashes if damage is found late or never.
+/// The server neither hangs nor crashes if it finds damage late or never.
 #[test]
 fn flipped_bytes_cause_neither_hangs_nor_crashes() {
     let folder = stored("flipped");
@@ -83,7 +83,7 @@ fn flipped_bytes_cause_neither_hangs_nor_crashes() {
             assert!(std::fs::read(folder.file()).unwrap() == bytes, "the file was changed");
             continue;
         };
-        // It answers something about the topic, and serves other topics.
+        // The server responds to requests about the topic, and serves other topics.
         let mut caller = Caller::new(server.admin).unwrap();
         caller.call("GET", "/api/history/a?limit=1000", "", "").unwrap();
         caller.post("/api/publish", &serde_json::json!({"topic": "b", "data": 1})).unwrap();

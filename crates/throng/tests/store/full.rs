@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use crate::store::folder::{Caller, Folder, HistoryMessage, end};
 use crate::support::{Server, TIMEOUT};
 
-/// A file system in memory, which is unmounted at the end.
+/// A file system in memory; unmounted at the end of the test.
 pub struct Mount {
     pub path: PathBuf,
 }
 
 impl Mount {
-    /// Returns `None` and prints a line where mounting is not permitted.
+    /// Mounts it. Returns `None` and prints a line if this is not permitted.
     pub fn new(path: &Path, options: &str) -> Option<Self> {
         std::fs::create_dir_all(path).unwrap();
         let mut mount = Command::new("mount");
@@ -129,8 +129,7 @@ fn says_what_to_do(refused: &Value, folder: &Folder) {
     }
 }
 
-/// Checks that everything that needs no disk still works: connections, topics without history, and
-/// reads.
+/// Checks that everything that needs no disk still works: connections, topics without history, and reads.
 fn all_else_goes_on(server: &Server, listener: &mut crate::support::Stream, number: u64) {
     let response = server.publish("plain", number.into());
     assert_eq!(response["members"], 1);
@@ -152,7 +151,7 @@ fn a_full_disk_rejects_publishes_and_recovers_by_itself() {
     for round in 0..3 {
         let refused = publisher.until_full(&mut caller);
         says_what_to_do(&refused, &folder);
-        // A publish that would not wait for the disk is rejected as well.
+        // The server also rejects a publish that would not wait for the disk.
         let (status, body) = server.api(
             "POST",
             "/api/publish",
@@ -192,7 +191,7 @@ fn a_deletion_frees_space_on_a_full_disk() {
     let server = folder.serve();
     let (mut caller, mut publisher) = (Caller::new(server.admin).unwrap(), Publisher::default());
     says_what_to_do(&publisher.until_full(&mut caller), &folder);
-    // Another file fills the rest.
+    // Another file fills the rest of the disk.
     let mut rest = std::fs::File::create(mount.path.join("rest")).unwrap();
     while std::io::Write::write(&mut rest, &[1; 512]).is_ok() {}
     assert!(publisher.publish(&mut caller).is_err());

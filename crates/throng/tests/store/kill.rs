@@ -77,7 +77,7 @@ fn a_kill_loses_no_acknowledged_message() {
     for round in 0..rounds {
         let begun = Instant::now();
         if random.below(8) == 0 {
-            // A start may be killed as well.
+            // Sometimes a kill interrupts a start.
             folder.begin_and_kill(Duration::from_micros(random.below(60_000)));
         }
         let starting = Instant::now();

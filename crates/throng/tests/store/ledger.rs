@@ -1,15 +1,15 @@
-//! The invariants of a store, whatever happened to its server.
+//! The invariants of a store, after any end of its server.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::store::folder::{Caller, HistoryMessage};
 use crate::store::load::Sent;
 
-/// All that a client knows about a store.
+/// Everything that clients know about a store.
 #[derive(Default)]
 pub struct Ledger {
     epoch: Option<String>,
-    /// Every offset that was ever answered or read, with its topic and data.
+    /// Every offset in a response, with its topic and data.
     owners: HashMap<u64, (String, String)>,
     /// The messages that were read of each topic, in the order of offsets.
     history: BTreeMap<&'static str, Vec<HistoryMessage>>,
@@ -21,9 +21,9 @@ pub struct Ledger {
 pub struct Counts {
     pub acknowledged: u64,
     pub found: u64,
-    /// Messages that are stored although they were not answered.
+    /// Stored messages whose publish got no response.
     pub without_reply: u64,
-    /// Messages of topics that are not durable which were answered and lost.
+    /// Lost messages whose publish got a response. Their topics are not durable.
     pub lost: u64,
     pub repeated: u64,
 }
@@ -58,7 +58,7 @@ impl Ledger {
         self.owners.get(&offset).map(|(topic, _)| &**topic)
     }
 
-    /// Checks that an offset always belongs to one message, and that all ids have one epoch.
+    /// Checks that an offset always belongs to the same message, and that all ids have one epoch.
     fn own(&mut self, id: &str, topic: &str, data: &str) -> u64 {
         let (epoch, offset) = id.split_once(':').unwrap();
         let known = self.epoch.get_or_insert_with(|| epoch.into());
@@ -101,8 +101,8 @@ impl Ledger {
         assert!(new.is_empty(), "unknown messages: {new:?}");
     }
 
-    /// Checks that the store has the first of a publisher's messages, in order. Of a durable topic it
-    /// must have all that were answered.
+    /// Checks that the store has the first of a publisher's messages, in order. If the topic is durable, it must have
+    /// all messages that got a response.
     fn check_publisher(&mut self, sent: &[Sent], new: &mut HashMap<String, u64>) {
         let (mut last, mut missing) = (0, None);
         for sent in sent {
@@ -128,8 +128,8 @@ impl Ledger {
         }
     }
 
-    /// Repeats the last answered message and the unanswered ones with their keys. None may be stored
-    /// twice. Returns the new ones.
+    /// Repeats the last message that got a response, and those that got none, with their keys. The store must not
+    /// have any of them twice. Returns the new ones.
     pub fn repeat(&mut self, caller: &mut Caller, publishers: &[Vec<Sent>]) -> Vec<Vec<Sent>> {
         let mut new = Vec::new();
         for sent in publishers.iter().filter(|sent| sent.iter().any(|sent| sent.key.is_some())) {

@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use crate::store::ledger::Ledger;
 use crate::support::TIMEOUT;
 
-/// Ids that are shown when a test fails.
+/// The number of ids that a failure prints.
 const IDS_SHOWN: usize = 1_000;
 
 pub struct Listener {
     topics: &'static [&'static str],
-    /// The offset where it began.
+    /// The offset at which the listener began.
     first: u64,
     received: Arc<Mutex<Received>>,
     connections: u64,
-    /// How many messages were compared already, in all and of each topic.
+    /// The number of messages that were compared already, in all and of each topic.
     compared: usize,
     counts: HashMap<&'static str, usize>,
     reader: Option<JoinHandle<()>>,

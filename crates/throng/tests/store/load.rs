@@ -1,4 +1,4 @@
-//! Publishers that work until the server is gone.
+//! Publishers that run until the server is gone.
 
 use std::io::{Error, Result};
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::store::folder::Caller;
 use crate::support::TIMEOUT;
 
-/// Publishes that one WebSocket or one batch has under way.
+/// The publishes that one WebSocket or one batch has in flight.
 const AT_ONCE: usize = 8;
 
 /// The interface that a publisher uses.
@@ -23,7 +23,7 @@ pub enum Door {
     Batch,
     /// `POST /publish` on the client port.
     Client,
-    /// `/ws`, with several publishes before the first answer.
+    /// `/ws`, with several publishes before the first reply.
     Ws,
 }
 
@@ -42,7 +42,7 @@ pub struct Sent {
     pub topic: &'static str,
     pub data: String,
     pub key: Option<String>,
-    /// Its id, if the publish was answered.
+    /// Its id, if the publish got a response.
     pub reply: Option<String>,
 }
 

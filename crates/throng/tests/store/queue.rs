@@ -65,7 +65,7 @@ fn a_full_queue_rejects_publishes_and_loses_no_message() {
     let server = folder.serve();
     let publishers = [("d:a", false), ("h:a", false), ("d:a", true), ("h:a", true)];
     let (mut outcomes, mut refused) = (Vec::new(), 0);
-    // Where the disk is quick and the machine slow, the queue may have room for all of a round.
+    // With a quick disk and a slow machine, the queue may have room for a whole round.
     for round in 0..ROUNDS_MAX {
         let threads: Vec<_> = (0..PUBLISHERS * publishers.len())
             .map(|at| {
@@ -86,7 +86,7 @@ fn a_full_queue_rejects_publishes_and_loses_no_message() {
     }
     assert!(refused > 0, "the queue was never full");
     println!("{refused} of {} were refused", outcomes.len() * MESSAGES);
-    // All answers were right, now and after an orderly restart.
+    // Checks all responses, now and after an orderly restart.
     assert_eq!(end(server), Some(0));
     let server = folder.serve();
     let mut caller = Caller::new(server.admin).unwrap();

@@ -102,7 +102,7 @@ fn an_orderly_restart_loses_nothing() {
     };
     assert_eq!(data("jobs", &mut caller), ["first", "second"]);
     assert_eq!(data("state", &mut caller), ["new"]);
-    // The keys are known, so no message is published twice.
+    // The server knows the keys, so it publishes no message twice.
     for (number, id) in ids.iter().enumerate() {
         let body =
             json!({"topic": "n:a", "data": "again", "idempotency_key": format!("key-{number}")});
@@ -115,8 +115,7 @@ fn an_orderly_restart_loses_nothing() {
     server.until("it is there", |_| data("n:a", &mut caller).last().unwrap() == "next");
     assert_eq!(next.split(':').next(), ids[0].split(':').next());
     assert!(offset(&next) > offset(&id(&waits)));
-    // Alice enters her topics, gets the messages that waited, and the jobs that she has not
-    // acknowledged.
+    // Alice enters her topics, and gets the messages that waited and the jobs that she has not acknowledged.
     let mut stream = server.listen("/sse?user=alice&topic=jobs");
     let got: Vec<String> = [stream.data(), stream.data()].into();
     assert!(got.contains(&"second".into()), "{got:?}");
@@ -149,8 +148,8 @@ fn clients_recover_after_a_restart_on_every_transport() {
     assert_eq!([sse.data(), sse.data()], ["2", "3"]);
 }
 
-/// A client may have received some topics further than others. It does not get messages again that it
-/// has, even if the server must read from disk which are missing.
+/// A client may have received some topics further than others. It gets no message twice, even if the server must read
+/// the missing ones from disk.
 #[test]
 fn a_token_with_several_positions_is_valid_after_a_restart() {
     let folder = Folder::new("gap", TOPICS);
@@ -210,7 +209,7 @@ fn a_reload_changes_the_history_limits() {
     });
 }
 
-/// The number of messages in the store and of their topics.
+/// The number of messages in the store, and of their topics.
 const MANY: usize = if cfg!(debug_assertions) { 20_000 } else { 300_000 };
 const TOPICS_MANY: usize = 100;
 

@@ -38,7 +38,7 @@ fn overflows() -> u64 {
 /// A listener with the shortest queue, at which no process accepts.
 pub fn short_queue() -> TcpListener {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // The standard library asks for a longer queue.
+    // The standard library requests a longer queue.
     rustix::net::listen(&listener, 1).unwrap();
     listener
 }

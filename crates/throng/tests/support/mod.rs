@@ -1,4 +1,4 @@
-//! Starts a server for each test, and has simple clients for it.
+//! Starts servers for tests, and has simple clients for them.
 #![allow(dead_code)]
 
 pub mod kernel;
@@ -16,7 +16,8 @@ use serde_json::Value;
 
 pub use rustix::process::Signal;
 
-/// A test fails when it waits longer than this. The only deadline of these tests: a test that passes never waits so long.
+/// A test fails when it waits longer than this. It is the only deadline of these tests: a test that passes never
+/// waits so long.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A fresh folder below the system's temporary one, for one test; removed at its end.
@@ -29,7 +30,7 @@ impl Scratch {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let folder = format!("throng-{name}-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(folder);
-        // A process with the same id may have left one.
+        // An earlier process with the same id may have left one.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).unwrap();
         Scratch(path)
@@ -93,7 +94,7 @@ pub fn wait_within(child: &mut Child) -> std::process::ExitStatus {
 pub fn free_port() -> u16 {
     const PORTS: std::ops::Range<u32> = 20_000..32_000;
     static STEP: AtomicU32 = AtomicU32::new(0);
-    // The tests run as processes with numbers one behind the other, each of which uses a few ports.
+    // Each test runs in its own process, with consecutive process ids, and uses a few ports.
     let begin = std::process::id().wrapping_mul(13);
     for _ in 0..PORTS.len() {
         let step = STEP.fetch_add(1, Ordering::Relaxed);
@@ -119,7 +120,7 @@ impl Lines {
         Lines(receive)
     }
 
-    /// The lines until the process closes its output, however long they take.
+    /// Returns the lines until the process closes its output, however long they take.
     pub fn rest(self) -> impl Iterator<Item = String> {
         self.0.into_iter()
     }
@@ -158,12 +159,12 @@ pub fn printed_within(mut child: Child) -> std::process::Output {
     }
     let (stdout, stderr) = (all(child.stdout.take()), all(child.stderr.take()));
     let status = wait_within(&mut child);
-    // A process that it has started may hold a pipe.
+    // A process that the child has started may hold a pipe open.
     let bytes = |pipe: std::sync::mpsc::Receiver<Vec<u8>>| pipe.recv_timeout(TIMEOUT).unwrap();
     std::process::Output { status, stdout: bytes(stdout), stderr: bytes(stderr) }
 }
 
-/// Marks processes in their environment, which those that they start inherit. All that run with the mark are killed
+/// Marks processes by an environment variable, which their children inherit. All processes with the mark are killed
 /// when it is dropped, or when a signal ends the tests.
 pub struct Mark(String);
 
@@ -175,7 +176,7 @@ impl Mark {
         static SIGNALS: std::sync::Once = std::sync::Once::new();
         SIGNALS.call_once(|| {
             use signal_hook::consts::{SIGINT, SIGTERM};
-            // A test runner ends a test that takes too long by a signal.
+            // A test runner ends a test by a signal if it takes too long.
             let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).unwrap();
             std::thread::spawn(move || {
                 let signal = signals.forever().next();
@@ -193,13 +194,13 @@ impl Mark {
         command.env(Mark::VARIABLE, &self.0);
     }
 
-    /// The processes that run with this mark. One that has ended and was not waited for is not among them.
+    /// Returns the processes with this mark. A zombie does not count.
     pub fn processes(&self) -> Vec<u32> {
         marked(|mark| mark == self.0)
     }
 }
 
-/// The processes that run with such a mark.
+/// Returns the processes whose mark fulfils the predicate.
 fn marked(predicate: impl Fn(&str) -> bool) -> Vec<u32> {
     let is_marked = |pid: &u32| {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -220,7 +221,7 @@ fn kill(pid: u32) {
 impl Drop for Mark {
     fn drop(&mut self) {
         let end = Instant::now() + TIMEOUT;
-        // One that starts another one at this moment leaves that for the next look.
+        // A process that starts another one at this moment leaves it for the next round.
         while let left @ [_, ..] = &self.processes()[..]
             && Instant::now() < end
         {
@@ -229,13 +230,13 @@ impl Drop for Mark {
     }
 }
 
-/// Sends a signal to a process, which may be no child of this one, and waits until it has ended. Returns false after
+/// Sends a signal to a process, which need not be a child, and waits until it has ended. Returns false after
 /// [`TIMEOUT`].
 pub fn end_by(pid: u32, signal: Signal) -> bool {
     let pid = Pid::from_raw(pid.cast_signed()).unwrap();
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return true };
     let _ = pidfd_send_signal(&process, signal);
-    // It is readable when all of the process is gone, its files and locks included.
+    // The pidfd is readable when the whole process is gone, with its files and locks.
     let timeout = TIMEOUT.try_into().unwrap();
     poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout)).is_ok_and(|ready| ready > 0)
 }
@@ -243,14 +244,14 @@ pub fn end_by(pid: u32, signal: Signal) -> bool {
 /// A running `throng serve`; killed at the end of the test, with every process that has taken its place.
 pub struct Server {
     pub child: Child,
-    /// Where clients connect: without TLS, unless the server has only a port with it.
+    /// The address for clients: without TLS, unless the server has only a port with it.
     pub client: SocketAddr,
-    /// Where clients with TLS connect, if the server has such a port.
+    /// The address for clients with TLS, if the server has such a port.
     pub client_tls: Option<SocketAddr>,
-    /// Where MQTT clients with TLS connect.
+    /// The address for MQTT clients with TLS.
     pub mqtt_tls: Option<SocketAddr>,
     pub admin: SocketAddr,
-    /// Where applications with TLS connect.
+    /// The address for applications with TLS.
     pub admin_tls: Option<SocketAddr>,
     pub mark: Mark,
 }
@@ -267,7 +268,7 @@ impl Server {
         Server::run(command, settings)
     }
 
-    /// Spawns a server whose start text the caller reads: until then its addresses are 0.0.0.0:0.
+    /// Spawns a server whose start text the caller reads. Until then its addresses are 0.0.0.0:0.
     pub fn spawn(command: &mut Command) -> Self {
         let mark = Mark::new();
         mark.put(command);
@@ -291,7 +292,7 @@ impl Server {
         Server::run_in(&folder, command, settings, log)
     }
 
-    /// As [`Server::run_with_log`], in this folder.
+    /// Like [`Server::run_with_log`], in this folder.
     pub fn run_in(
         folder: &std::path::Path,
         mut command: Command,
@@ -304,7 +305,7 @@ impl Server {
         let is_of_admin = |line: &String| line.trim_start().starts_with("applications");
         let mut seen = Vec::new();
         for line in lines.by_ref().map(|line| line.unwrap()) {
-            // The lines of the ports end with an empty one.
+            // An empty line ends the lines about ports.
             if line.is_empty() && seen.iter().any(is_of_admin) {
                 break;
             }
@@ -345,7 +346,7 @@ impl Server {
         String::from_utf8_lossy(&all).into_owned()
     }
 
-    /// Sends bytes and reads what comes until the server closes; it may do so before it has read all.
+    /// Sends bytes and reads until the server closes, which may do so before it has read all of them.
     pub fn exchange_once(&self, bytes: &[u8]) -> String {
         let mut socket = self.connect();
         let _ = socket.write_all(bytes);
@@ -395,7 +396,7 @@ impl Server {
             .unwrap_or_else(|| panic!("no metric {name} in\n{text}"))
     }
 
-    /// Waits until `is_so` holds. `what` describes that for a failure.
+    /// Waits until `is_so` is true. `what` describes it for a failure.
     pub fn until(&self, what: &str, mut is_so: impl FnMut(&Server) -> bool) {
         let end = Instant::now() + TIMEOUT;
         while !is_so(self) {
@@ -404,7 +405,7 @@ impl Server {
         }
     }
 
-    /// Waits until a topic has so many members.
+    /// Waits until a topic has this many members.
     pub fn until_members(&self, topic: &str, members: u64) {
         self.until(&format!("{topic} has {members} members"), |server| {
             server.api("GET", &format!("/api/topics/{topic}"), None).1["members"] == members
@@ -422,7 +423,7 @@ impl Server {
         let tasks = format!("/proc/{}/task", self.child.id());
         let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
             let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-            // The name before the state may have parentheses, too.
+            // The name before the state may contain parentheses.
             stat.rsplit_once(") ").unwrap().1.starts_with('T')
         };
         self.until("all threads are stopped", |_| {
@@ -445,7 +446,7 @@ pub fn write_secret(path: &std::path::Path, text: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// Where `scripts/install` has put packages of PyPI.
+/// Returns the folder into which `scripts/install` has put packages of PyPI.
 pub fn installed(folder: &str) -> std::path::PathBuf {
     let target = std::env::var("CARGO_TARGET_DIR").map_or_else(
         |_| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"),
@@ -590,9 +591,9 @@ impl Stream {
         serde_json::from_str(&self.chunk()).unwrap()
     }
 
-    /// Reads the next JSON line of an HTTP stream that is no heartbeat: the server may send one at any time.
+    /// Reads the next JSON line of an HTTP stream. Skips heartbeats, which the server may send at any time.
     pub fn next_object(&mut self) -> Value {
-        // A server that beats has no silence for a read to fail in.
+        // Heartbeats would keep the read timeout from ever ending this.
         let end = Instant::now() + TIMEOUT;
         loop {
             assert!(Instant::now() < end, "no object comes");
@@ -606,7 +607,7 @@ impl Stream {
     /// Reads the next event of an event stream as (field, value) pairs, and skips comments.
     pub fn event(&mut self) -> Vec<(String, String)> {
         let mut fields = Vec::new();
-        // A server that beats has no silence for a read to fail in.
+        // Heartbeats would keep the read timeout from ever ending this.
         let end = Instant::now() + TIMEOUT;
         loop {
             assert!(Instant::now() < end, "no event comes");
@@ -654,7 +655,7 @@ pub fn websocket(server: &Server, query: &str) -> WebSocket {
 
 /// Reads the next text message as JSON.
 pub fn receive(socket: &mut WebSocket) -> Value {
-    // A server that pings has no silence for a read to fail in.
+    // Pings would keep the read timeout from ever ending this.
     let end = Instant::now() + TIMEOUT;
     loop {
         assert!(Instant::now() < end, "no text comes");
@@ -664,7 +665,7 @@ pub fn receive(socket: &mut WebSocket) -> Value {
     }
 }
 
-/// Sends a command and returns its answer. Drops messages that arrive in between.
+/// Sends a command and returns its reply. Drops messages that arrive in between.
 pub fn command(socket: &mut WebSocket, command: Value) -> Value {
     socket.send(tungstenite::Message::text(command.to_string())).unwrap();
     loop {
@@ -675,7 +676,7 @@ pub fn command(socket: &mut WebSocket, command: Value) -> Value {
     }
 }
 
-/// Opens a Phoenix long-poll session and polls it once, since one that was never polled ends after ten seconds.
+/// Opens a Phoenix long-poll session and polls it once, since a session that was never polled ends after ten seconds.
 /// Returns its token.
 pub fn longpoll_session(server: &Server) -> String {
     let target = "/socket/longpoll?vsn=2.0.0";

@@ -16,10 +16,11 @@ use rustls::{
 
 use super::{Scratch, Server, TIMEOUT};
 
-/// A connection of rustls.
+/// A TLS connection by rustls.
 pub type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 
-/// An authority, and a folder with its certificate (`ca.pem`), and the server's (`server.pem`, `server.key`).
+/// A certificate authority, and a folder with its certificate (`ca.pem`) and the server's (`server.pem`,
+/// `server.key`).
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: rcgen::Certificate,
@@ -27,7 +28,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// An authority, with a certificate for `localhost` and `127.0.0.1`.
+    /// Creates an authority, with a certificate for `localhost` and `127.0.0.1`.
     pub fn new() -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "an authority of tests");
@@ -41,21 +42,21 @@ impl Authority {
         authority
     }
 
-    /// Writes `NAME.pem` and `NAME.key`: a certificate for these hosts, which is valid until a year's end.
+    /// Writes `NAME.pem` and `NAME.key`: a certificate for these hosts, valid until the end of a year.
     pub fn sign(&self, name: &str, hosts: &[&str], year: i32) {
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).into()).collect();
         let mut params = CertificateParams::new(hosts).unwrap();
         params.not_after = rcgen::date_time_ymd(year, 12, 31);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        // By renaming, so that the server never reads half a file.
+        // Renames the files, so that the server never reads half a file.
         self.folder.write("new.key", &pem("PRIVATE KEY", &key.serialize_der()));
         self.folder.write("new.pem", &pem("CERTIFICATE", certificate.der()));
         std::fs::rename(self.path("new.key"), self.path(&format!("{name}.key"))).unwrap();
         std::fs::rename(self.path("new.pem"), self.path(&format!("{name}.pem"))).unwrap();
     }
 
-    /// Writes `NAME.pem` and `NAME.key`: a client's certificate with this common name; `""` is none.
+    /// Writes `NAME.pem` and `NAME.key`: a client's certificate with this common name, or without one for `""`.
     pub fn sign_user(&self, name: &str, common_name: &str) {
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
@@ -69,12 +70,12 @@ impl Authority {
         self.folder.write(&format!("{name}.pem"), &pem("CERTIFICATE", certificate.der()));
     }
 
-    /// The path of a file in the folder.
+    /// Returns the path of a file in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// The settings of a server with TLS at ports of its choice.
+    /// Returns the settings of a server with TLS at ports of its choice.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         let path = |name: &str| self.path(name).display().to_string();
         vec![
@@ -84,27 +85,27 @@ impl Authority {
         ]
     }
 
-    /// A server with TLS, and these settings besides.
+    /// Starts a server with TLS and these settings.
     pub fn server(&self, flags: &[&str], settings: &[(&str, &str)]) -> Server {
         let tls = self.settings();
         let tls = tls.iter().map(|(name, value)| (*name, value.as_str()));
         Server::with(flags, &tls.chain(settings.iter().copied()).collect::<Vec<_>>())
     }
 
-    /// What a client of rustls trusts.
+    /// Returns the authorities that a rustls client trusts.
     pub fn roots(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.der().clone()).unwrap();
         roots
     }
 
-    /// What a client of rustls trusts and speaks.
+    /// Returns the configuration of a rustls client.
     pub fn client_config(&self) -> Arc<ClientConfig> {
         let builder = ClientConfig::builder().with_root_certificates(self.roots());
         Arc::new(builder.with_no_client_auth())
     }
 
-    /// What a server of rustls proves itself by: a certificate that [`Authority::sign`] wrote.
+    /// Returns the configuration of a rustls server with a certificate that [`Authority::sign`] wrote.
     pub fn server_config(&self, name: &str) -> Arc<ServerConfig> {
         let certificate = CertificateDer::from_pem_file(self.path(&format!("{name}.pem"))).unwrap();
         let key = PrivateKeyDer::from_pem_file(self.path(&format!("{name}.key"))).unwrap();
@@ -118,7 +119,7 @@ impl Authority {
     }
 }
 
-/// A file in PEM (RFC 7468).
+/// Returns a file in PEM (RFC 7468).
 fn pem(label: &str, der: &[u8]) -> String {
     use base64::Engine;
     let text = base64::engine::general_purpose::STANDARD.encode(der);
@@ -138,7 +139,7 @@ pub fn connect_with(config: &Arc<ClientConfig>, address: SocketAddr) -> TlsStrea
     StreamOwned::new(connection, socket)
 }
 
-/// Reads until this text has come, and returns all that came.
+/// Reads until this text has arrived, and returns everything that arrived.
 pub fn read_until(stream: &mut TlsStream, end: &str) -> String {
     let mut text = String::new();
     while !text.contains(end) {
@@ -150,7 +151,7 @@ pub fn read_until(stream: &mut TlsStream, end: &str) -> String {
     text
 }
 
-/// Sends a request, and reads the answer to its end. The request asks the server to close.
+/// Sends a request, and reads the response to its end. The request asks the server to close.
 pub fn exchange(stream: &mut TlsStream, request: &str) -> String {
     stream.write_all(request.as_bytes()).unwrap();
     let mut text = String::new();
@@ -158,7 +159,7 @@ pub fn exchange(stream: &mut TlsStream, request: &str) -> String {
     text
 }
 
-/// Where clients without TLS connect, to reach a server with TLS. It lives as long as the process.
+/// Returns an address through which clients without TLS reach a server with TLS, until the process ends.
 pub fn tunnel(config: Arc<ClientConfig>, to: SocketAddr) -> SocketAddr {
     relay(to, move |plain, socket| {
         let name = ServerName::try_from("localhost").unwrap();
@@ -167,15 +168,15 @@ pub fn tunnel(config: Arc<ClientConfig>, to: SocketAddr) -> SocketAddr {
     })
 }
 
-/// Where clients with TLS connect, to reach a server without. It lives as long as the process.
+/// Returns an address through which clients with TLS reach a server without, until the process ends.
 pub fn terminate(config: Arc<ServerConfig>, to: SocketAddr) -> SocketAddr {
     relay(to, move |socket, plain| {
         pump(plain, socket, ServerConnection::new(config.clone()).unwrap().into());
     })
 }
 
-/// Accepts connections, and opens one to this address for each. `pump` carries the bytes between the two; both are closed
-/// when it returns. Returns where it listens.
+/// Accepts connections, and opens one to this address for each. `pump` copies bytes between the two, and both are
+/// closed when it returns. Returns the address of the listener.
 fn relay(
     to: SocketAddr,
     pump: impl Fn(&TcpStream, &TcpStream) + Send + Sync + 'static,
@@ -201,12 +202,12 @@ fn relay(
 /// Bytes that a tunnel holds in each direction.
 const TUNNEL_BYTES: usize = 16 << 10;
 
-/// Carries bytes both ways until a side has ended. A side that reads slowly holds the other one up.
+/// Copies bytes both ways until a side has ended. A side that reads slowly delays the other one.
 fn pump(plain: &TcpStream, socket: &TcpStream, mut connection: rustls::Connection) {
     plain.set_nonblocking(true).unwrap();
     socket.set_nonblocking(true).unwrap();
     let _ = (plain.set_nodelay(true), socket.set_nodelay(true));
-    // Little stays on the way, so that a client that does not read is one that the server notices.
+    // Small buffers, so that the server notices a client that does not read.
     sockopt::set_socket_send_buffer_size(plain, TUNNEL_BYTES).unwrap();
     let mut received: Vec<u8> = Vec::new();
     let mut buffer = vec![0; TUNNEL_BYTES];

@@ -65,7 +65,7 @@ impl Pebble {
         Pebble::for_customers(authority, folder, (tls_port, seconds), &[])
     }
 
-    /// As [`Pebble::start`], for customers with these ids and keys alone, where there are some.
+    /// Like [`Pebble::start`], but only for customers with these ids and keys, if there are any.
     fn for_customers(
         authority: &Authority,
         folder: &Path,
@@ -139,17 +139,17 @@ impl Node {
         self.server.client_tls.unwrap().port()
     }
 
-    /// Has the server order certificates at this authority from now on.
+    /// Makes the server order certificates at this authority from now on.
     fn order_at(&self, authority: &Authority, directory: &str) {
         self.order(authority, directory, "acme");
     }
 
-    /// As [`Node::order_at`], with this folder for the account and the certificate.
+    /// Like [`Node::order_at`], with this folder for the account and the certificate.
     fn order(&self, authority: &Authority, directory: &str, folder: &str) {
         self.order_with(authority, directory, folder, "");
     }
 
-    /// As [`Node::order`], with more lines of `[tls]`.
+    /// Like [`Node::order`], with more lines in `[tls]`.
     fn order_with(&self, authority: &Authority, directory: &str, folder: &str, lines: &str) {
         let more = format!(
             "acme_hosts = [\"{HOST}\", \"b.example.com\"]\nacme_directory = {directory:?}\nacme_terms_agreed = true\n\
@@ -173,7 +173,7 @@ impl Node {
         });
     }
 
-    /// Waits until clients get such a certificate, while no order fails.
+    /// Waits until clients get a certificate for which `is_so` is true, while no order fails.
     fn until_certificate(&self, what: &str, is_so: impl Fn(&str) -> bool) {
         let failures = |log: &str| log.matches(FAILED).count();
         let before = failures(&self.log());
@@ -184,7 +184,7 @@ impl Node {
         });
     }
 
-    /// What OpenSSL says of the certificate that a client of this host gets.
+    /// Returns OpenSSL's description of the certificate that a client of this host gets.
     fn certificate(&self) -> String {
         let port = self.tls_port();
         let line = format!(
@@ -208,14 +208,14 @@ fn a_certificate_is_ordered_stored_and_used_by_the_next_process() {
     let certificate = node.certificate();
     assert!(certificate.contains("Pebble Intermediate CA"), "{certificate}");
     assert!(certificate.contains(HOST) && certificate.contains("b.example.com"), "{certificate}");
-    // Other hosts get the certificate that was there.
+    // Clients of other hosts get the certificate from the file.
     let mut stream = authority.connect(node.server.client_tls.unwrap());
     let reply = crate::support::tls::exchange(&mut stream, super::HEALTHY);
     assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
     let (_, list) = node.server.api("GET", "/api/certificates", None);
     assert_eq!(list["certificates"][1]["name"], HOST, "{list}");
     assert!([89, 90].contains(&list["certificates"][1]["days_left"].as_u64().unwrap()), "{list}");
-    // The authority is gone, and the next process needs none.
+    // The next process uses the stored certificate, and needs no authority.
     drop(pebble);
     drop(node.server);
     node.server = Node::serve(&node.folder);
@@ -247,12 +247,12 @@ fn an_authority_that_is_away_is_tried_again() {
     let log = node.log();
     assert!(log.contains("retry_seconds=300"), "{log}");
     assert!(log.contains("Connection refused"), "{log}");
-    // Until then clients get a certificate that the server has signed itself.
+    // Until then clients get a self-signed certificate.
     assert!(node.certificate().contains(HOST), "{}", node.certificate());
     assert_eq!(node.server.get("/healthz").0, 200);
 }
 
-/// Without the account of a customer there is no certificate, and another customer has another account.
+/// Without a customer's account the authority signs nothing. Another customer id needs another account.
 #[test]
 fn an_authority_may_demand_accounts_of_its_customers() {
     let authority = Authority::new();
@@ -275,7 +275,7 @@ fn an_authority_may_demand_accounts_of_its_customers() {
     order("kid-1", "first");
     node.until_certificate("there is one", |it| it.contains("Pebble"));
     assert!(account("first").contains("kid-1"));
-    // Another one's key is refused.
+    // The authority rejects the key of another customer.
     order("kid-2", "second");
     node.server.until("the key does not fit", |_| node.log().matches(FAILED).count() == 2);
     write_secret(&node.folder.path().join("eab.key"), &keys[1]);
@@ -287,18 +287,18 @@ fn an_authority_may_demand_accounts_of_its_customers() {
     assert!(keys.iter().all(|key| !log.contains(&**key)), "{log}");
 }
 
-/// The server orders no certificate that it could not store.
+/// The server orders no certificate if it could not store it.
 #[test]
 fn a_folder_that_cannot_be_written_is_found_before_the_order() {
     let authority = Authority::new();
     let node = Node::start(&authority);
     let pebble = Pebble::start(&authority, node.folder.path(), node.tls_port(), 86_400);
-    // A folder in the place of a file.
+    // A folder is in the place of a file.
     std::fs::create_dir_all(node.folder.path().join("bad/orders.json")).unwrap();
     node.order(&authority, &pebble.directory, "bad");
     node.until_logged(FAILED);
     assert!(node.log().contains("bad/orders.json: "), "{}", node.log());
-    // Another folder is another schedule.
+    // Another folder has its own schedule.
     node.order_at(&authority, &pebble.directory);
     node.until_certificate("there is one", |it| it.contains("Pebble"));
     let failed = "throng_tls_certificate_orders_total{result=\"failed\"}";

@@ -1,4 +1,4 @@
-//! The admin port with TLS, and a server whose clients have no port without it.
+//! The admin port with TLS, and a server whose clients have only a port with TLS.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::support::tls::{Authority, connect_with, exchange};
 use crate::support::*;
 
-/// A server with these settings beside its certificate, at ports of its choice.
+/// Starts a server with its certificate and these settings, at ports of its choice.
 fn server(authority: &Authority, settings: &[(&str, &str)]) -> Server {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     command.args(["serve", "--admin", "127.0.0.1:0", "--shards", "1"]);
@@ -98,7 +98,7 @@ fn handshakes_that_fail_or_wait_end_alone() {
     plain.write_all(b"GET /api/stats HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
     let mut ended = Vec::new();
     let _ = std::io::Read::read_to_end(&mut plain, &mut ended);
-    // An alert, and nothing of the API.
+    // The client gets an alert, and nothing of the API.
     assert_eq!(ended.first(), Some(&21), "{ended:?}");
     let reply = request(&authority, admin, "GET /api/stats", "");
     assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
@@ -133,7 +133,7 @@ fn commands_call_by_tls_and_a_new_version_has_the_port() {
     let sample: Value =
         serde_json::from_slice(&sample.stdout).unwrap_or_else(|_| panic!("{sample:?}"));
     assert!(sample["connections"].is_number(), "{sample}");
-    // An upgrade, called through the port that goes along.
+    // An upgrade through the port that the upgrade itself passes on.
     let mut before = authority.connect(admin);
     let stats = "GET /api/stats HTTP/1.1\r\nHost: localhost\r\n";
     for round in 0..2 {
@@ -142,11 +142,11 @@ fn commands_call_by_tls_and_a_new_version_has_the_port() {
         let reply = request(&authority, admin, "GET /api/stats", "");
         assert!(reply.starts_with("HTTP/1.1 200 "), "{round}: {reply}");
     }
-    // A connection of before is served by the process that has taken over.
+    // The new process serves a connection from before.
     let reply = exchange(&mut before, &format!("{stats}Connection: close\r\n\r\n"));
     assert!(reply.starts_with("HTTP/1.1 200 ") || reply.is_empty(), "{reply}");
     assert_eq!(server.get("/healthz").0, 200);
-    // Without --ca the command refuses the certificate: no authority of this machine has signed it.
+    // Without --ca the command rejects the certificate, since no authority of this machine has signed it.
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     command.args(["top", &url, "--once"]).current_dir(std::env::temp_dir());
     command.stdout(Stdio::null()).stderr(Stdio::piped());

@@ -1,5 +1,5 @@
-// A page that came by TLS listens to the topic news by an EventSource and by a WebSocket, and prints the first message
-// of each.
+// A page that came by TLS listens to the topic news by an EventSource and by a WebSocket, and prints the first
+// message of each.
 "use strict";
 
 const { createRequire } = require("node:module");
@@ -13,7 +13,7 @@ const [address] = process.argv.slice(2);
     executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
     args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
   });
-  // The authority is a test's own.
+  // The browser does not know the test's certificate authority.
   const context = await browser.newContext({ ignoreHTTPSErrors: true });
   const page = await context.newPage();
   await page.goto(`https://${address}/healthz`);

@@ -1,4 +1,4 @@
-//! Certificates: whose a client gets, and what happens when their files change or are wrong.
+//! Certificates: the choice by host, files that change, and files that are wrong.
 
 use std::process::{Command, Stdio};
 
@@ -8,7 +8,7 @@ use rustls::pki_types::ServerName;
 use crate::support::tls::{Authority, exchange};
 use crate::support::*;
 
-/// The certificate that a client gets that asks for this host.
+/// Returns the certificate that a client of this host gets.
 fn certificate_of(authority: &Authority, server: &Server, host: &'static str) -> Vec<u8> {
     let config = authority.client_config();
     let name = ServerName::try_from(host).unwrap();
@@ -64,11 +64,11 @@ fn a_new_certificate_is_taken_up_and_connections_stay() {
     };
     let mut before = authority.connect(server.client_tls.unwrap());
     let first = certificate_of(&authority, &server, "localhost");
-    // By itself, because the files have changed.
+    // The server loads the changed files by itself.
     authority.sign("server", &["localhost"], 2098);
     let of = |server: &Server| certificate_of(&authority, server, "localhost");
     server.until("the new one is there", |server| of(server) != first);
-    // A file that is wrong changes nothing, also by a signal.
+    // A wrong file changes nothing, even after a signal.
     let second = of(&server);
     std::fs::write(authority.path("server.pem"), "nonsense").unwrap();
     server.signal("-HUP");
@@ -81,7 +81,7 @@ fn a_new_certificate_is_taken_up_and_connections_stay() {
     assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
 }
 
-/// What a server says that does not start.
+/// Returns the error of a server that does not start.
 pub fn start_error(settings: &[(&str, String)]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);

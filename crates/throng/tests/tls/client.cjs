@@ -1,4 +1,4 @@
-// Listens to the topic news through TLS, and prints what comes until the first message is there.
+// Listens to the topic news through TLS, and prints messages until the first one of the test arrives.
 "use strict";
 
 const fs = require("node:fs");

@@ -1,4 +1,4 @@
-//! Clients that prove by a certificate who they are.
+//! Client certificates, which prove a client's user.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::support::tls::Authority;
 use crate::support::*;
 
-/// A server that takes users from certificates of its authority.
+/// Starts a server that takes users from certificates of its authority.
 fn server(authority: &Authority, more: &[(&str, &str)]) -> Server {
     let ca = authority.path("ca.pem").display().to_string();
     let settings = [
@@ -19,7 +19,7 @@ fn server(authority: &Authority, more: &[(&str, &str)]) -> Server {
     authority.server(&["--shards", "2"], &[&settings[..], more].concat())
 }
 
-/// Runs curl with these arguments. Returns its exit status, and what it printed.
+/// Runs curl with these arguments. Returns its exit status and output.
 fn curl(authority: &Authority, certificate: Option<&str>, more: &[&str]) -> (i32, String) {
     let mut command = Command::new("curl");
     command.args(["-sS", "--cacert"]).arg(authority.path("ca.pem")).args(more);
@@ -44,11 +44,11 @@ fn a_certificate_is_the_user_of_its_connection() {
 
     let (status, text) = curl(&authority, Some("alice"), &[&poll("")]);
     assert_eq!(status, 0, "{text}");
-    // The request may repeat it, and name no other user.
+    // The request may name the same user, and no other.
     assert_eq!(curl(&authority, Some("alice"), &[&poll("&user=alice")]).0, 0);
     let (_, text) = curl(&authority, Some("alice"), &[&poll("&user=bob")]);
     assert!(text.contains("not_your_user"), "{text}");
-    // A client without a certificate is no user, with or without TLS.
+    // A client without a certificate has no user, with or without TLS.
     let (status, text) = curl(&authority, None, &[&poll("")]);
     assert_eq!(status, 0, "{text}");
     let (_, text) = curl(&authority, None, &[&poll("&user=alice")]);
@@ -66,7 +66,7 @@ fn a_certificate_is_the_user_of_its_connection() {
     assert!(status != 0, "{text}");
 }
 
-/// By MQTT it is the same, and what is sent to the user comes.
+/// The same by MQTT: the device gets the user's messages.
 #[test]
 fn a_device_is_the_user_of_its_certificate() {
     let authority = Authority::new();
@@ -95,7 +95,7 @@ fn a_device_is_the_user_of_its_certificate() {
     assert!(!refused.status.success() && text.contains("Connection error"), "{text}");
 }
 
-/// A silent application lets clients in, and makes none of them a user.
+/// If the application does not reply, the server admits clients, but gives them no user.
 #[test]
 fn a_client_is_no_user_by_its_word_while_the_application_is_silent() {
     let authority = Authority::new();
@@ -133,7 +133,7 @@ fn a_certificate_can_be_required() {
     }
 }
 
-/// The user stays when another process takes the connection over.
+/// The user stays when another process takes over the connection.
 #[test]
 fn the_user_goes_along_with_an_upgrade() {
     let authority = Authority::new();
@@ -141,7 +141,7 @@ fn the_user_goes_along_with_an_upgrade() {
     let server = server(&authority, &[]);
     let base = format!("https://{}", server.client_tls.unwrap());
     let folder = Scratch::new("upgrade-user");
-    // Two requests on one connection, with the upgrade between them.
+    // The connection makes two requests, with an upgrade between them.
     let script = folder.write(
         "client.py",
         &format!(

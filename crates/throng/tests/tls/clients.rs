@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use crate::support::tls::Authority;
 use crate::support::*;
 
-/// A server with everything at its port with TLS.
+/// Starts a server with all transports at its port with TLS.
 fn server(authority: &Authority) -> Server {
     authority.server(
         &["--shards", "2", "--mqtt", "127.0.0.1:0"],
@@ -16,7 +16,7 @@ fn server(authority: &Authority) -> Server {
     )
 }
 
-/// Runs a program to its end, which is a good one. Returns what it printed.
+/// Runs a program, and fails unless it succeeds. Returns its output.
 fn run(command: &mut Command) -> String {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -58,11 +58,11 @@ fn curl() {
         };
         let text = run(&mut with(&["-i", &format!("https://{address}/healthz")]));
         assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
-        // It ends when the first message has come.
+        // The poll ends when the first message has arrived.
         let url = format!("https://{address}/poll?topic=news");
         run_subscriber(&server, &mut with(&[&url]));
     }
-    // Who does not know the authority does not come in.
+    // A client that does not know the authority does not connect.
     let mut command = Command::new("curl");
     command.args(["-sS", &format!("https://{address}/healthz")]);
     let output = printed_within(command.stderr(Stdio::piped()).spawn().unwrap());
@@ -78,7 +78,7 @@ struct Openssl {
 impl Openssl {
     fn start(authority: &Authority, server: &Server, more: &[&str]) -> Self {
         let mut command = Command::new("sh");
-        // Both outputs in one.
+        // Merges both outputs.
         command.args(["-c", "exec openssl s_client \"$@\" 2>&1", "s_client"]);
         command.args(["-crlf", "-verify_return_error", "-connect"]);
         command.arg(server.client_tls.unwrap().to_string());
@@ -114,7 +114,7 @@ fn openssl_updates_its_keys_in_small_records() {
         Openssl::start(&authority, &server, &["-tls1_3", "-max_send_frag", "512", "-msg"]);
     client.until("Verify return code: 0 (ok)");
     for _ in 0..3 {
-        // Its own key, and a request for one of the server's.
+        // The client changes its own key, and requests a new key of the server.
         client.type_in("K\n");
         client.until("KEYUPDATE");
         client.until("<<< TLS 1.3, Handshake [length 0005], KeyUpdate");
@@ -133,7 +133,7 @@ fn openssl_is_refused_a_renegotiation() {
     client.until("RENEGOTIATING");
     client.until("<<< TLS 1.2, Alert [length 0002], warning no_renegotiation");
     drop(client);
-    // Old versions and ciphers are none at all.
+    // The server supports no older versions or ciphers.
     for old in
         [&["-tls1_1", "-cipher", "ALL:@SECLEVEL=0"][..], &["-tls1_2", "-cipher", "AES128-SHA"]]
     {
@@ -154,7 +154,7 @@ fn gnutls() {
         command.arg("localhost");
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("gnutls-cli");
-        // It reads its standard input when the handshake is done.
+        // gnutls-cli reads its standard input after the handshake.
         child.stdin.take().unwrap().write_all(super::HEALTHY.as_bytes()).unwrap();
         let output = printed_within(child);
         let text = String::from_utf8_lossy(&output.stdout);
@@ -194,7 +194,7 @@ fn go() {
     run_subscriber(&server, &mut command);
 }
 
-/// Server-Sent Events and a WebSocket in a page that came by TLS.
+/// Server-Sent Events and a WebSocket in a page that the browser loaded by TLS.
 #[test]
 fn chromium() {
     let authority = Authority::new();
@@ -215,7 +215,7 @@ fn chromium() {
 fn mosquitto() {
     let authority = Authority::new();
     let server = server(&authority);
-    // At its own port, and at that of all clients.
+    // At the MQTT port, and at the port of all clients.
     for port in [server.mqtt_tls.unwrap().port(), server.client_tls.unwrap().port()] {
         let with = |name: &str, more: &[&str]| {
             let mut command = Command::new(name);

@@ -1,11 +1,11 @@
-//! Handshakes that go wrong, or never end: they cost little, and others don't wait for them.
+//! Handshakes that fail or never end: they cost little, and other clients do not wait for them.
 
 use std::io::{Read, Write};
 
 use crate::support::tls::{Authority, connect_with, exchange, read_until};
 use crate::support::*;
 
-/// Reads until the server closes. A reset is an end, too.
+/// Reads until the server closes. A reset also counts as the end.
 fn rest(mut socket: impl Read) -> Vec<u8> {
     let mut all = Vec::new();
     let _ = socket.read_to_end(&mut all);
@@ -85,18 +85,18 @@ fn a_server_without_capacity_says_so_by_an_alert() {
     let server = authority.server(&["--shards", "1", "--max-connections", "1"], &[]);
     let listener = server.listen("/sse?topic=t");
     let mut refused = connect(server.client_tls.unwrap());
-    // The alert may come before.
+    // The alert may come before the write.
     let _ = refused.write_all(&BEGINNING);
     assert_eq!(rest(refused), [21, 3, 3, 0, 2, 2, 80], "internal_error");
     assert_eq!(server.metric("throng_connections_refused_total{reason=\"connections\"}"), 1.0);
     drop(listener);
 }
 
-/// Half a record is memory, for which there is one limit for all connections.
+/// Half a record uses memory, and all connections share one limit for it.
 #[test]
 fn half_records_take_up_no_more_than_they_may() {
     let authority = Authority::new();
-    // It must be enough for two of the largest messages.
+    // The limit must allow two of the largest messages.
     let settings = [
         ("THRONG_LIMITS_MESSAGE_BYTES_MAX", "16KiB"),
         ("THRONG_LIMITS_FRAME_BYTES_MAX", "64KiB"),
@@ -112,7 +112,7 @@ fn half_records_take_up_no_more_than_they_may() {
             stream.conn.writer().write_all(&[b'x'; 16_000]).unwrap();
             let mut record = Vec::new();
             stream.conn.write_tls(&mut record).unwrap();
-            // The server may have closed it for what the others hold.
+            // The server may have closed the connection because of the other clients' memory.
             let _ = stream.sock.write_all(&record[..15_000]);
             stream
         })
@@ -127,7 +127,7 @@ fn half_records_take_up_no_more_than_they_may() {
     });
 }
 
-/// Records that can't be decrypted end their connection alone.
+/// A record that can't be decrypted ends only its own connection.
 #[test]
 fn a_damaged_record_ends_its_connection_by_an_alert() {
     let authority = Authority::new();

@@ -10,8 +10,8 @@ from tlslite.errors import TLSAbruptCloseError, TLSClosedConnectionError, TLSRem
 from tlslite.constants import AlertDescription
 from tlslite.messages import ClientHello, Message
 
-# The server closes at the 33rd record in a row without data. More would be unread then, and the kernel would reset the
-# connection, alert and all.
+# The server closes at the 33rd record in a row without data. With more records, unread input would make the kernel
+# reset the connection and discard the alert.
 WITHOUT_DATA = 33
 ALERT, HANDSHAKE, DATA = 21, 22, 23
 KEY_UPDATE = 24

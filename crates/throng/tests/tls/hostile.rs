@@ -1,4 +1,4 @@
-//! Clients that break TLS after the handshake, by tlslite-ng, which can write records that others refuse to write.
+//! Clients that break TLS after the handshake, by tlslite-ng, which can write records that other libraries can't.
 //! `scripts/install` installs it.
 
 use std::collections::BTreeMap;
@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use crate::support::tls::{Authority, read_until};
 use crate::support::*;
 
-/// The ways in which clients break TLS, with the alert that the server sends for each; the second is that of version 1.2,
-/// where it differs. The alerts are those of RFC 8446, 5 and 6, and RFC 5246, 7.2.
+/// The ways in which clients break TLS, each with the server's alert, and with the alert of version 1.2 if it
+/// differs. The alerts are those of RFC 8446, 5 and 6, and RFC 5246, 7.2.
 const ALERTS: [(&str, &str, Option<&str>); 23] = [
     ("an unknown type of record", "unexpected_message", None),
     ("a changed tag", "bad_record_mac", None),
@@ -20,7 +20,7 @@ const ALERTS: [(&str, &str, Option<&str>); 23] = [
     ("a record with a length above the limit", "record_overflow", None),
     ("a record with too much in it", "record_overflow", None),
     ("plain data", "bad_record_mac", None),
-    // All encrypted records of version 1.3 have the type of data. The server needs no key to see that these are none.
+    // All encrypted records of version 1.3 have the type of data, so the server needs no key to reject these.
     ("a plain handshake", "unexpected_message", Some("bad_record_mac")),
     ("a plain alert", "unexpected_message", Some("bad_record_mac")),
     ("records without data", "unexpected_message", None),
@@ -39,7 +39,7 @@ const ALERTS: [(&str, &str, Option<&str>); 23] = [
     ("a handshake message between data", "unexpected_message", None),
 ];
 
-/// The first of those that are about version 1.3 alone.
+/// The index of the first way that only exists in version 1.3.
 const ONLY_1_3: usize = 16;
 
 fn expected() -> BTreeMap<String, &'static str> {
@@ -68,7 +68,7 @@ fn each_way_to_break_tls_ends_its_connection_by_the_right_alert() {
     let came: BTreeMap<String, &str> = came.map(|(way, alert)| (way.to_owned(), alert)).collect();
     assert_eq!(came, expected(), "{errors}");
     assert!(output.status.success(), "{errors}");
-    // A connection of the same shard goes on, and nothing is left of the broken ones.
+    // Another connection of the shard goes on, and the broken ones leave nothing behind.
     server.publish("t", "still here".into());
     read_until(&mut witness, "still here");
     server.until("they are gone", |server| server.metric("throng_tls_connections") == 1.0);

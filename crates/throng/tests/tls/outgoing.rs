@@ -1,4 +1,4 @@
-//! What the server sends to applications by TLS, and whose certificates it trusts.
+//! Requests to applications by TLS, and the certificates that the server trusts for them.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::support::tls::{Authority, terminate};
 use crate::support::*;
 use crate::tls::certificates::start_error;
 
-/// Names each client, and lets it stay.
+/// The application: it gives each client a user, and accepts everything.
 fn named(event: &Value) -> Value {
     match event["kind"].as_str() {
         Some("connect") => json!({"user": "alice"}),
@@ -38,7 +38,7 @@ fn an_application_behind_tls_is_trusted_by_the_authority_in_a_file() {
     });
     let event = events.iter().find(|event| event["kind"] == "connected").unwrap();
     assert_eq!(event["user"], "alice", "{event}");
-    // The host's authorities have not signed the application's certificate.
+    // The host's authorities do not trust the application's certificate.
     let requests = app.events().len();
     let server = Server::with(&[], &settings);
     assert_eq!(server.get("/poll?topic=news&timeout=0").0, 503);

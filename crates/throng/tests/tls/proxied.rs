@@ -1,4 +1,4 @@
-//! A proxy that passes TLS through unread says by the PROXY protocol, before TLS, where its client is.
+//! A proxy that passes TLS through sends the client's address by the PROXY protocol, before TLS.
 
 use std::io::{Read, Write};
 
@@ -17,7 +17,7 @@ fn server(authority: &Authority, more: &[(&str, &str)]) -> Server {
     authority.server(&["--shards", "1"], &[&settings[..], more].concat())
 }
 
-/// Connects with these bytes before TLS. The first record leaves with the last of them.
+/// Connects with these bytes before TLS. The first TLS record leaves together with the last of them.
 fn connect_behind(authority: &Authority, server: &Server, pieces: &[&[u8]]) -> TlsStream {
     let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
     let mut connection = ClientConnection::new(authority.client_config(), name).unwrap();
@@ -39,7 +39,7 @@ fn connect_behind(authority: &Authority, server: &Server, pieces: &[&[u8]]) -> T
     StreamOwned::new(connection, socket)
 }
 
-/// Opens a stream of a user, and returns where the server says that the user is.
+/// Opens a user's stream, and returns the address that the server has for the user.
 fn address_of(server: &Server, stream: &mut TlsStream, user: &str) -> String {
     let request = format!("GET /sse?user={user} HTTP/1.1\r\nHost: t\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();

@@ -1,10 +1,11 @@
-//! Clients that read slowly: what waits for them is encrypted when it leaves, and comes whole and in order.
+//! Clients that read slowly: the server encrypts waiting messages when they leave, and they arrive complete and in
+//! order.
 
 use std::io::{Read, Write};
 
 use crate::support::tls::Authority;
 
-/// More than the sockets take, in messages of less and of more than a record.
+/// More bytes than the sockets take, in messages that are smaller and larger than a record.
 const MESSAGES: usize = 200;
 
 fn text(number: usize) -> String {
@@ -26,7 +27,7 @@ fn what_waits_for_slow_readers_comes_whole_and_in_order() {
     );
     let address = server.client_tls.unwrap();
     let mut clients: Vec<_> = (0..3).map(|_| authority.connect(address)).collect();
-    // A client without TLS among them.
+    // One of the clients uses no TLS.
     let mut plain = server.listen("/stream?topic=t");
     for client in &mut clients {
         client.write_all(b"GET /stream?topic=t HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
@@ -46,7 +47,7 @@ fn what_waits_for_slow_readers_comes_whole_and_in_order() {
             all.extend_from_slice(&buffer[..read]);
         }
         let all = String::from_utf8(all).unwrap();
-        // Without the lines of the chunked encoding.
+        // Skips the lines of the chunked encoding.
         let lines = all.lines().filter(|line| line.starts_with('{'));
         let values = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
         let texts: Vec<String> =

@@ -1,4 +1,4 @@
-//! Forged tokens, too many of them, and strangers.
+//! Forged tokens, storms of tokens, and clients without a user.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,7 +11,7 @@ fn part(value: &Value) -> String {
     URL_SAFE_NO_PAD.encode(value.to_string())
 }
 
-/// A server whose keys are public ones, and the shared one beside them.
+/// Starts a server with public keys and a shared key.
 fn server() -> Server {
     let files = Scratch::new("tokens-keys");
     let [rsa, ed] = [("rsa.pem", RSA.1), ("ed.pem", ED.1)]
@@ -34,7 +34,7 @@ fn forged_tokens_count_for_nothing_anywhere() {
         .flat_map(|alg| [unsigned(json!(alg)), format!("{}{signature}", unsigned(json!(alg)))])
         .collect();
     forged.extend([unsigned(Value::Null), unsigned(json!(["none"]))]);
-    // A public key taken for a shared one, in every form that it may have been read in.
+    // A public key used as a shared key, in all forms in which a server could have read it.
     for pem in [RSA.1, ED.1] {
         for text in [pem, pem.trim_end(), &pem.replace('\n', "\r\n"), &pem.replace('\n', "")] {
             for name in ["HS256", "HS384", "HS512"] {
@@ -42,7 +42,7 @@ fn forged_tokens_count_for_nothing_anywhere() {
             }
         }
     }
-    // Another header or other claims over the same signature; a signature that was cut or made longer.
+    // Another header or other claims with the same signature; a signature that is too short or too long.
     let other = part(&json!({"alg": "HS512", "typ": "JWT"}));
     let more = part(&everything("root"));
     forged.extend([
@@ -59,10 +59,10 @@ fn forged_tokens_count_for_nothing_anywhere() {
         ".".into(),
         "null".into(),
     ]);
-    // What is signed, and asks for what is not known here.
+    // A signed token that requires an extension that the server does not know.
     let crit = json!({"alg": "HS256", "crit": ["b64"], "b64": false});
     forged.push(format!("{}.{payload}.{signature}", part(&crit)));
-    // A key that the token brings itself.
+    // A token that brings its own key.
     let own = json!({"alg": "RS256", "jwk": {"kty": "RSA", "n": "AQAB", "e": "AQAB"}, "jku": "http://127.0.0.1:1/"});
     forged.push(format!("{}.{payload}.{signature}", part(&own)));
     for token in &forged {
@@ -86,7 +86,7 @@ fn forged_tokens_count_for_nothing_anywhere() {
         );
         assert_eq!(reply.err().unwrap().error(), (403, "invalid_token"), "{token}");
     }
-    // A wrong one beside a right one: the first place counts.
+    // A wrong token beside a right one: the server takes the first source.
     let mixed = request(
         &server,
         "GET",
@@ -112,7 +112,7 @@ fn long_tokens_are_refused_and_not_read() {
     let mut client = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
     assert_eq!(client.command(json!({"type": "connect", "token": of(60_000)})), "invalid_token");
     assert!(client.command(json!({"type": "connect", "token": of(8_000)})).is_object());
-    // Claims that would take much to hold.
+    // Claims that would use much memory.
     for claims in [
         json!({"sub": "al", "throng": {"subscribe": vec!["a"; 101]}}),
         json!({"sub": "al", "throng": {"subscribe": ["x".repeat(255)]}}),
@@ -122,7 +122,7 @@ fn long_tokens_are_refused_and_not_read() {
     ] {
         assert_eq!(command(&token(claims)).error(), (401, "invalid_token"));
     }
-    // A pattern that a matcher with backtracking would not be done with.
+    // A pattern that would take a backtracking matcher for ever.
     let stars = "*a".repeat(100);
     let token = token(json!({"sub": "al", "throng": {"subscribe": vec![stars; 40]}}));
     let topic = "a".repeat(99) + &"b".repeat(150);
@@ -138,14 +138,14 @@ fn a_storm_of_tokens_disturbs_no_user() {
     let rsa = signed("RS256", RSA.0, None, everything("al"));
     let longer = format!("{al}A");
     std::thread::scope(|scope| {
-        // Many on one connection, without waiting for answers.
+        // Many tokens on one connection, without waiting for replies.
         for forged in ["x.y.z", &rsa, &longer] {
             let server = &server;
             scope.spawn(move || {
                 let mut socket = handshake(server, "/ws", "").ok().unwrap();
                 let command = json!({"type": "connect", "id": 1, "token": forged}).to_string();
                 receive(&mut socket);
-                // No more at a time than the buffers of the sockets hold with their answers.
+                // At most as many as fit into the buffers of the sockets, with their replies.
                 for _ in 0..10 {
                     for _ in 0..200 {
                         socket.send(tungstenite::Message::text(command.clone())).unwrap();
@@ -157,7 +157,7 @@ fn a_storm_of_tokens_disturbs_no_user() {
                 }
             });
         }
-        // One that is right, again and again.
+        // A valid token, again and again.
         scope.spawn(|| {
             let mut client = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
             assert!(client.command(json!({"type": "connect", "token": al})).is_object());
@@ -190,7 +190,7 @@ fn many_strangers_that_say_nothing_are_closed_and_receive_nothing() {
     }
 }
 
-/// A stranger is in no topic, whatever it asks for, and named nowhere.
+/// A client without a user enters no topic, whatever it requests, and appears nowhere.
 #[test]
 fn a_stranger_has_no_user() {
     let server = serve(&[REQUIRED]);
@@ -209,7 +209,7 @@ fn a_stranger_has_no_user() {
     ] {
         server.post(target, body);
     }
-    // Nor is it given a user from outside.
+    // API calls about users do not affect it either.
     let Wire::Ws(socket) = &mut stranger.wire else { panic!() };
     socket.send(tungstenite::Message::text(r#"{"type":"ping","id":7}"#)).unwrap();
     assert_eq!(stranger.event().0, "reply", "nothing came before it");

@@ -1,4 +1,4 @@
-// Clients of others that bring tokens: phoenix.js on both of its transports, and pages in Chromium.
+// Third-party clients that send tokens: phoenix.js on both of its transports, and pages in Chromium.
 "use strict";
 
 const crypto = require("node:crypto");
@@ -17,8 +17,8 @@ function token(claims) {
 
 const soon = (seconds) => Math.floor(Date.now() / 1000) + seconds;
 
-// Does what needs a token that expires soon. It gets the time at which the token expires, and returns nothing when
-// that time came too early: then it tries again with more time.
+// Runs an attempt that needs a token that expires soon. The attempt gets the time of expiry, and returns nothing if
+// that time came too early: then it runs again with more time.
 async function expiring(attempt) {
   for (const seconds of [4, 12, 36]) {
     const done = await attempt(soon(seconds));
@@ -29,7 +29,7 @@ async function expiring(attempt) {
 
 const listener = (sub, more = {}) => token({ sub, throng: { subscribe: ["room:*"] }, ...more });
 
-// Every way in which a client of this kind brings a token, on both transports.
+// Returns every way in which a client of this kind can send a token, on both transports.
 function ways(kind, token) {
   const transports = POLLED.includes(kind) ? [undefined, "longpoll"] : [undefined];
   return transports.flatMap((transport) => {
@@ -66,7 +66,7 @@ async function inChromium(of) {
   }
 }
 
-// An EventSource of the page, whose events come to `window.events`.
+// Opens an EventSource in the page, which records its events in `window.events`.
 const open = ({ url, withCredentials }) => {
   window.events = [];
   window.source = new EventSource(url, { withCredentials });
@@ -78,8 +78,8 @@ const events = (page, name) => page.evaluate((name) => window.events.filter(([it
 
 const hasClosed = (page) => page.evaluate(() => window.source.readyState === EventSource.CLOSED);
 
-// From the first event to the end: warned, cut off, refused once, and quiet then. False when the token expires
-// before the page has heard all that comes before.
+// Checks the whole life of an EventSource: a warning, the end, one rejected reconnect, and silence. Returns false if
+// the token expires before the page has got the earlier events.
 async function livesAndDies({ page, requests, answers }, source, topic) {
   requests.length = answers.length = 0;
   await page.evaluate(open, source);
@@ -94,7 +94,7 @@ async function livesAndDies({ page, requests, answers }, source, topic) {
   assert.equal(JSON.parse(warnings[0][1]).type, "token_expiring");
   await until("it has given up", () => hasClosed(page));
   assert.deepEqual(answers, [200, 401]);
-  // It would ask again after a tenth of a second.
+  // It would reconnect after a tenth of a second.
   await sleep(500);
   assert.equal(requests.length, 2, "it has asked again");
   return true;
@@ -208,7 +208,7 @@ run({
       for (let more = 0; more < 20; more++) await send();
       const all = [...Array(sent).keys()].map(String);
       await until("all have come", async () => (await tab.page.evaluate(() => window.heard.length)) === sent);
-      // Two connections have no common order.
+      // Messages on two connections have no common order.
       const heard = await tab.page.evaluate(() => window.heard);
       assert.deepEqual(heard.sort((a, b) => a - b), all);
     });
@@ -220,7 +220,7 @@ run({
       const url = `http://localhost:${new URL(`http://${server.client}`).port}/sse?topic=room:1`;
       const bring = (token) => page.context().addCookies([{ name: "throng_token", value: token, url }]);
       await page.goto(`http://localhost:${server.port}/`);
-      // Without one, and with one that the page doesn't let travel.
+      // Without a cookie, and with a cookie that the page does not send.
       for (const withCredentials of [true, false]) {
         answers.length = 0;
         await page.evaluate(open, { url, withCredentials });
@@ -232,7 +232,7 @@ run({
         await bring(listener("al", { exp }));
         return livesAndDies(tab, { url, withCredentials: true }, "room:1");
       });
-      // A page of another origin, to which the browser gives the cookie as well: ports make no other site.
+      // A page of another origin to which the browser gives the cookie as well, since ports do not make another site.
       await bring(listener("al", { exp: soon(3600) }));
       const foreign = http.createServer((_, response) => response.end("<!doctype html>"));
       await new Promise((done) => foreign.listen(0, "127.0.0.1", done));
@@ -241,13 +241,13 @@ run({
       await page.evaluate(open, { url, withCredentials: true });
       await until("it is refused", () => hasClosed(page));
       assert.equal((await events(page, "open")).length, 0);
-      // Neither with a request of which it would not see the answer.
+      // The same with a request whose response the page can't read.
       const ack = url.replace("/sse?topic=room:1", "/publish?topic=room:1");
       await page.evaluate(
         (ack) => fetch(ack, { method: "POST", mode: "no-cors", credentials: "include", body: "evil" }).catch(() => {}),
         ack,
       );
-      // And a WebSocket, for which a browser asks nobody.
+      // And with a WebSocket, for which browsers make no CORS check.
       const code = await page.evaluate(
         (url) =>
           new Promise((done) => {

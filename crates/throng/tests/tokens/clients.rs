@@ -1,4 +1,4 @@
-//! Clients of others that bring tokens: phoenix.js under node, pages in Chromium.
+//! Third-party clients that send tokens: phoenix.js in node, and pages in Chromium.
 
 use std::path::Path;
 use std::process::Command;
@@ -30,8 +30,8 @@ fn serve_page() -> u16 {
     port
 }
 
-/// Runs a scenario of `clients.cjs` against a server that requires tokens, warns of all that live for less than
-/// ten minutes, and closes without a spread.
+/// Runs a scenario of `clients.cjs` against a server that requires tokens, warns of all tokens that expire within ten
+/// minutes, and closes without a spread.
 fn scenario(name: &str) {
     let port = serve_page();
     let origin = format!("http://localhost:{port}");

@@ -1,4 +1,4 @@
-//! Clients that want to get round the end of their token, or round what their users may have.
+//! Clients that try to evade the end of their token, or the limits of their users.
 
 use serde_json::{Value, json};
 use tungstenite::Message;
@@ -52,7 +52,7 @@ fn who_says_later_who_they_are_has_no_more_connections() {
     }
     let mut third = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
     assert_eq!(third.command(connect.clone()), "too_many_connections");
-    // It may stay as nobody, and come when one has gone.
+    // The client may stay without a user, and connect as one when another connection has ended.
     clients.pop();
     server.until("there is room for it", |_| match third.command(connect.clone()) {
         Value::String(code) => {
@@ -95,7 +95,7 @@ fn what_the_application_decides_is_not_read_without_it() {
             }
         }
     }
-    // Whom it has let in may.
+    // A client that the application has admitted may read.
     let entries = friend.command(json!({"type": "presence", "topic": "asked:7"}));
     assert_eq!(entries["users"], 1, "{entries}");
     let page = friend.command(json!({"type": "history", "topic": "asked:7"}));

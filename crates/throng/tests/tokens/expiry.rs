@@ -9,7 +9,7 @@ use crate::tokens::support::*;
 
 const NO_SPREAD: (&str, &str) = ("THRONG_AUTH_EXPIRY_SPREAD_SECONDS", "0");
 
-/// Longer than the tokens of these tests live: a client is warned as soon as it is connected.
+/// Longer than these tests' tokens are valid, so that the server warns a client as soon as it connects.
 const WARNED_AT_ONCE: (&str, &str) = ("THRONG_AUTH_EXPIRY_WARNING_SECONDS", "600");
 
 fn of(user: &str, seconds: u64) -> String {
@@ -33,7 +33,7 @@ fn a_client_is_warned_on_every_transport_and_goes_on() {
                 assert!(warning["seconds"].as_u64().unwrap() <= 300, "{transport:?}: {warning}");
                 server.publish(&topic, json!("still"));
                 assert_eq!(client.until("message"), "still", "{transport:?}");
-                // A client whose token lives longer than that is not warned.
+                // The server does not warn a client whose token is valid for longer.
                 loop {
                     let (event, value) = early.event();
                     assert_ne!(event, "token_expiring", "{transport:?}: {value}");
@@ -62,7 +62,7 @@ fn a_client_is_closed_when_its_token_expires_on_every_transport() {
                 if transport != Transport::Longpoll {
                     assert_eq!(reason, "token_expired", "{transport:?}");
                 }
-                // And doesn't come back.
+                // The client can't reconnect with the expired token.
                 let token = token(with(claims, json!({"exp": exp})));
                 let reply =
                     Client::open(server, transport, &format!("token={token}"), "").err().unwrap();
@@ -75,7 +75,7 @@ fn a_client_is_closed_when_its_token_expires_on_every_transport() {
                 assert_eq!(reply.status, want, "{transport:?}");
             });
         }
-        // A poll that waits ends then.
+        // A waiting poll also ends then.
         scope.spawn(|| {
             let (mut client, exp) = expiring(|exp| {
                 let token = token(with(everything("poller"), json!({"exp": exp})));
@@ -110,7 +110,7 @@ fn an_expired_token_gets_401_with_a_challenge() {
         let challenge = header(&reply.head, "www-authenticate").unwrap();
         assert_eq!(challenge, "Bearer realm=\"throng\", error=\"invalid_token\"");
     }
-    // A program sees the status of a handshake; a page of a browser sees a close frame only.
+    // A program gets the status of a handshake, but a page in a browser only gets a close frame.
     let refused = Client::open(&server, Transport::Ws, "", &bearer(&late)).err().unwrap();
     assert_eq!(refused.error(), (401, "token_expired"));
     let refused = Client::open(&server, Transport::Ws, &format!("token={late}"), "").err().unwrap();
@@ -141,12 +141,12 @@ fn a_refreshed_token_keeps_the_connection() {
                     }
                 };
                 client.until("token_expiring");
-                // One that is worth nothing changes nothing.
+                // An invalid token changes nothing.
                 for wrong in [&*of("bo", 600), "x.y.z", "", &token(json!({"sub": user, "exp": 1}))]
                 {
                     assert!(refresh(&mut client, wrong).is_string(), "{transport:?} {wrong}");
                 }
-                // It may grant less than before.
+                // The new token may grant less than the old one.
                 let renewed = |exp: u64| {
                     let claims = with(listener(&user, &["other"]), json!({"exp": exp}));
                     (token(claims), json!({"users": [user], "expires": exp}))
@@ -158,7 +158,7 @@ fn a_refreshed_token_keeps_the_connection() {
                     want["expires"],
                     "{transport:?}"
                 );
-                // What it has entered stays, and what it asks for is judged by the new one.
+                // The client stays in its topics, and the new token's grants apply to its commands.
                 server.publish(&topic, json!("still"));
                 assert_eq!(client.until("message"), "still", "{transport:?}");
                 match transport {
@@ -173,7 +173,7 @@ fn a_refreshed_token_keeps_the_connection() {
                         assert_eq!(client.join("other", json!({}))["status"], "ok");
                     }
                 }
-                // It ends with the new one.
+                // The connection ends with the new token.
                 let ((), exp) = expiring(|exp| {
                     let (token, want) = renewed(exp);
                     let outcome = refresh(&mut client, &token);
@@ -187,7 +187,7 @@ fn a_refreshed_token_keeps_the_connection() {
     });
 }
 
-/// What expires at one moment doesn't end at one moment.
+/// Connections whose tokens expire at the same moment end at different moments.
 #[test]
 fn ends_are_spread() {
     let server = serve(&[REQUIRED, ("THRONG_AUTH_EXPIRY_SPREAD_SECONDS", "5")]);
@@ -209,12 +209,12 @@ fn ends_are_spread() {
     });
     seconds.sort_unstable();
     assert!(seconds[0] >= exp, "{seconds:?}");
-    // Of six seconds; a slow machine may bring some together.
+    // They end within six seconds. A slow machine may end some together.
     seconds.dedup();
     assert!(seconds.len() >= 3, "{seconds:?}");
 }
 
-/// Whoever has no token, or one without an end, stays.
+/// A client without a token, or with a token without an end, stays.
 #[test]
 fn what_does_not_expire_stays() {
     let server = serve(&[NO_SPREAD, ("THRONG_AUTH_ANONYMOUS_GRANTS", "subscribe:room:*")]);
@@ -222,7 +222,7 @@ fn what_does_not_expire_stays() {
     let mut endless = Client::enter(&server, Transport::Sse, &token(everything("al")), "room:1");
     let (mut short, _) = open_expiring(&server, Transport::Sse, &everything("bo"), "&topic=room:1");
     assert_eq!(short.closed(), "token_expired");
-    // A shard looks once a second whose token has expired.
+    // A shard checks for expired tokens once a second.
     std::thread::sleep(Duration::from_millis(1_100));
     server.publish("room:1", json!("here"));
     assert_eq!(

@@ -1,11 +1,11 @@
-//! Tokens and filters of MQTT: a filter reaches what the token grants, and nothing beside it.
+//! Tokens and MQTT topic filters: a filter may match only topics that the token grants.
 
 use serde_json::json;
 
 use crate::support::*;
 use crate::tokens::support::*;
 
-/// Filters as a URL has them, and whether who may subscribe to `sensors/*` may have them.
+/// Filters, how a URL writes them, and whether a client with the grant `sensors/*` may subscribe to them.
 const FILTERS: [(&str, &str, bool); 8] = [
     ("sensors/+", "sensors/%2B", true),
     ("sensors/+/temp", "sensors/%2B/temp", true),
@@ -21,12 +21,12 @@ fn server() -> Server {
     serve(&[("THRONG_CLIENT_WILDCARDS", "true")])
 }
 
-/// The token of somebody who may subscribe to what is below `sensors`.
+/// Returns the token of a user who may subscribe to topics below `sensors`.
 fn of_sensors() -> String {
     token(listener("al", &["sensors/*"]))
 }
 
-/// It hears what comes by its filters, and nothing of what is not granted.
+/// Checks that the client gets messages that match its filters, and none that the token does not grant.
 fn receives_sensors(server: &Server, client: &mut Client) {
     server.publish("other/7", json!("not granted"));
     server.publish("sensors/7", json!("granted"));
@@ -49,7 +49,7 @@ fn a_filter_in_a_request_reaches_no_more_than_its_token_grants() {
                 }
             }
         }
-        // One that is not granted refuses all of them.
+        // One filter without a grant rejects the whole request.
         let both = format!("topic=sensors/%2B&topic=%23&filter=mqtt&token={token}");
         assert!(Client::open(&server, transport, &both, "").is_err(), "{transport:?}");
         let query = format!("topic=sensors/%2B&filter=mqtt&token={token}");

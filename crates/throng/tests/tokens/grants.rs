@@ -1,11 +1,11 @@
-//! What tokens are good for, beside the rules.
+//! What tokens grant, together with the rules.
 
 use serde_json::{Value, json};
 
 use crate::support::*;
 use crate::tokens::support::*;
 
-/// The status and the code of a request; of a lasting one that is allowed, 200.
+/// Returns the status and the code of a request. A lasting request that the server accepts gives 200.
 fn opened(server: &Server, transport: Transport, query: &str) -> (u16, String) {
     if transport == Transport::Poll {
         let reply = get(server, &format!("/poll?timeout=0&{query}"));
@@ -13,7 +13,7 @@ fn opened(server: &Server, transport: Transport, query: &str) -> (u16, String) {
     }
     match Client::open(server, transport, query, "") {
         Ok(_) => (200, String::new()),
-        // A close frame says the same in its own way.
+        // A close frame has its own codes.
         Err(reply) if reply.status == 4403 => (403, reply.error().1.into()),
         Err(reply) => (reply.status, reply.error().1.into()),
     }
@@ -43,16 +43,16 @@ fn who_has_no_token_may_do_what_needs_none() {
     for transport in NAMING {
         assert_eq!(opened(&server, transport, "topic=room:1").0, 200, "{transport:?}");
         let refused = (403, "not_granted".to_string());
-        // One that is not granted refuses all of it.
+        // One topic without a grant rejects the whole request.
         assert_eq!(
             opened(&server, transport, "topic=room:1&topic=other"),
             refused,
             "{transport:?}"
         );
-        // The rules count as well.
+        // The rules also apply.
         let closed = opened(&server, transport, "topic=closed:1");
         assert_eq!(closed, (403, "forbidden".into()), "{transport:?}");
-        // Who says to be somebody has to prove it.
+        // A client that names a user must prove it.
         let code = if transport == Transport::Ws { 4401 } else { 401 };
         assert_eq!(
             opened(&server, transport, "topic=room:1&user=al"),
@@ -69,7 +69,7 @@ fn who_has_no_token_may_do_what_needs_none() {
     assert_eq!(get(&server, "/history?user=al").error(), (401, "token_required"));
     let reply = request(&server, "POST", "/publish?topic=room:1", "", "x");
     assert_eq!(reply.error(), (403, "not_granted"));
-    // A token that says nothing of topics is as good, and has its own topic.
+    // A token without grants has those of anonymous clients, and its own topic.
     let token = token(json!({"sub": "al"}));
     for transport in NAMING {
         assert_eq!(opened(&server, transport, &format!("topic=room:1&token={token}")).0, 200);
@@ -82,14 +82,14 @@ fn who_has_no_token_may_do_what_needs_none() {
     assert_eq!(client.until("message"), "mine");
     assert_eq!(client.command(json!({"type": "login", "user": "bo"})), "not_granted");
     assert_eq!(client.command(json!({"type": "subscribe", "topic": "room:2"}))["topic"], "room:2");
-    // A Phoenix client without a token may join what is granted to all.
+    // A Phoenix client without a token may join topics that are granted to anonymous clients.
     for transport in [Transport::Phoenix, Transport::Longpoll] {
         let mut client = Client::open(&server, transport, "", "").ok().unwrap();
         assert_eq!(client.join("room:1", json!({}))["status"], "ok", "{transport:?}");
         assert_eq!(client.join("other", json!({}))["response"]["reason"], "unauthorized");
         assert_eq!(opened(&server, transport, "user=al"), (403, "token_required".into()));
     }
-    // One may say later who one is.
+    // A client may send its token later.
     let mut client = Client::open(&server, Transport::Ws, "topic=room:1", "").ok().unwrap();
     assert_eq!(client.command(json!({"type": "connect", "token": token}))["users"], json!(["al"]));
     server.publish("room:1", json!("still here"));
@@ -137,7 +137,7 @@ fn what_is_granted_to_one_user_by_name_is_not_for_who_comes_later() {
         };
     assert_eq!(enters("chat:al:1"), "chat:al:1");
     assert_eq!(enters("chat:bo:1"), "not_granted");
-    // The application logs the connection in as another user, and then out as the first one.
+    // The application logs another user in on the connection, and then logs out the first one.
     server.post("/api/login", json!({"connection": id, "user": "bo"}));
     assert_eq!(enters("chat:al:2"), "chat:al:2");
     assert_eq!(enters("chat:bo:2"), "not_granted");
@@ -170,7 +170,7 @@ fn a_token_grants_each_action_by_itself_and_rules_count_beside_it() {
     };
     assert_eq!(publishes(&of("publish"), "room:1").0, 200);
     assert_eq!(publishes(&of("publish"), "room:2"), refused("not_granted"));
-    // Granted, and no rule lets clients publish.
+    // The token grants it, but no rule lets clients publish.
     assert_eq!(publishes(&of("publish"), "other"), refused("forbidden"));
     let reads =
         |token: &str, topic: &str| get(&server, &format!("/history?topic={topic}&token={token}"));
@@ -185,7 +185,7 @@ fn a_token_grants_each_action_by_itself_and_rules_count_beside_it() {
     for other in ["subscribe", "presence", "history"] {
         assert_eq!(publishes(&of(other), "room:1"), refused("not_granted"), "{other}");
     }
-    // To ask for what was before is to read history; to return is not.
+    // A request for earlier messages needs the grant for history; resuming does not.
     let token = of("subscribe");
     for transport in NAMING {
         for since in ["since=start", "since=last:5", "since:room:1=start"] {
@@ -263,12 +263,12 @@ fn a_topic_token_grants_one_topic_to_one_user() {
         let late = topic("al", "room:1", now_s() - 1);
         assert_eq!(command(&format!("&topic_token={late}")).1, "token_expired", "{transport:?}");
         assert_eq!(command(&format!("&topic_token={own}")).1, "invalid_token", "{transport:?}");
-        // It says nothing of who one is.
+        // A topic token does not name the client's user.
         assert_eq!(
             opened(&server, transport, &format!("topic=room:1&token={good}")).1,
             "invalid_token"
         );
-        // Several topics, each with its own.
+        // Several topics, each with its own token.
         let second = topic("al", "room:2", exp);
         let both = format!("&topic=room:2&topic_token={good}&topic_token={second}");
         assert_eq!(command(&both).0, 200, "{transport:?}");
@@ -277,7 +277,7 @@ fn a_topic_token_grants_one_topic_to_one_user() {
             "not_granted",
             "{transport:?}"
         );
-        // The rules count beside it.
+        // The rules also apply.
         let closed = topic("al", "closed:1", exp);
         let query = format!("topic=closed:1&token={own}&topic_token={closed}");
         assert_eq!(opened(&server, transport, &query), (403, "forbidden".into()), "{transport:?}");
@@ -287,7 +287,7 @@ fn a_topic_token_grants_one_topic_to_one_user() {
         assert_eq!(get(&server, &target).error(), (403, "not_granted"), "{path}");
         assert_eq!(get(&server, &format!("{target}&topic_token={good}")).status, 200, "{path}");
     }
-    // To publish takes more than that.
+    // Publishing needs another grant.
     let target = format!("/publish?topic=room:1&token={own}&topic_token={good}");
     assert_eq!(request(&server, "POST", &target, "", "x").error(), (403, "not_granted"));
 
@@ -313,7 +313,7 @@ fn a_topic_token_grants_one_topic_to_one_user() {
     }
 }
 
-/// What the application says of a user shows in presence; nobody says it of itself.
+/// Presence shows the payload of the token. A client can't set it itself.
 #[test]
 fn presence_shows_what_the_token_says() {
     let server = serve(&[REQUIRED]);
@@ -336,7 +336,7 @@ fn presence_shows_what_the_token_says() {
     shows(&mut client, json!({"info": {"name": "Alice"}, "typing": true}));
 }
 
-/// The users of a token are topics of the connection as others are.
+/// The topics of a token's users count like other topics of the connection.
 #[test]
 fn many_users_count_as_topics() {
     let limit = ("THRONG_LIMITS_TOPICS_PER_CONNECTION_MAX", "5");

@@ -1,4 +1,4 @@
-//! Keys that issuers publish, by a server of this test: they come late, change, or don't come.
+//! Public keys of issuers, served by this test: they come late, change, or do not come.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
@@ -16,16 +16,16 @@ use crate::support::tls::{Authority, terminate};
 use crate::support::*;
 use crate::tokens::support::*;
 
-/// A public key in PEM as one of a set.
+/// Converts a public key in PEM to a JSON Web Key.
 fn jwk(pem: &str, id: &str) -> Value {
     let text: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
     let der = STANDARD.decode(text).unwrap();
     let part = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
     let (end, common) = (der.len(), json!({"kid": id, "use": "sig"}));
     match end {
-        // The last of it is the key.
+        // The key is at the end.
         44 => with(common, json!({"kty": "OKP", "crv": "Ed25519", "x": part(&der[12..])})),
-        // 2,048 bits and the exponent.
+        // A modulus of 2,048 bits, and the exponent.
         294 => {
             let (n, e) = (part(&der[end - 261..end - 5]), part(&der[end - 3..]));
             with(common, json!({"kty": "RSA", "n": n, "e": e}))
@@ -34,20 +34,20 @@ fn jwk(pem: &str, id: &str) -> Value {
     }
 }
 
-/// What an issuer answers.
+/// The response of an issuer.
 #[derive(Clone)]
 enum IssuerReply {
     Keys(Vec<Value>),
     Text(&'static str),
     Error,
-    /// Nothing ever. The flag is set when the server waits no longer.
+    /// Never responds. The server sets the flag when it closes the connection.
     Silence(Arc<AtomicBool>),
 }
 
-/// What is answered at a path.
+/// Returns the response for a path.
 type Responder = Box<dyn Fn(&str) -> IssuerReply + Send>;
 
-/// Issuers by their paths, `/a/keys` and so on.
+/// Issuers at paths like `/a/keys`.
 struct Issuers {
     address: SocketAddr,
     responder: Arc<Mutex<Responder>>,
@@ -145,7 +145,7 @@ fn a_token_waits_on_every_transport_until_its_keys_have_come() {
     let sent = Arc::new(AtomicBool::new(false));
     let flag = sent.clone();
     let issuers = Issuers::new(move |_| {
-        // The clients come meanwhile.
+        // The clients connect during this second.
         thread::sleep(Duration::from_secs(1));
         flag.store(true, Ordering::Relaxed);
         IssuerReply::Keys(vec![jwk(RSA.1, "1")])
@@ -170,13 +170,13 @@ fn a_token_waits_on_every_transport_until_its_keys_have_come() {
             assert_eq!(poll(&server, &token).0, 200);
             assert_sent();
         });
-        // With a body that is read before it is known whether it counts.
+        // The server reads the body before it knows whether the token is valid.
         scope.spawn(|| {
             let reply = request(&server, "POST", "/publish?topic=room:1", &bearer(&token), "hi");
             assert_eq!(reply.error(), (403, "not_granted"));
             assert_sent();
         });
-        // A command and what is sent behind it.
+        // A command, and another one directly behind it.
         scope.spawn(|| {
             let mut client = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
             let Wire::Ws(socket) = &mut client.wire else { panic!() };
@@ -194,7 +194,7 @@ fn a_token_waits_on_every_transport_until_its_keys_have_come() {
     assert_eq!(issuers.requests(), 1);
 }
 
-/// Keys are not fetched again sooner than this.
+/// The server fetches keys at most once in this time.
 const FETCH_MIN: Duration = Duration::from_secs(5);
 
 #[test]
@@ -204,7 +204,7 @@ fn a_key_that_is_new_is_fetched_and_one_that_is_gone_counts_no_more() {
         .find_map(|_| {
             issuers.set(at_once(vec![jwk(RSA.1, "1")]));
             let before = issuers.requests();
-            // The clocks of the server count whole seconds.
+            // The server's clocks count whole seconds.
             let end = Instant::now() + FETCH_MIN - Duration::from_secs(1);
             let server = issuers.serve(&["/keys"], &[]);
             server.until("the keys are there", |server| poll(server, &rsa("1")).0 == 200);
@@ -213,7 +213,7 @@ fn a_key_that_is_new_is_fetched_and_one_that_is_gone_counts_no_more() {
             let phoenix = Client::open(&server, Transport::Phoenix, &query, "").ok().unwrap();
             issuers.set(at_once(vec![jwk(ED.1, "2")]));
             let response = poll(&server, &ed("2"));
-            // On a slow machine they may be fetched again by then.
+            // On a slow machine the server may already have fetched again.
             (Instant::now() < end).then(|| {
                 assert_eq!(
                     response,
@@ -242,19 +242,19 @@ fn a_key_that_is_new_is_fetched_and_one_that_is_gone_counts_no_more() {
     });
     assert_eq!(issuers.requests(), before + 1);
     assert_eq!(poll(&server, &rsa("1")), refused(401, "invalid_token"));
-    // The name alone is nothing.
+    // The key's name alone does not make a token valid.
     let named = signed("RS256", RSA.0, Some("2"), json!({"sub": "al"}));
     assert_eq!(poll(&server, &named).0, 401);
 }
 
-/// Nobody makes this server ask the issuer all the time.
+/// No client can make the server send many requests to the issuer.
 #[test]
 fn a_flood_of_unknown_keys_leads_to_few_fetches() {
     let issuers = Issuers::new(at_once(vec![jwk(RSA.1, "1")]));
     let begun = Instant::now();
     let server = issuers.serve(&["/keys"], &[]);
     server.until("the keys are there", |server| poll(server, &rsa("1")).0 == 200);
-    // One flood right after a fetch, and one when the next fetch may begin.
+    // One flood directly after a fetch, and one when the next fetch may begin.
     for flood in 0..2 {
         thread::scope(|scope| {
             for part in 0..4 {
@@ -276,7 +276,7 @@ fn a_flood_of_unknown_keys_leads_to_few_fetches() {
             thread::sleep(FETCH_MIN);
         }
     }
-    // The clocks of the server count whole seconds.
+    // The server's clocks count whole seconds.
     let (fetches, seconds) = (issuers.requests(), begun.elapsed().as_secs() as usize);
     let most = 1 + seconds / (FETCH_MIN.as_secs() as usize - 1);
     assert!((2..=most).contains(&fetches), "{fetches} fetches in {seconds} s");
@@ -294,7 +294,7 @@ fn an_issuer_that_is_down_is_not_the_tokens_fault() {
     let mut stranger = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
     let response = stranger.command(json!({"type": "connect", "token": rsa("1")}));
     assert_eq!(response, "keys_unavailable");
-    // Other things go on.
+    // Other requests go on.
     assert_eq!(poll(&server, "x.y.z"), refused(401, "invalid_token"));
     let _issuers = Issuers::on(reserved.listen(), at_once(vec![jwk(RSA.1, "1")]));
     server.until("its keys have come", |server| poll(server, &rsa("1")).0 == 200);
@@ -302,7 +302,7 @@ fn an_issuer_that_is_down_is_not_the_tokens_fault() {
 
 #[test]
 fn an_issuer_that_never_replies_delays_no_client_for_ever() {
-    // The server gives up the slow issuer after five seconds. A machine that is slower has another try.
+    // The server gives up a slow issuer after five seconds. A slower machine gets another attempt.
     let has_replied = (0..5).any(|_| {
         let is_closed = Arc::new(AtomicBool::new(false));
         let flag = is_closed.clone();
@@ -337,7 +337,7 @@ fn what_is_no_set_of_keys_changes_nothing() {
             issuers.requests() > before
         });
         assert_eq!(poll(&server, &rsa("1")).0, 200);
-        // What is published is no shared key.
+        // A published key is no shared key.
         let forged = signed("HS256", "\0\0\0", Some("2"), listener("al", &["*"]));
         assert_eq!(poll(&server, &forged), refused(401, "invalid_token"));
     }
@@ -372,7 +372,7 @@ fn an_issuer_behind_tls_is_trusted_by_the_authority_in_a_file() {
     let with_ca = [&settings[..], &[("THRONG_AUTH_JWKS_CA_FILE", &ca)]].concat();
     let server = serve_with(&with_ca);
     assert_eq!(poll(&server, &rsa("1")).0, 200);
-    // The host's authorities have not signed the issuer's certificate.
+    // The host's authorities do not trust the issuer's certificate.
     let before = issuers.requests();
     let server = serve_with(&settings);
     assert_eq!(poll(&server, &rsa("1")), refused(503, "keys_unavailable"));

@@ -5,22 +5,22 @@ use serde_json::{Value, json};
 use crate::support::*;
 use crate::tokens::support::*;
 
-/// How often the server is killed.
+/// The number of kills.
 const ROUNDS: u64 = 6;
 
-/// A server that keeps its data in this folder.
+/// Starts a server with its data in this folder.
 fn serve_in(folder: &Scratch) -> Server {
     let folder = folder.path().to_str().unwrap();
     let flags = ["--shards", "2", "--config", TOPICS, "--data", folder];
     Server::with(&flags, &[REQUIRED, ("THRONG_AUTH_HMAC_KEY", KEY)])
 }
 
-/// A token of a user with a name, of a time.
+/// Returns a user's token with this `jti` and this time of issue.
 fn of(user: &str, jti: &str, iat: u64) -> String {
     token(with(everything(user), json!({"jti": jti, "iat": iat})))
 }
 
-/// What a poll with this token is answered.
+/// Returns the status and the code of a poll with this token.
 fn response(server: &Server, token: &str) -> (u16, String) {
     let reply = get(server, &format!("/poll?topic=room:1&timeout=0&token={token}"));
     match reply.status {
@@ -29,7 +29,7 @@ fn response(server: &Server, token: &str) -> (u16, String) {
     }
 }
 
-/// The revocations in force, in an order of their own.
+/// Returns the revocations in force, sorted.
 fn list(server: &Server) -> Vec<String> {
     let list = server.api("GET", "/api/revocations", None).1;
     let revocations = list["revocations"].as_array().unwrap();
@@ -39,7 +39,7 @@ fn list(server: &Server) -> Vec<String> {
     texts
 }
 
-/// The server is killed as soon as it has answered. What it has answered is so from then on.
+/// Kills the server as soon as it has replied. Every revocation that it confirmed must stay.
 #[test]
 fn a_revocation_that_was_replied_outlives_a_kill() {
     let folder = Scratch::new("revoked-kill");
@@ -71,20 +71,20 @@ fn a_revocation_that_was_replied_outlives_a_kill() {
                 vec![of("bo", "e", all_before + 1)],
             ),
         };
-        // They count until it says that they don't.
+        // The tokens are valid until the server confirms their revocation.
         for token in mine.iter().chain(&others) {
             assert_eq!(response(&server, token).0, 200, "{body}");
         }
         server.post("/api/revoke", body);
         gone.extend(mine);
-        // Of all tokens of before a time, the next such revocation takes more.
+        // The next revocation of all tokens before a time covers these tokens as well.
         if round % 3 != 2 {
             stay.extend(others);
         }
         // Dropping it kills the server with SIGKILL.
         drop(server);
     }
-    // A restart in order keeps them as well, and the list says the same.
+    // An orderly restart keeps the revocations as well, and the list is the same.
     let server = serve_in(&folder);
     let before = list(&server);
     server.signal("-TERM");
@@ -100,7 +100,7 @@ fn a_revocation_that_was_replied_outlives_a_kill() {
     }
 }
 
-/// What was to be forgotten while no server ran is forgotten.
+/// A revocation that expires while no server runs is forgotten.
 #[test]
 fn a_revocation_ends_in_its_time_though_no_server_runs() {
     let folder = Scratch::new("revoked-time");
@@ -108,7 +108,7 @@ fn a_revocation_ends_in_its_time_though_no_server_runs() {
     let server = serve_in(&folder);
     server.post("/api/revoke", json!({"jti": "long", "seconds": 1_000}));
     assert_eq!(response(&server, &long).0, 401);
-    // A slow machine may see the revocation only when its time is over: then the next one has more.
+    // A slow machine may check the token only after the revocation has expired. Then the next attempt is longer.
     let seconds = [2, 8, 30].into_iter().find(|seconds| {
         server.post("/api/revoke", json!({"jti": "short", "seconds": seconds}));
         response(&server, &short).0 == 401

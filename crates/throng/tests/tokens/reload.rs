@@ -1,4 +1,4 @@
-//! Configurations that are read again.
+//! Reloads of the configuration.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use crate::support::*;
 use crate::tokens::support::*;
 use serde_json::json;
 
-/// A server in a folder of its own, with a configuration there.
+/// A server in its own folder, with its configuration there.
 struct Node {
     server: Server,
     folder: Scratch,
@@ -16,7 +16,7 @@ struct Node {
 const FIRST: &str = "the first key of all, which is long enough";
 const SECOND: &str = "the second key of all, which is long enough";
 
-/// What the log says of a configuration that is taken, and of one that is not.
+/// The log's line for an accepted configuration, and for a rejected one.
 const TAKEN: &str = "the configuration was read again";
 const REFUSED: &str = "the configuration is unchanged";
 
@@ -40,17 +40,16 @@ impl Node {
         log.matches(line).count()
     }
 
-    /// Has the configuration read again, and waits until the log says this of it and each shard has taken what
-    /// there is to take.
+    /// Reloads the configuration, and waits until the log has this line and each shard has the new settings.
     fn reload(&self, line: &str) {
         let before = self.count(line);
         self.server.signal("-HUP");
         self.server.until(line, |_| self.count(line) > before);
-        // All shards are asked, behind the settings.
+        // This call goes to all shards, behind the settings.
         members(&self.server, "none");
     }
 
-    /// What a poll with this token is answered.
+    /// Returns the status of a poll with this token.
     fn poll(&self, token: &str) -> u16 {
         get(&self.server, &format!("/poll?topic=room:1&timeout=0&token={token}")).status
     }
@@ -79,12 +78,12 @@ fn keys_in_files_are_rotated_by_a_reload() {
     node.write("public.pem", ED.1);
     node.reload(TAKEN);
     assert_eq!(command(), [401, 200, 401, 200]);
-    // Who is connected stays.
+    // Connected clients stay connected.
     assert_eq!(open.command(json!({"type": "ping"})), json!({}));
     assert_eq!(open.command(json!({"type": "refresh", "token": by(FIRST)})), "invalid_token");
     assert!(open.command(json!({"type": "refresh", "token": by(SECOND)})).is_object());
 
-    // What can't be right leaves all as it was.
+    // An invalid file changes nothing.
     for (name, text) in [
         ("public.pem", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"),
         ("public.pem", RSA.0),
@@ -93,7 +92,7 @@ fn keys_in_files_are_rotated_by_a_reload() {
     ] {
         let before = std::fs::read_to_string(node.folder.path().join(name)).unwrap();
         node.write(name, text);
-        // The change beside it counts neither.
+        // The valid change in the same reload does not apply either.
         node.write("throng.toml", &format!("{configuration}issuers = [\"https://a.example\"]\n"));
         node.reload(REFUSED);
         assert_eq!(command(), [401, 200, 401, 200], "{name} {text}");
@@ -118,13 +117,13 @@ fn tokens_can_be_required_and_not_while_it_runs() {
     node.reload(TAKEN);
     assert_eq!(none(), 401);
     assert_eq!(node.poll(&by(FIRST)), 200);
-    // Who has come before stays in what it has entered, and may do no more than others without a token.
+    // A client from before stays in its topics, and otherwise may do no more than clients without a token.
     node.server.publish("room:1", json!("still"));
     assert_eq!(early.until("message"), "still");
     assert_eq!(early.command(json!({"type": "subscribe", "topic": "room:2"})), "not_granted");
     assert!(early.command(json!({"type": "connect", "token": by(FIRST)})).is_object());
     assert_eq!(early.command(json!({"type": "subscribe", "topic": "room:2"}))["topic"], "room:2");
-    // And without keys everybody is who they say, again.
+    // Without keys clients again may be any user that they name.
     node.write("throng.toml", "[client]\npublish_prefixes = [\"room:\"]\n");
     node.reload(TAKEN);
     assert_eq!(none(), 200);

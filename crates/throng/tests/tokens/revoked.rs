@@ -1,4 +1,4 @@
-//! Tokens that are revoked.
+//! Revocations of tokens.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ fn revoke(server: &Server, body: Value) -> u64 {
     server.post("/api/revoke", body)["closed"].as_u64().unwrap()
 }
 
-/// A token of each way, its connection, and the code of what it is answered then.
+/// Connects with a token of these claims, by this transport. Returns the connection and the token.
 fn opened(server: &Server, transport: Transport, claims: Value) -> (Client, String) {
     let token = token(claims);
     let topic = format!("room:{transport:?}");
@@ -49,7 +49,7 @@ fn a_revoked_token_closes_its_connections_and_counts_no_more() {
         let claims = |user: &str, jti: &str, iat: u64| {
             with(everything(user), json!({"jti": jti, "iat": iat}))
         };
-        // By its name.
+        // By the token's id.
         let (mut one, one_token) =
             opened(&server, transport, claims(&al, &format!("one-{transport:?}"), now));
         assert_eq!(
@@ -59,7 +59,7 @@ fn a_revoked_token_closes_its_connections_and_counts_no_more() {
         );
         is_closed(&mut one, transport);
         is_refused(&server, transport, &one_token);
-        // By its user, up to a time: who has a newer one stays.
+        // By user and time: connections with newer tokens stay.
         let (mut old, old_token) = opened(&server, transport, claims(&al, "old", now - 10));
         assert_eq!(
             revoke(&server, json!({"user": al, "issued_before": now - 100})),
@@ -74,14 +74,14 @@ fn a_revoked_token_closes_its_connections_and_counts_no_more() {
         is_closed(&mut old, transport);
         is_refused(&server, transport, &old_token);
         let (mut new, new_token) = opened(&server, transport, claims(&al, "new", now));
-        // All of it, and nobody else's.
+        // All tokens of the user, and no others.
         let (mut other, other_token) = opened(&server, transport, claims(&bo, "other", now));
         assert_eq!(revoke(&server, json!({"user": al})), 1, "{transport:?}");
         is_closed(&mut new, transport);
         is_refused(&server, transport, &new_token);
         server.publish(&format!("room:{transport:?}"), json!("still"));
         assert_eq!(other.until("message"), "still", "{transport:?}");
-        // One of several users is enough, and one that says nothing of when counts as old.
+        // A revocation of one of several users suffices. A token without a time of issue counts as old.
         drop(other);
         let both = with(everything(&bo), json!({"users": [al]}));
         let reply =
@@ -114,10 +114,10 @@ fn all_tokens_of_before_can_be_revoked_at_once() {
         is_refused(&server, *transport, token);
     }
     assert_eq!(stays.command(json!({"type": "ping"})), json!({}));
-    // An open connection is not given one that counts for nothing.
+    // An open connection can't refresh with a revoked token.
     let token = token(with(everything("new"), json!({"iat": now - 6})));
     assert_eq!(stays.command(json!({"type": "refresh", "token": token})), "token_revoked");
-    // Nor a topic.
+    // A revoked topic token grants no topic.
     let topic =
         crate::tokens::support::token(json!({"sub": "new", "topic": "room:9", "iat": now - 6}));
     let command = json!({"type": "subscribe", "topic": "room:9", "token": topic});
@@ -141,17 +141,17 @@ fn what_is_wrong_with_a_revocation_is_said() {
     assert_eq!(revoke(&server, json!({"jti": "a"})), 0);
     let (status, response) = server.api("POST", "/api/revoke", Some(json!({"jti": "b"})));
     assert_eq!((status, &response["error"]["code"]), (409, &json!("too_many_revocations")));
-    // The same once more is no second one.
+    // The same revocation again does not count twice.
     assert_eq!(revoke(&server, json!({"jti": "a"})), 0);
 }
 
-/// A revocation is forgotten when its tokens have expired anyway.
+/// The server forgets a revocation when its tokens have expired anyway.
 #[test]
 fn a_revocation_is_remembered_for_its_time() {
     let server = serve(&[("THRONG_AUTH_REVOCATIONS_MAX", "1")]);
     let token = token(with(everything("al"), json!({"jti": "a"})));
     let command = || get(&server, &format!("/poll?topic=room:1&timeout=0&token={token}")).status;
-    // A slow machine may see the revocation only when its time is over: then the next one has more.
+    // A slow machine may check the token only after the revocation has expired. Then the next attempt is longer.
     let is_revoked = [2, 8, 30].into_iter().any(|seconds| {
         revoke(&server, json!({"jti": "a", "seconds": seconds}));
         command() == 401

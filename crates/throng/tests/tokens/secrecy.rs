@@ -1,4 +1,4 @@
-//! What nobody is to learn: tokens and keys from the server's own texts, and topics from its refusals.
+//! Secrecy: the server's own texts have no tokens or keys, and its rejections reveal no topics.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::*;
 use crate::tokens::support::*;
 
-/// What must not be said anywhere.
+/// Every secret has this text, and no output may have it.
 const MARK: &str = "s3cret";
 
 /// The key is one of the secrets.
@@ -98,7 +98,7 @@ fn no_token_and_no_key_is_in_a_log_or_an_reply() {
         Client::open(&server, Transport::Ws, &query, "").ok()
     });
     assert_eq!(lasting.closed(), "token_expired");
-    // Everything that answers with what it knows.
+    // Collects the responses of all calls that return data.
     let mut said = String::new();
     for target in [
         "/api/config",
@@ -127,7 +127,7 @@ fn no_token_and_no_key_is_in_a_log_or_an_reply() {
     wait_within(&mut server.child);
     said += &std::fs::read_to_string(&log).unwrap();
     assert!(said.contains("connections") && said.len() > 10_000, "{said}");
-    // No part of a token: the header of all is the same, and not of interest.
+    // Checks each part of each token. All tokens have the same header, which is left out.
     let parts =
         tokens.iter().flat_map(|token| token.split('.').skip(1)).filter(|part| part.len() > 8);
     for part in parts.chain([MARK]) {
@@ -136,8 +136,8 @@ fn no_token_and_no_key_is_in_a_log_or_an_reply() {
     }
 }
 
-/// A stranger, and one to whom they are not granted, are told the same of all topics: of those with members,
-/// rules, presence or a history, of those that are refused to everybody, and of those that nobody has heard of.
+/// A client without a token, and one without grants, get the same rejection for all topics: for topics with members,
+/// rules, presence or a history, for topics that rules close, and for topics that do not exist.
 #[test]
 fn refusals_say_nothing_of_topics() {
     const NAMES: [&str; 6] = ["room:here", "room:none", "closed:1", "work:now", "free", "none"];
@@ -151,7 +151,7 @@ fn refusals_say_nothing_of_topics() {
         .map(|topic| Client::enter(&server, Transport::Ws, &everything, topic))
         .collect();
     let bo = token(json!({"sub": "bo", "throng": {}}));
-    // The date and nothing else may differ; the names are of one length in what is compared.
+    // Only the date may differ. The compared names have the same length.
     let same = |what: &str, replies: Vec<String>| {
         let plain: Vec<String> = replies
             .iter()
@@ -190,7 +190,7 @@ fn refusals_say_nothing_of_topics() {
             format!("{}{}", reply.head, reply.body)
         });
         same(&format!("{who}: /ack"), acks.to_vec());
-        // A handshake names topics, too.
+        // A handshake also names topics.
         let shakes = NAMES.map(|name| {
             let opened = Client::open(&server, Transport::Ws, &format!("topic={name}"), &headers);
             let reply = opened.err().unwrap();

@@ -1,11 +1,11 @@
-//! Where a token may stand, and where it may not.
+//! Where a request may have its token, and where not.
 
 use serde_json::json;
 
 use crate::support::*;
 use crate::tokens::support::*;
 
-/// A server that requires tokens and knows one page of another origin.
+/// Starts a server that requires tokens and allows one other origin.
 fn server() -> Server {
     serve(&[REQUIRED, ("THRONG_CLIENT_CORS_ORIGINS", "https://app.example")])
 }
@@ -43,7 +43,7 @@ fn a_token_may_stand_in_a_header_in_the_query_and_in_a_cookie() {
             server.until("it is gone", |server| !is_here(server, "al"));
         }
     }
-    // A poll answers at once where it may not wait.
+    // With `timeout=0` a poll responds at once.
     for (query, headers) in [
         (String::new(), bearer(&token)),
         (format!("&token={token}"), String::new()),
@@ -85,12 +85,12 @@ fn requests_take_their_tokens_alike() {
             assert!(reply.status == 200 || reply.status == 204, "{target} {headers}: {reply:?}");
         }
     }
-    // What was published says who did.
+    // The message's sender is the token's user.
     let history = request(&server, "GET", "/history?topic=room:1", &bearer(&token), "");
     assert_eq!(history.body["messages"][1]["sender"], "al", "{history:?}");
 }
 
-/// A cookie travels by itself: only own pages and those that are named may use it.
+/// A browser sends a cookie by itself, so only the server's own pages and the allowed origins may use it.
 #[test]
 fn a_cookie_counts_for_pages_that_are_known_only() {
     let server = server();
@@ -120,14 +120,14 @@ fn a_cookie_counts_for_pages_that_are_known_only() {
         let want = if status == 200 { "" } else { "bad_origin" };
         assert_eq!(command("GET", poll, headers), (status, want.into()), "{headers}");
     }
-    // What changes something needs to be known for sure.
+    // A request that changes something needs a known origin.
     let ack = "/ack?user=al&id=00000001:1";
     assert_eq!(command("POST", ack, ""), (403, "bad_origin".into()));
     assert_ne!(command("POST", ack, "Origin: https://app.example\r\n").0, 403);
-    // A token that a page has put somewhere itself needs none of this, where the page may use the server.
+    // For a token that a page sends itself, the server only checks CORS.
     let reply = request(&server, "GET", poll, &format!("{}{own}", bearer(&al())), "");
     assert_eq!(reply.status, 200);
-    // WebSockets, too.
+    // The same for WebSockets.
     for transport in [Transport::Ws, Transport::Phoenix] {
         let foreign = format!("{cookie}Origin: https://evil.example\r\n");
         let reply = Client::open(&server, transport, "", &foreign).err().unwrap();
@@ -149,13 +149,13 @@ fn any_origin_is_none_that_is_named() {
     let foreign = command("Origin: https://app.example\r\n");
     assert_eq!(foreign.error(), (403, "bad_origin"));
     assert_eq!(header(&foreign.head, "access-control-allow-credentials"), None);
-    // Without a name there is no such cookie.
+    // Without a name for it there is no such cookie.
     let none = serve(&[REQUIRED, ("THRONG_AUTH_COOKIE", "")]);
     let reply = request(&none, "GET", "/poll?topic=room:1&timeout=0", &cookie, "");
     assert_eq!(reply.error(), (401, "token_required"));
 }
 
-/// A page of another origin reads answers to its cookies only where it is told that it may.
+/// Only pages of allowed origins may read responses to requests with cookies.
 #[test]
 fn credentials_are_allowed_to_named_origins_only() {
     let server = server();
@@ -175,7 +175,7 @@ fn credentials_are_allowed_to_named_origins_only() {
         assert_eq!(header(&head, "access-control-allow-origin"), want, "{method}: {head}");
         assert_eq!(header(&head, "vary"), Some("Origin"));
     }
-    // Where no cookie can hold a token, nothing of it is said.
+    // Without a cookie for tokens the header is missing.
     let origins = ("THRONG_CLIENT_CORS_ORIGINS", "https://app.example");
     for settings in [vec![origins, ("THRONG_AUTH_COOKIE", "")], vec![origins]] {
         let server = match settings.len() {
@@ -186,14 +186,14 @@ fn credentials_are_allowed_to_named_origins_only() {
         let reply = request(&server, "GET", "/healthz", headers, "");
         assert_eq!(header(&reply.head, "access-control-allow-credentials"), None);
     }
-    // `*` beside a name stays `*`, with which a browser sends no cookies.
+    // `*` together with an origin stays `*`, with which browsers send no cookies.
     let both = serve(&[("THRONG_CLIENT_CORS_ORIGINS", "*,https://app.example")]);
     let reply = request(&both, "GET", "/healthz", "Origin: https://app.example\r\n", "");
     assert_eq!(header(&reply.head, "access-control-allow-origin"), Some("*"));
     assert_eq!(header(&reply.head, "access-control-allow-credentials"), None);
 }
 
-/// What phoenix.js 1.8 sends for its option `authToken`.
+/// How phoenix.js 1.8 sends its option `authToken`.
 #[test]
 fn phoenix_clients_bring_tokens_in_their_own_ways() {
     use base64::Engine;
@@ -219,7 +219,7 @@ fn phoenix_clients_bring_tokens_in_their_own_ways() {
     assert_eq!(refused.error(), (403, "token_required"));
 }
 
-/// The first command says who somebody is.
+/// The first command names the client's user.
 #[test]
 fn a_stranger_on_ws_says_first_who_it_is() {
     let server = server();
@@ -241,7 +241,7 @@ fn a_stranger_on_ws_says_first_who_it_is() {
     assert_eq!(client.command(json!({"type": "refresh", "token": al()})), "not_connected");
     assert_eq!(client.command(json!({"type": "connect"})), "bad_token");
     assert_eq!(client.command(json!({"type": "connect", "token": ""})), "invalid_token");
-    // It is told nothing that everybody else is.
+    // The client gets no broadcasts before that.
     let mut known = Client::open(&server, Transport::Ws, "", &bearer(&al())).ok().unwrap();
     server.post("/api/broadcast", json!({"data": "to all"}));
     assert_eq!(known.until("message"), "to all");
@@ -259,12 +259,12 @@ fn a_stranger_on_ws_says_first_who_it_is() {
         ("/api/publish", json!({"topic": "room:1", "data": "room"})),
     ] {
         server.post(target, body.clone());
-        // And not what was said before.
+        // The client does not get earlier messages either.
         assert_eq!(client.until("message"), body["data"]);
     }
 }
 
-/// One who says nothing goes.
+/// The server closes clients that do not name a user in time.
 #[test]
 fn a_stranger_that_says_nothing_is_closed() {
     let server = serve(&[REQUIRED, ("THRONG_TIMEOUTS_HEAD_SECONDS", "5")]);

@@ -1,4 +1,4 @@
-//! Tokens, and a client of each transport that brings one.
+//! Tokens, and a client of each transport that sends one.
 
 use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use tungstenite::{HandshakeError, Message};
 use crate::application::Application;
 use crate::support::*;
 
-/// The key that the application and the server share.
+/// The key that signs the tokens.
 pub const KEY: &str = "0123456789abcdef0123456789abcdef";
 
 pub const WITH_REQUESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tokens/asked.toml");
@@ -30,21 +30,21 @@ pub const ED: (&str, &str) = (
 
 pub const REQUIRED: (&str, &str) = ("THRONG_AUTH_REQUIRED", "true");
 
-/// The server waits for an application that a slow machine holds up.
+/// With this timeout the server waits for an application on a slow machine.
 pub const PATIENT: (&str, &str) = ("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "60000");
 
-/// A server that takes tokens of the shared key.
+/// Starts a server that accepts tokens of the shared key.
 pub fn serve(settings: &[(&str, &str)]) -> Server {
     let key = ("THRONG_AUTH_HMAC_KEY", KEY);
     serve_with(&[&[key], settings].concat())
 }
 
-/// A server with these settings and the rules of the tests.
+/// Starts a server with these settings and the rules of the tests.
 pub fn serve_with(settings: &[(&str, &str)]) -> Server {
     Server::with(&["--shards", "2", "--config", TOPICS], settings)
 }
 
-/// One that takes tokens of the shared key, and asks the application about some topics.
+/// Starts a server that accepts tokens of the shared key, and calls webhooks for some topics.
 pub fn serve_with_requests(app: &Application, settings: &[(&str, &str)]) -> Server {
     let (key, url) = (("THRONG_AUTH_HMAC_KEY", KEY), app.url());
     let settings = [&[key, ("THRONG_WEBHOOK_URL", &url)], settings].concat();
@@ -58,8 +58,8 @@ pub fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// Does what needs a token that expires soon. It gets the time at which the token expires, and returns nothing
-/// when that time came too early: then the test tries again with more time.
+/// Runs an attempt that needs a token that expires soon. The attempt gets the time of expiry, and returns `None` if
+/// that time came too early: then it runs again with more time.
 pub fn expiring<T>(mut attempt: impl FnMut(u64) -> Option<T>) -> (T, u64) {
     for seconds in [3, 9, 27] {
         let exp = now_s() + seconds;
@@ -96,7 +96,7 @@ pub fn open_expiring(
     expiring(|exp| open_until(exp, server, transport, claims, query))
 }
 
-/// A token that the shared key signs.
+/// Returns a token with these claims, signed with the shared key.
 pub fn token(claims: Value) -> String {
     signed("HS256", KEY, None, claims)
 }
@@ -106,24 +106,24 @@ pub fn signed(algorithm: &str, key: &str, id: Option<&str>, claims: Value) -> St
     signer.sign(&claims).unwrap()
 }
 
-/// What a user may enter and nothing more.
+/// Returns claims that only grant entering these topics.
 pub fn listener(user: &str, topics: &[&str]) -> Value {
     json!({"sub": user, "throng": {"subscribe": topics}})
 }
 
-/// All that rules allow.
+/// Returns claims that grant everything that the rules allow.
 pub fn everything(user: &str) -> Value {
     let all = ["*"];
     json!({"sub": user, "throng": {"subscribe": all, "publish": all, "presence": all, "history": all}})
 }
 
-/// Claims with more of them.
+/// Returns claims with more of them.
 pub fn with(mut claims: Value, more: Value) -> Value {
     claims.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     claims
 }
 
-/// How a client is connected.
+/// A client's transport.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Transport {
     Sse,
@@ -143,12 +143,12 @@ pub const ALL: [Transport; 6] = [
     Transport::Longpoll,
 ];
 
-/// Those that stay connected.
+/// The transports whose connections last.
 pub const LASTING: [Transport; 5] =
     [Transport::Sse, Transport::Stream, Transport::Ws, Transport::Phoenix, Transport::Longpoll];
 
 impl Transport {
-    /// Where a client of it asks.
+    /// Returns the beginning of the request's target.
     pub fn path(self) -> &'static str {
         match self {
             Transport::Sse => "/sse?",
@@ -169,7 +169,7 @@ impl Transport {
     }
 }
 
-/// An answer to one request.
+/// The response to a request.
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,
@@ -178,7 +178,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// The status and the code of its error.
+    /// Returns the status and the error's code.
     pub fn error(&self) -> (u16, &str) {
         (self.status, self.body["error"]["code"].as_str().unwrap_or(""))
     }
@@ -207,12 +207,12 @@ pub fn get(server: &Server, target: &str) -> Reply {
     request(server, "GET", target, "", "")
 }
 
-/// The header with a token.
+/// Returns the header with a token.
 pub fn bearer(token: &str) -> String {
     format!("Authorization: Bearer {token}\r\n")
 }
 
-/// A connection that brought a token.
+/// A connection with a token.
 pub struct Client {
     pub wire: Wire,
     /// Events that came while the client waited for a reply, in order.
@@ -228,7 +228,7 @@ pub enum Wire {
     Longpoll { address: std::net::SocketAddr, session: String, came: Vec<Value> },
 }
 
-/// Opens a WebSocket with these header lines; else the answer to the handshake.
+/// Opens a WebSocket with these header lines. Returns the response to the handshake if it fails.
 pub fn handshake(server: &Server, target: &str, headers: &str) -> Result<WebSocket, Reply> {
     let mut request = format!("ws://{}{target}", server.client).into_client_request().unwrap();
     for line in headers.lines().filter(|line| !line.is_empty()) {
@@ -255,8 +255,8 @@ impl Client {
         Client { wire, events: VecDeque::new() }
     }
 
-    /// Connects, to what the query says, with these header lines. A refusal is the answer to the request;
-    /// for `/ws` it may be a close frame, which is an answer of its code.
+    /// Connects with this query and these header lines. Returns the response if the server rejects it. For `/ws` this
+    /// may be a close frame, whose code takes the place of the status.
     pub fn open(
         server: &Server,
         transport: Transport,
@@ -282,7 +282,7 @@ impl Client {
         let mut stream = Stream::new(server.connect());
         stream.send(&format!("GET {target} HTTP/1.1\r\nHost: {}\r\n{headers}\r\n", server.client));
         if transport == Transport::Poll {
-            // It may wait long; what was wrong is said at once.
+            // A poll may wait for long, but an error comes at once.
             stream.reader.get_ref().set_nonblocking(false).unwrap();
             return Ok(Client::of(Wire::Poll(stream)));
         }
@@ -327,7 +327,7 @@ impl Client {
         client
     }
 
-    /// Sends a Phoenix message; gives the answer to it.
+    /// Sends a Phoenix message. Returns the reply.
     pub fn push(&mut self, topic: &str, event: &str, payload: Value) -> Value {
         let message = json!(["1", "1", topic, event, payload]).to_string();
         match &mut self.wire {
@@ -350,7 +350,7 @@ impl Client {
         self.push(topic, "phx_join", payload)
     }
 
-    /// A command of `/ws`, and what it is answered: the object, or the code of the error.
+    /// Sends a `/ws` command. Returns the result, or the code of the error.
     pub fn command(&mut self, fields: Value) -> Value {
         let Wire::Ws(socket) = &mut self.wire else { panic!("this is not /ws") };
         socket.send(Message::text(with(fields, json!({"id": 1})).to_string())).unwrap();
@@ -361,7 +361,7 @@ impl Client {
         }
     }
 
-    /// The reply of this name. Events that come before it are kept for [`Client::event`].
+    /// Returns the reply of this name. Stores events that come before it for [`Client::event`].
     fn reply(&mut self, name: &str) -> Value {
         loop {
             let (event, value) = self.read_event();
@@ -373,7 +373,7 @@ impl Client {
         }
     }
 
-    /// What comes next, by its name: a message is `message`, the end is `closed` with its reason.
+    /// Returns the next event and its name: `message` for a message, `closed` for the end, with its reason.
     pub fn event(&mut self) -> (String, Value) {
         self.events.pop_front().unwrap_or_else(|| self.read_event())
     }
@@ -457,7 +457,7 @@ impl Client {
         }
     }
 
-    /// The next event of this name.
+    /// Returns the data of the next event of this name.
     pub fn until(&mut self, name: &str) -> Value {
         loop {
             let (event, value) = self.event();
@@ -468,7 +468,8 @@ impl Client {
         }
     }
 
-    /// Why it ends. With WebSockets the code fits the reason; a polled session is gone, or another one.
+    /// Returns the reason for the end. Checks that a WebSocket's code matches the reason. A polled session is gone,
+    /// or is another one.
     pub fn closed(&mut self) -> String {
         let end = loop {
             let (event, value) = self.event();
@@ -490,12 +491,12 @@ impl Client {
     }
 }
 
-/// How many connections are in a topic.
+/// Returns the number of a topic's members.
 pub fn members(server: &Server, topic: &str) -> u64 {
     server.api("GET", &format!("/api/topics/{topic}"), None).1["members"].as_u64().unwrap_or(0)
 }
 
-/// A message by its event, with its data; others by their type.
+/// Returns a message's name and data. Other objects have their type as their name.
 fn named(kind: String, object: Value) -> (String, Value) {
     match (&*kind, object["event"].as_str()) {
         ("message", event) => (event.unwrap_or("message").into(), object["data"].clone()),
@@ -503,7 +504,7 @@ fn named(kind: String, object: Value) -> (String, Value) {
     }
 }
 
-/// The next message that is not a heartbeat.
+/// Reads the next message that is no heartbeat.
 fn read(socket: &mut WebSocket) -> Message {
     loop {
         match socket.read().unwrap() {
@@ -513,7 +514,7 @@ fn read(socket: &mut WebSocket) -> Message {
     }
 }
 
-/// The event and the payload of a Phoenix message.
+/// Returns the event and the payload of a Phoenix message.
 fn phoenix(parts: &[Value]) -> (String, Value) {
     let [_, _, _, event, payload] = parts else { panic!("{parts:?}") };
     let event = event.as_str().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! A publisher that uses one connection as long as the server lets it, as HTTP clients do.
+//! A publisher that keeps one connection as long as the server lets it, like HTTP clients.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use crate::support::{Stream, connect, header};
 
-/// A connection that was idle for longer is not used again: after an upgrade the old server closes one after 10 s, and a
-/// request must not meet that.
+/// A connection that was idle for longer is not used again: after an upgrade the old server closes an idle connection
+/// after 10 s, and a request must not race with that.
 const IDLE_MAX: Duration = Duration::from_secs(5);
 
 pub struct Api {
     address: SocketAddr,
-    /// A connection, and when the last answer came.
+    /// A connection, and the time of the last response.
     stream: Option<(Stream, Instant)>,
     calls: u64,
     connects: u64,
@@ -24,7 +24,7 @@ impl Api {
         Api { address, stream: None, calls: 0, connects: 0 }
     }
 
-    /// Makes one call. A connection that the server has not announced to close must give an answer.
+    /// Makes one call. It must succeed unless the server has announced that it closes the connection.
     pub fn call(&mut self, method: &str, target: &str, body: &Value) -> (u16, Value) {
         // A server may close a connection without a request.
         let is_open = |(stream, last): &(Stream, Instant)| {
@@ -80,7 +80,7 @@ impl Api {
         reply["id"].as_str().unwrap_or_default().into()
     }
 
-    /// All texts of a topic's history, page by page.
+    /// Returns all texts of a topic's history, read in pages.
     pub fn history(&mut self, topic: &str) -> Vec<String> {
         let (mut all, mut since) = (Vec::new(), String::new());
         loop {

@@ -1,4 +1,4 @@
-//! Whatever is wrong with the new server, the old one serves on as before, and says why.
+//! Failed upgrades: whatever is wrong with the new server, the old one serves on and reports the reason.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::support::Scratch;
 use crate::upgrade::member::{Kind, Member, Publisher, numbers};
 use crate::upgrade::node::{BOTH, DURABLE, Node, Options, Storage, executable, line_of, throng};
 
-/// Publishes to some clients during the attempts, and checks that each has received all of it.
+/// Publishes to some clients during the attempts, and checks that each has received everything.
 fn all_the_while(node: &Node, attempts: impl FnOnce()) {
     let kinds = [Kind::Sse, Kind::Poll, Kind::Ws, Kind::Phoenix, Kind::Mqtt5(1), Kind::Mqtt3(2)];
     let members: Vec<Member> =
@@ -29,7 +29,7 @@ fn path(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Checks that a text has one of these words.
+/// Checks that a text has at least one of these words.
 fn says(text: &str, words: &[&str]) {
     let lower = text.to_lowercase();
     let found = words.iter().any(|word| lower.contains(&word.to_lowercase()));
@@ -46,7 +46,7 @@ fn a_bad_configuration_leaves_all_as_it_was() {
             node.configure("this is no configuration");
             says(&node.upgrade_fails(&[]), &["throng.toml"]);
             node.configure(if storage == Storage::Disk { DURABLE } else { "" });
-            // The configuration is good again.
+            // The configuration is valid again.
             node.upgrade();
         });
     }
@@ -70,7 +70,7 @@ fn a_binary_that_is_none_leaves_all_as_it_was() {
     });
 }
 
-/// The old server ends the process that it has started.
+/// The old server kills the process that it has started.
 #[test]
 #[ignore = "long: the server waits for 30 s for each of two processes"]
 fn a_binary_that_never_waits_for_the_old_server_is_given_up() {
@@ -79,7 +79,7 @@ fn a_binary_that_never_waits_for_the_old_server_is_given_up() {
         let reason = ["did not wait at the socket"];
         let sleeps = node.script("sleeps", "exec sleep 600");
         says(&node.upgrade_fails(&["--binary", path(&sleeps)]), &reason);
-        // Without the arguments it serves by itself. It must not serve beside the old one.
+        // Without the upgrade's arguments the process would serve by itself. It must not serve beside the old one.
         let script = format!(
             "exec {} serve --listen 127.0.0.1:0 --admin 127.0.0.1:0 --shards 1 >/dev/null",
             throng()
@@ -90,7 +90,7 @@ fn a_binary_that_never_waits_for_the_old_server_is_given_up() {
     });
 }
 
-/// The new one cannot have as many connections as the old one has.
+/// The new process can't have as many connections as the old one has.
 #[test]
 fn too_few_descriptors_for_the_new_one_leave_all_as_it_was() {
     let node = Node::new(Storage::Memory);
@@ -111,7 +111,7 @@ fn too_few_descriptors_for_the_new_one_leave_all_as_it_was() {
     }
 }
 
-/// Another process has the folder that the new command line names.
+/// Another process uses the data directory of the new command line.
 #[test]
 fn a_data_directory_that_is_in_use_leaves_all_as_it_was() {
     let (node, other) = (Node::new(Storage::Disk), Node::new(Storage::Disk));
@@ -145,7 +145,7 @@ fn a_check_says_what_would_happen_and_changes_nothing() {
     });
 }
 
-/// The new server is the file that now has the path of the old one's binary.
+/// The upgrade runs the file that is now at the path of the old process's binary.
 #[test]
 fn the_binary_is_the_one_at_the_path_of_the_start() {
     let folder = Scratch::new("upgrade-path");
@@ -153,7 +153,7 @@ fn the_binary_is_the_one_at_the_path_of_the_start() {
     std::fs::copy(throng(), &binary).unwrap();
     let node = Node::with(Options { binary: binary.clone(), ..Options::default() });
     all_the_while(&node, || {
-        // A package replaces a file in this way.
+        // This is how a package replaces a file.
         let started = node.path("started");
         let text = format!("#!/bin/sh\necho $$ > {}\nexec {} \"$@\"\n", path(&started), throng());
         let new = folder.write("new", &text);

@@ -1,10 +1,10 @@
 //! Upgrades under the load generator, which checks the sequence of every connection.
-//! `UPGRADE_ROUNDS=n cargo test -p throng --test server upgrade::flood` upgrades so often in each run.
+//! `UPGRADE_ROUNDS=n cargo test -p throng --test server upgrade::flood` sets the number of upgrades in each run.
 
 use crate::flooding::{Ended, Flood, LONG, at};
 use crate::upgrade::node::{Node, Options, Storage};
 
-/// Upgrades of a run, unless `UPGRADE_ROUNDS` says otherwise.
+/// The upgrades of a run, unless `UPGRADE_ROUNDS` says otherwise.
 const ROUNDS: u64 = 3;
 
 fn rounds() -> u64 {
@@ -15,7 +15,7 @@ fn rounds() -> u64 {
 /// Topics of the load generator that have a history.
 const TOPICS: &str = "[[topics]]\npattern = \"room-*\"\nhistory_messages_max = 1000000\n";
 
-/// Runs a scenario. The next upgrade begins when this count has grown by so much.
+/// Runs a scenario. The next upgrade begins each time this count has grown by `step`.
 fn flooded(storage: Storage, scenario: &str, count: &str, step: u64) -> Ended {
     // Messages for users would come again until they are acknowledged.
     let settings = vec![("THRONG_INBOX_ENABLED", "false")];
@@ -30,7 +30,7 @@ fn flooded(storage: Storage, scenario: &str, count: &str, step: u64) -> Ended {
     flood.stop()
 }
 
-/// Checks that the server has closed no connection, and that every attempt to connect and to publish has worked.
+/// Checks that the server has closed no connection, and that every connect and publish has succeeded.
 fn has_no_failures(ended: &Ended) {
     ended.reasons("closes", &[]).reasons("failures", &[]);
     ended.counts([("closed", 0), ("failed", 0), ("publish_failed", 0)]);
@@ -65,8 +65,8 @@ fn connections_that_are_cut_miss_nothing() {
     ended.all_recovered(240);
 }
 
-/// The next attempt of a client that is cut while it connects may be faster than this one: then it takes its own session
-/// over, and the server closes one of the two, with and without upgrades.
+/// A client that is cut while it connects may try again before its first attempt arrives. Then it takes over its own
+/// session, and the server closes one of the two, with and without upgrades.
 #[test]
 fn sessions_that_are_cut_miss_nothing() {
     let ended = flooded(Storage::Memory, &format!("{CUT} -t mqtt --qos 1"), "cuts", 30);

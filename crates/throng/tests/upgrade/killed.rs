@@ -1,6 +1,7 @@
-//! The new process dies or stands still, or a signal ends the old one, at any moment of an upgrade: one process serves
-//! afterwards, never two. No client notices, unless the new process dies that has everything.
-//! `KILL_ROUNDS=n KILL_SEED=s cargo test -p throng --test server upgrade::killed` kills so often.
+//! The new process is killed or stopped, or a signal ends the old one, at any moment of an upgrade: afterwards one
+//! process serves, and never two. Clients only notice if the new process is killed when it has everything.
+//! `KILL_ROUNDS=n KILL_SEED=s cargo test -p throng --test server upgrade::killed` sets the number of kills and their
+//! times.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::upgrade::api::Api;
 use crate::upgrade::member::{Kind, Member, numbers};
 use crate::upgrade::node::{Node, Outcome, Storage, signal};
 
-/// Rounds of each test, unless `KILL_ROUNDS` says otherwise.
+/// The rounds of each test, unless `KILL_ROUNDS` says otherwise.
 const ROUNDS: u64 = 6;
 
 fn number(variable: &str) -> Option<u64> {
@@ -20,7 +21,7 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, and not {text:?}")))
 }
 
-/// How often to kill, and the moments.
+/// Returns the number of rounds, and the source of random times.
 fn rounds() -> (u64, Random) {
     let (rounds, seed) = (number("KILL_ROUNDS"), number("KILL_SEED").unwrap_or(15));
     println!("KILL_SEED={seed}");
@@ -33,7 +34,7 @@ fn crowd(node: &Node) -> Vec<Member> {
     many.map(|kind| Member::open(node, *kind, "h:crowd")).collect()
 }
 
-/// Checks that all of them receive a message, and no other before it.
+/// Checks that all members receive a message, and no other before it.
 fn all_receive(node: &Node, members: &mut [Member], text: &str) {
     Api::new(node.admin).publish("h:crowd", text);
     for member in members {
@@ -48,14 +49,14 @@ fn the_new_process_may_be_killed_at_any_moment(storage: Storage) {
     let before = node.only();
     let outcome = node.try_upgrade(&[]);
     assert_ne!(node.only(), before, "{outcome:?}");
-    // A kill comes so late at the most. It follows what is too late, however busy the machine is.
+    // The latest time of a kill. It adapts to the speed of the machine.
     let mut latest_us = outcome.took.as_micros() as u64;
     for round in 0..rounds {
         let binary = node.waiting_binary(&format!("new-{round}"));
         let before = node.only();
         let upgrade = node.begin(&["--binary", binary.path()]);
         let new = binary.process();
-        // The first one dies before it is a server.
+        // In the first round the process is killed before it is a server.
         if round > 0 {
             binary.go();
             std::thread::sleep(Duration::from_micros(random.below(latest_us)));
@@ -68,7 +69,7 @@ fn the_new_process_may_be_killed_at_any_moment(storage: Storage) {
             assert_eq!(node.only(), before, "{outcome:?}");
             all_receive(&node, &mut members, &format!("after round {round}"));
         } else {
-            // The new process had everything.
+            // The new process already had everything.
             assert!(round > 0, "{outcome:?}");
             latest_us = (latest_us / 2).max(1_000);
             node.until_all_ended();
@@ -88,7 +89,7 @@ fn the_new_process_may_be_killed_at_any_moment_on_disk() {
     the_new_process_may_be_killed_at_any_moment(Storage::Disk);
 }
 
-/// The old server gives up one that stands still. When that wakes up, it does not serve beside the old one.
+/// The old server gives up a stopped process. When that process runs again, it must not serve beside the old one.
 #[test]
 #[ignore = "long: the server waits for up to a minute for each process"]
 fn the_new_process_may_stand_still_at_any_moment() {
@@ -115,7 +116,7 @@ fn the_new_process_may_stand_still_at_any_moment() {
     all_receive(&node, &mut members, "in the end");
 }
 
-/// SIGTERM ends an upgrade and the server, and the process that the server has started.
+/// SIGTERM ends an upgrade, the server, and the process that the server has started.
 #[test]
 fn sigterm_ends_a_server_during_an_upgrade() {
     let mut node = Node::new(Storage::Disk);
@@ -132,11 +133,11 @@ fn sigterm_ends_a_server_during_an_upgrade() {
     node.until_all_ended();
 }
 
-/// At any moment of an upgrade SIGTERM leaves no server, or the new one, which ends by the next.
+/// At any moment of an upgrade SIGTERM leaves either no server, or the new one, which the next SIGTERM ends.
 #[test]
 fn sigterm_at_any_moment_leaves_one_server_or_none() {
     let (rounds, mut random) = rounds();
-    // A signal comes so late at the most.
+    // The latest time of a signal.
     let mut latest_us = 200_000;
     for _ in 0..rounds {
         let node = Node::new(Storage::Memory);
@@ -156,7 +157,7 @@ fn sigterm_at_any_moment_leaves_one_server_or_none() {
     }
 }
 
-/// After a crash of the new process right after the switch the store has all that was answered.
+/// If the new process crashes directly after the switch, the store has everything that got a response.
 #[test]
 fn a_crash_after_the_switch_keeps_what_is_on_disk() {
     let node = Node::new(Storage::Disk);
@@ -170,7 +171,7 @@ fn a_crash_after_the_switch_keeps_what_is_on_disk() {
     publish(0..20);
     node.upgrade();
     publish(20..40);
-    // The next server needs its lock of the store.
+    // The next server needs the lock of the store.
     assert!(end_by(node.only(), Signal::KILL));
     let again = Server::run(node.another(Storage::Disk), &[]);
     assert_eq!(Api::new(again.admin).history("d:kept"), numbers(0..40));
@@ -186,7 +187,7 @@ fn a_new_process_ends_whose_old_one_has_died() {
     binary.process();
     assert!(end_by(old, Signal::KILL));
     binary.go();
-    // The command would wait for a server that comes back.
+    // The command would wait for a server that will not come back.
     drop(upgrade);
     node.until_all_ended();
 }

@@ -43,7 +43,7 @@ pub const ALL: [Kind; 12] = [
 
 enum Io {
     Lines(Stream),
-    /// A connection for polls, and the position of the next one.
+    /// A connection for polls, and the position for the next poll.
     Poll(Stream, String),
     /// A connection for polls of a session.
     Longpoll(Stream),
@@ -56,14 +56,14 @@ pub struct Member {
     pub topic: String,
     pub user: String,
     io: Io,
-    /// The target of a poll.
+    /// The target of its polls.
     target: String,
     waiting: VecDeque<Value>,
-    /// The ids of its messages, where its transport has them.
+    /// The ids of its messages, if its transport has them.
     pub ids: Vec<String>,
 }
 
-/// Opens a WebSocket at this path.
+/// Opens a WebSocket with this path.
 pub fn websocket_at(node: &Node, path: &str) -> WebSocket {
     let url = format!("ws://{}{path}", node.client);
     tungstenite::client(url, node.connect()).unwrap().0
@@ -93,7 +93,7 @@ fn get(stream: &mut Stream, target: &str) -> Value {
 }
 
 impl Member {
-    /// Connects and is in the topic.
+    /// Connects, and waits until the client is a member of the topic.
     pub fn open(node: &Node, kind: Kind, topic: &str) -> Self {
         static LAST: AtomicU32 = AtomicU32::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed);
@@ -152,14 +152,14 @@ impl Member {
         let (waiting, ids) = (VecDeque::new(), Vec::new());
         let mut member = Member { kind, topic: topic.into(), user, io, target, waiting, ids };
         if kind == Kind::Longpoll {
-            // The answer to its join comes first.
+            // The reply to its join comes first.
             let reply = member.object(Instant::now() + TIMEOUT);
             assert_eq!(reply[4]["status"], "ok", "{reply}");
         }
         member
     }
 
-    /// A member that also receives what is for its user and what is for everyone; by MQTT only what is for its user.
+    /// A member that also receives messages to its user and broadcasts; by MQTT only those to its user.
     pub fn as_user(node: &Node, kind: Kind, topic: &str) -> Self {
         let mut member = Member::open(node, kind, topic);
         let own = format!("@{}", member.user);
@@ -183,15 +183,15 @@ impl Member {
         member
     }
 
-    /// One of each transport.
+    /// Opens a member of each transport.
     pub fn all(node: &Node, topic: &str) -> Vec<Self> {
         let members: Vec<_> = ALL.iter().map(|kind| Member::open(node, *kind, topic)).collect();
-        // A poll is a member while it waits, and the subscriptions of MQTT are there once they are granted.
+        // A poll counts as a member only while it waits, and MQTT members count once SUBACK has arrived.
         node.until_members(&topic.replace('/', "%2F"), ALL.len() as u64 - 1);
         members
     }
 
-    /// The next object on its connection.
+    /// Returns the next object on its connection.
     fn object(&mut self, end: Instant) -> Value {
         loop {
             assert!(Instant::now() < end, "{:?} in {}: nothing comes", self.kind, self.topic);
@@ -227,14 +227,14 @@ impl Member {
         }
     }
 
-    /// The text of the next message.
+    /// Returns the text of the next message.
     pub fn next(&mut self) -> String {
         if let Io::Mqtt(client) = &mut self.io {
             let message = client.message();
             assert!(!message.dup, "{:?}: {message:?} came again", self.kind);
             return message.payload;
         }
-        // A server that beats has no silence for a read to fail in.
+        // Heartbeats would keep the read timeout from ever ending this.
         let end = Instant::now() + TIMEOUT;
         loop {
             let object = self.object(end);
@@ -262,7 +262,7 @@ impl Member {
         }
     }
 
-    /// All texts before the last one, which is "end".
+    /// Returns all texts before the last one, which is "end".
     pub fn before_end(&mut self) -> Vec<String> {
         let mut all = Vec::new();
         loop {
@@ -274,7 +274,7 @@ impl Member {
         }
     }
 
-    /// Checks that it received what was published, with ids of one epoch in their order.
+    /// Checks that it received these messages, with ids of one epoch in ascending order.
     pub fn check_received(&self, received: &[String], expected: &[String]) {
         let first =
             received.iter().zip(expected).position(|(received, expected)| received != expected);
@@ -298,7 +298,7 @@ impl Member {
     }
 }
 
-/// Publishes numbers while a test does something else.
+/// Publishes numbers during a test.
 #[derive(Default)]
 pub struct Publisher {
     count: AtomicUsize,
@@ -306,11 +306,11 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// What a publisher publishes at most in each topic: less than any limit of the server, however long the test takes.
+    /// The maximum number of messages in each topic: below all limits of the server, however long the test takes.
     pub const MESSAGES_MAX: usize = 2_000;
 
-    /// Publishes 0, 1, 2 and so on to each topic until the test has ended [`Publisher::meanwhile`], and then "end".
-    /// Returns how many numbers.
+    /// Publishes 0, 1, 2 and so on to each topic until [`Publisher::meanwhile`] has ended, and then "end". Returns
+    /// how many numbers.
     pub fn run(&self, node: &Node, topics: &[&str]) -> usize {
         let mut api = Api::new(node.admin);
         while !self.stop.load(Ordering::Relaxed) {
@@ -319,14 +319,14 @@ impl Publisher {
                 topics.iter().for_each(|topic| _ = api.publish(topic, &number.to_string()));
                 self.count.store(number + 1, Ordering::Relaxed);
             }
-            // So fast that some messages are under way at every moment.
+            // Fast enough that some messages are in flight at every moment.
             std::thread::sleep(Duration::from_millis(2));
         }
         topics.iter().for_each(|topic| _ = api.publish(topic, "end"));
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Waits until it has published some more.
+    /// Waits until it has published more messages.
     pub fn until_more(&self) {
         let expected = self.count.load(Ordering::Relaxed) + 20;
         let end = Instant::now() + TIMEOUT;
@@ -336,7 +336,7 @@ impl Publisher {
         }
     }
 
-    /// Does this while it publishes. It ends afterwards, also when this fails.
+    /// Runs `act` while it publishes. Publishing ends afterwards, even if `act` fails.
     pub fn meanwhile(&self, act: impl FnOnce()) {
         let _guard = SetOnDrop(&self.stop);
         self.until_more();
@@ -345,7 +345,7 @@ impl Publisher {
     }
 }
 
-/// The numbers that a publisher has published.
+/// Returns the numbers of a range as texts.
 pub fn numbers(range: std::ops::Range<usize>) -> Vec<String> {
     range.map(|number| number.to_string()).collect()
 }

@@ -1,4 +1,4 @@
-//! Sessions, retained messages, wills, and deliveries that are half done.
+//! Sessions, retained messages, wills, and incomplete deliveries.
 
 use std::time::Instant;
 
@@ -55,13 +55,13 @@ fn what_was_half_confirmed_is_confirmed_to_the_end() {
             let mut subscriber = Connect::persistent(version, "hears").open(node.client);
             subscriber.subscribe(&[filter("once/#", 2), filter("sure/#", 1)]);
             let mut publisher = Connect::persistent(version, "says").open(node.client);
-            // One of QoS 2 from the client: received, and not released.
+            // A QoS 2 message of the client that is received, but not released.
             let half = Publish { id: 70, ..Publish::new("once/1", "half", 2) };
             publisher.send(&half.bytes(version));
             publisher.expect_events(&[Event::Confirm("PUBREC", 70, 0)]);
             let first = subscriber.unconfirmed();
             assert_eq!((&*first.payload, first.qos), ("half", 2));
-            // One after the other: there is an order of the messages of a topic, not of topics.
+            // One after the other, since only messages of one topic have an order.
             node.publish("once/2", json!("received"));
             let received = subscriber.unconfirmed();
             subscriber.confirm(ConfirmType::Pubrec, received.id);
@@ -69,10 +69,10 @@ fn what_was_half_confirmed_is_confirmed_to_the_end() {
             node.publish("sure/1", json!("unconfirmed"));
             let sure = subscriber.unconfirmed();
             node.upgrade();
-            // Nothing comes again, for no connection was cut.
+            // No message comes again, since no connection was cut.
             subscriber.is_quiet();
             publisher.is_quiet();
-            // A client that sends it again all the same does not publish it again.
+            // If the client repeats the message, the server does not publish it again.
             publisher.send(&Publish { dup: true, ..half }.bytes(version));
             publisher.expect_events(&[Event::Confirm("PUBREC", 70, 0)]);
             subscriber.is_quiet();
@@ -83,7 +83,7 @@ fn what_was_half_confirmed_is_confirmed_to_the_end() {
             subscriber.confirm(ConfirmType::Pubrec, first.id);
             subscriber.expect_events(&[Event::Confirm("PUBREL", first.id, 0)]);
             subscriber.confirm(ConfirmType::Pubcomp, first.id);
-            // Identifiers of what is under way are not used twice.
+            // The server does not reuse identifiers of messages in flight.
             node.publish("once/3", json!("next"));
             assert_eq!(subscriber.message().payload, "next");
             subscriber.cut();
@@ -94,7 +94,8 @@ fn what_was_half_confirmed_is_confirmed_to_the_end() {
     }
 }
 
-/// A message that was sent before the upgrade, and not confirmed, comes again to its session when the client comes back.
+/// A message that was sent before the upgrade, and not confirmed, comes again when the client reconnects to its
+/// session.
 #[test]
 fn what_the_client_has_not_confirmed_comes_again_after_a_cut() {
     let node = Node::new(Storage::Memory);
@@ -121,14 +122,14 @@ fn wills_are_published_when_their_clients_go_and_not_before() {
         witness.subscribe(&[filter("will/+", 1)]);
         let dying = Connect::new(V5, "dying").will("will/cut", "gone", 1).open(node.client);
         let polite = Connect::new(V3, "polite").will("will/polite", "gone", 1).open(node.client);
-        // The will of one who is away already waits.
+        // The will of a client that is already away waits.
         let mut late = persistent("late").will("will/late", "gone", 1);
         let delay = number(id::WILL_DELAY_INTERVAL, 2);
         late.will.as_mut().unwrap().properties.push(delay);
         late.open(node.client).cut();
         node.until("it is away", |node| node.metric("throng_mqtt_sessions_away") == 1.0);
         node.upgrade();
-        // The late one may come at any time.
+        // The delayed will may come at any time.
         let mut topics: Vec<String> = witness.drain().into_iter().map(|it| it.topic).collect();
         assert!(topics.iter().all(|topic| topic == "will/late"), "{storage:?} {topics:?}");
         polite.disconnect();
@@ -158,7 +159,7 @@ fn a_client_that_connects_again_takes_its_session_over() {
     assert_eq!(second.message().payload, "to the second");
 }
 
-/// Topic aliases and the client's limit on what is under way are the connection's.
+/// Topic aliases and the receive maximum belong to the connection.
 #[test]
 fn aliases_and_receive_maximum_go_along() {
     let node = Node::new(Storage::Memory);
@@ -173,7 +174,7 @@ fn aliases_and_receive_maximum_go_along() {
     publisher.publish_all(Publish::new("", "by alias", 1).with(alias()));
     let message = subscriber.message();
     assert_eq!((&*message.topic, &*message.payload), ("say/alias", "by alias"));
-    // Two are under way, and the third waits for a confirmation, before and after.
+    // Two messages are in flight, and the third waits for a confirmation, before and after.
     (0..3).for_each(|number| _ = node.publish("say/many", json!(number)));
     let two = [subscriber.unconfirmed(), subscriber.unconfirmed()];
     subscriber.is_quiet();

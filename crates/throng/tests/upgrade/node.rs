@@ -1,4 +1,4 @@
-//! A server that another process replaces while it runs, and the command that does it.
+//! A server that another process replaces while it runs, and the command that replaces it.
 
 use std::io::Read;
 use std::ops::Deref;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::support::tls::{Authority, tunnel};
 use crate::support::{Scratch, Server, TIMEOUT};
 
-/// The topics of all tests here.
+/// The topics of all tests.
 pub const TOPICS: &str = include_str!("topics.toml");
 
 /// Durable topics need a store.
@@ -23,7 +23,7 @@ pub const DURABLE: &str =
 /// How long `throng upgrade` may take: the server itself gives the longest step a minute.
 const UPGRADE_TIMEOUT: Duration = TIMEOUT.saturating_mul(2);
 
-/// What a client that a test does not read from, or that waits for the end of an upgrade, does not run into.
+/// Limits that clients do not reach, even if they do not read or wait for the end of an upgrade.
 const PATIENT: [(&str, &str); 16] = [
     ("THRONG_ADMIN_HEAD_SECONDS", "600"),
     ("THRONG_ADMIN_IDLE_SECONDS", "600"),
@@ -43,7 +43,7 @@ const PATIENT: [(&str, &str); 16] = [
     ("THRONG_TIMEOUTS_WS_SILENCE_SECONDS", "600"),
 ];
 
-/// Where the history is.
+/// The place of the history.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Storage {
     Memory,
@@ -52,16 +52,16 @@ pub enum Storage {
 
 pub const BOTH: [Storage; 2] = [Storage::Memory, Storage::Disk];
 
-/// What a test starts a server with.
+/// The options of a server in a test.
 pub struct Options<'a> {
     pub storage: Storage,
     /// The configuration.
     pub topics: String,
-    /// More of it.
+    /// Further parts of the configuration.
     pub more: String,
     pub settings: Vec<(&'a str, &'a str)>,
     pub binary: PathBuf,
-    /// Clients come through a tunnel with TLS by a certificate of this authority.
+    /// With this authority, clients connect through a tunnel with TLS.
     pub tls: Option<&'a Authority>,
 }
 
@@ -78,10 +78,10 @@ impl Default for Options<'_> {
     }
 }
 
-/// A server, or the process that has taken its place.
+/// A server, or the process that has replaced it.
 pub struct Node {
     pub server: Server,
-    // The server ends before its folder goes.
+    // The server ends before its folder is removed.
     folder: Scratch,
 }
 
@@ -116,17 +116,17 @@ impl Node {
         Node { server, folder }
     }
 
-    /// The path of a file in the server's folder.
+    /// Returns the path of a file in the server's folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Changes the configuration. Its topics stay.
+    /// Changes the configuration, but not its topics.
     pub fn configure(&self, more: &str) {
         self.folder.write("throng.toml", &format!("{TOPICS}\n{more}\n"));
     }
 
-    /// The command of a server with the same configuration and store.
+    /// Returns the command of a server with the same configuration and store.
     pub fn another(&self, storage: Storage) -> Command {
         serve(Path::new(throng()), self.folder.path(), storage)
     }
@@ -138,7 +138,7 @@ impl Node {
         path
     }
 
-    /// A script that says which process it is, and becomes the server when the test says so.
+    /// Writes a script that prints its process id, and becomes the server when the test allows it.
     pub fn waiting_binary(&self, name: &str) -> WaitingBinary {
         let [started, go] = ["started", "go"].map(|what| self.path(&format!("{name}-{what}")));
         let text = format!(
@@ -150,12 +150,12 @@ impl Node {
         WaitingBinary { path: self.script(&format!("{name}.sh"), &text), started, go }
     }
 
-    /// The servers that run, and what they have started.
+    /// Returns the running servers, and the processes that they have started.
     pub fn processes(&self) -> Vec<u32> {
         self.server.mark.processes()
     }
 
-    /// Waits until one process is left. Returns it.
+    /// Waits until one process is left, and returns it.
     pub fn only(&self) -> u32 {
         let mut all = Vec::new();
         self.until("one process is left", |_| {
@@ -189,7 +189,7 @@ impl Node {
         });
     }
 
-    /// The command of an upgrade, with further arguments.
+    /// Returns the command of an upgrade, with further arguments.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(throng());
         command.args(["upgrade", "--admin", &format!("http://{}", self.admin)]);
@@ -203,20 +203,20 @@ impl Node {
         Upgrade::begin(&mut self.command(arguments))
     }
 
-    /// Runs `throng upgrade` to its end, which may be a failure.
+    /// Runs `throng upgrade` to its end, which may be an error.
     pub fn try_upgrade(&self, arguments: &[&str]) -> Outcome {
         self.begin(arguments).end()
     }
 
-    /// Replaces the server, which must work, and waits for the end of the old process.
+    /// Upgrades the server, which must succeed, and waits for the end of the old process.
     pub fn upgrade(&self) {
         let before = self.only();
         self.switch();
         assert_ne!(self.only(), before, "the same process serves: {}", self.log());
     }
 
-    /// Replaces the server, which must work. A busy machine may need more time than the server gives a step: then the
-    /// server gives the upgrade up, and the next one begins.
+    /// Upgrades the server, which must succeed. If a busy machine needs more time than the server gives a step, the
+    /// server gives up the upgrade, and this function tries again.
     pub fn switch(&self) {
         let end = Instant::now() + TIMEOUT;
         loop {
@@ -231,7 +231,7 @@ impl Node {
         }
     }
 
-    /// Tries to replace the server, which must fail: the same process serves. Returns what the command printed.
+    /// Tries to upgrade the server, which must fail: the same process serves on. Returns the command's output.
     pub fn upgrade_fails(&self, arguments: &[&str]) -> String {
         let before = self.only();
         let outcome = self.try_upgrade(arguments);
@@ -242,12 +242,12 @@ impl Node {
         text
     }
 
-    /// What the servers have logged.
+    /// Returns the servers' log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    /// The epoch of all ids.
+    /// Returns the epoch of all ids.
     pub fn epoch(&self) -> Value {
         self.api("GET", "/api/stats", None).1["epoch"].clone()
     }
@@ -265,7 +265,7 @@ pub fn throng() -> &'static str {
     env!("CARGO_BIN_EXE_throng")
 }
 
-/// The command of a server whose configuration and store are in this folder.
+/// Returns the command of a server with its configuration and store in this folder.
 fn serve(binary: &Path, folder: &Path, storage: Storage) -> Command {
     let mut command = Command::new(binary);
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
@@ -274,7 +274,7 @@ fn serve(binary: &Path, folder: &Path, storage: Storage) -> Command {
     if storage == Storage::Disk {
         command.arg("--data").arg(folder.join("data"));
     }
-    // A server that is killed leaves the folder of its sockets behind.
+    // A killed server leaves the folder of its sockets behind.
     command.current_dir(folder).envs(PATIENT).env("TMPDIR", folder);
     command
 }
@@ -296,25 +296,25 @@ impl WaitingBinary {
         self.path.to_str().unwrap()
     }
 
-    /// Waits until it runs. Returns its process, which stays the same when it becomes the server.
+    /// Waits until the script runs. Returns its process, which stays the same when it becomes the server.
     pub fn process(&self) -> u32 {
         line_of(&self.started).parse().unwrap()
     }
 
-    /// Lets it become the server.
+    /// Lets the script become the server.
     pub fn go(&self) {
         std::fs::write(&self.go, "").unwrap();
     }
 }
 
-/// `throng upgrade` under way; killed if the test ends before it.
+/// A running `throng upgrade`; killed at the end of the test.
 pub struct Upgrade {
     child: Child,
     begun: Instant,
     output: Option<[JoinHandle<String>; 2]>,
 }
 
-/// The end of `throng upgrade`.
+/// The result of `throng upgrade`.
 #[derive(Debug)]
 pub struct Outcome {
     pub code: Option<i32>,
@@ -328,7 +328,7 @@ impl Outcome {
         format!("{}\n{}", self.stdout, self.stderr)
     }
 
-    /// Whether a step took longer than the server waits for it.
+    /// Returns true if a step took longer than the server waits for it.
     pub fn is_too_slow(&self) -> bool {
         self.text().contains("took longer than")
     }
@@ -369,7 +369,7 @@ impl Drop for Upgrade {
     }
 }
 
-/// Ends the loops of a test's threads, also when the test fails.
+/// Ends the loops of a test's threads, even if the test fails.
 pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -383,7 +383,7 @@ pub fn signal(pid: u32, name: &str) {
     let _ = Command::new("kill").args([name, &pid.to_string()]).status().unwrap();
 }
 
-/// Waits until a file has a line. Returns it.
+/// Waits until a file has a line, and returns it.
 pub fn line_of(path: &Path) -> String {
     let end = Instant::now() + TIMEOUT;
     loop {

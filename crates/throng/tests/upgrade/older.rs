@@ -1,5 +1,5 @@
-//! From an older version to this one, and back. scripts/upgrade-from-older builds the older one, and `OLDER_BIN` says
-//! where it is.
+//! From an older version to this one, and back. scripts/upgrade-from-older builds the older one, and sets `OLDER_BIN`
+//! to its path.
 
 use std::path::PathBuf;
 

@@ -8,10 +8,10 @@ use crate::support::{Stream, WebSocket, connect, receive};
 use crate::upgrade::member::{Kind, Member, websocket_at};
 use crate::upgrade::node::{Node, Storage};
 
-/// Where clients cut what they send, in bytes: one client at each.
+/// The bytes after which clients cut their input, one client at each.
 const CUTS: [usize; 5] = [1, 5, 17, 40, 77];
 
-/// A frame from a client. Its mask is no secret.
+/// Returns a client's frame. Its mask need not be random.
 fn frame(opcode: u8, is_last: bool, payload: &[u8]) -> Vec<u8> {
     let mask = [0x12, 0x34, 0x56, 0x78];
     let mut frame = vec![opcode | if is_last { 0x80 } else { 0 }];
@@ -33,7 +33,7 @@ fn raw(socket: &mut WebSocket, bytes: &[u8]) {
     socket.get_mut().write_all(bytes).unwrap();
 }
 
-/// Sends the first half of each on a connection of its own, upgrades, and sends the rest.
+/// Sends a part of each input on its own connection, upgrades, and sends the rest.
 fn halves<T>(
     node: &Node,
     cases: Vec<(T, Vec<u8>)>,
@@ -132,7 +132,7 @@ fn a_frame_may_be_cut_anywhere() {
     }
 }
 
-/// The beginning of a message came before, in fragments, and half a fragment as well.
+/// Before the upgrade: fragments from the beginning of a message, and half a fragment.
 #[test]
 fn a_message_may_be_in_the_middle_of_its_fragments() {
     let node = Node::new(Storage::Memory);
@@ -175,12 +175,12 @@ fn a_packet_may_be_cut_anywhere() {
     listener.subscribe(&[filter("say:e", 2)]);
     let payload = "what is said in half a packet, and in the other half of it as well, all of it";
     for version in [V3, V5] {
-        // CONNECT, also at the port of MQTT, where nothing was said before.
+        // CONNECT, on connections that have sent nothing before.
         let connect =
             Connect::new(version, "a-client-with-a-rather-long-identifier-that-takes-room");
         let connect = connect.user("somebody-with-a-name-of-some-length").bytes();
         let cases = CUTS.map(|_| (Client::new(node.client, version), connect.clone()));
-        // Each takes over the one before, so that only their own answers count.
+        // Each connect takes over the one before, so only one client is used.
         let done = halves(&node, cases.into_iter().take(1).collect(), |it, bytes| it.send(bytes));
         for (mut client, _) in done {
             assert_eq!(client.connack().code, 0);
@@ -208,7 +208,7 @@ fn a_packet_may_be_cut_anywhere() {
     listener.is_quiet();
 }
 
-/// A packet within frames of a WebSocket, both cut.
+/// Half an MQTT packet and half a WebSocket frame.
 #[test]
 fn a_packet_in_a_frame_may_be_cut() {
     use tungstenite::client::IntoClientRequest;
@@ -217,7 +217,7 @@ fn a_packet_in_a_frame_may_be_cut() {
     request.headers_mut().insert("sec-websocket-protocol", "mqtt".parse().unwrap());
     let (mut socket, _) = tungstenite::client(request, node.connect()).unwrap();
     let packet = Connect::new(V5, "in-frames").bytes();
-    // A frame with half the packet, and half of the frame with the rest of it.
+    // A frame with half the packet, and half of the frame with the other half.
     let (first, second) = packet.split_at(packet.len() / 2);
     let all = [frame(2, true, first), frame(2, true, second)].concat();
     let cut = all.len() - 3;
@@ -235,7 +235,7 @@ fn a_packet_in_a_frame_may_be_cut() {
     assert_eq!(&socket.read().unwrap().into_data()[..], [0xd0, 0]);
 }
 
-/// The body of a long poll's push.
+/// The body of a long-poll push.
 #[test]
 fn a_body_may_be_cut() {
     let node = Node::new(Storage::Memory);
@@ -257,7 +257,7 @@ fn a_body_may_be_cut() {
     assert!(polled["messages"][0].as_str().unwrap().contains("\"ok\""), "{polled}");
 }
 
-/// Half a call at the admin port does not hold up an upgrade. The new server answers it.
+/// Half a request at the admin port does not hold up an upgrade, and the new server responds to it.
 #[test]
 fn a_call_may_be_cut() {
     let node = Node::new(Storage::Memory);
@@ -275,7 +275,7 @@ fn a_call_may_be_cut() {
         admin
     });
     node.until_all_read();
-    // The old process forwards what comes on its connections until they end.
+    // The old process forwards the input on its connections until they end.
     node.switch();
     for (mut admin, cut) in calls.into_iter().zip(cuts) {
         admin.send(&call[cut..]);
@@ -288,6 +288,6 @@ fn a_call_may_be_cut() {
         );
         assert_eq!(listener.next(), "from half a body");
     }
-    // The old one ends with the last of them.
+    // The old process ends with the last of these connections.
     node.only();
 }

@@ -1,4 +1,4 @@
-//! The other end of the socket: `serve --take-over` by hand, peers that are no server, and other users.
+//! The socket between the two processes: `serve --take-over` by hand, peers that are no server, and other users.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use crate::upgrade::api::Api;
 use crate::upgrade::member::{Kind, Member};
 use crate::upgrade::node::{BOTH, Node, Storage, signal};
 
-/// A server that waits for the old one. It is killed at the end of the test.
+/// A server that waits for the old one; killed at the end of the test.
 struct Waiting {
     child: std::process::Child,
     socket: PathBuf,
@@ -49,7 +49,7 @@ impl Drop for Waiting {
     }
 }
 
-/// As between two containers: the new one was started by hand and waits. It may have another number of shards.
+/// As between two containers: the new server was started by hand and waits. Its number of shards may differ.
 #[test]
 fn a_server_that_waits_takes_over() {
     for storage in BOTH {
@@ -89,7 +89,7 @@ fn an_empty_socket_leaves_all_as_it_was() {
     assert_eq!(member.next(), "still");
 }
 
-/// A peer that does this with the old server's connection.
+/// A fake peer that runs `act` with the old server's connection.
 fn fake(path: &Path, act: impl FnOnce(UnixStream) + Send + 'static) -> std::thread::JoinHandle<()> {
     let listener = UnixListener::bind(path).unwrap();
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -113,7 +113,7 @@ fn fake(path: &Path, act: impl FnOnce(UnixStream) + Send + 'static) -> std::thre
 
 type Act = Box<dyn FnOnce(UnixStream) + Send>;
 
-/// Sends these bytes, and closes when the server has sent something.
+/// Sends these bytes, and closes when the server has sent anything.
 fn says(bytes: Vec<u8>) -> Act {
     Box::new(move |mut socket| {
         let _ = socket.write_all(&bytes);
@@ -126,7 +126,7 @@ fn garbage(seed: u64) -> Vec<u8> {
     (0..4_096).map(|_| random.below(256u32) as u8).collect()
 }
 
-/// Upgrades fail to peers that do this, and all is as it was.
+/// Checks that upgrades to these peers fail, and that the old server serves on.
 fn leave_all_as_it_was(acts: Vec<(&str, Act)>) {
     let node = Node::new(Storage::Memory);
     let mut members: Vec<Member> = Member::all(&node, "h:a");
@@ -172,7 +172,7 @@ fn a_peer_that_keeps_the_server_waiting_leaves_all_as_it_was() {
     leave_all_as_it_was(vec![("silence", Box::new(reads)), ("an echo", Box::new(echoes))]);
 }
 
-/// A server that waits ends when a peer is no server. The next one takes over.
+/// A waiting server ends if its peer is no server. The next waiting server takes over.
 #[test]
 fn a_server_that_waits_is_not_hurt_by_garbage() {
     let node = Node::new(Storage::Memory);
@@ -189,7 +189,7 @@ fn a_server_that_waits_is_not_hurt_by_garbage() {
     assert_eq!(member.next(), "taken over");
 }
 
-/// Each end refuses another user, and passes nothing to it.
+/// Each end rejects a process of another user, and sends it nothing.
 #[test]
 fn another_user_is_refused_at_either_end() {
     let is_root = rustix::process::geteuid().is_root();
@@ -214,7 +214,7 @@ fn another_user_is_refused_at_either_end() {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
     open(node.path("log").parent().unwrap(), 0o777);
-    // A stranger connects to a server that waits, whose socket is open to all.
+    // Another user connects to a waiting server whose socket is open to all users.
     let waiting = Waiting::begin(&node, Storage::Memory, "take-over");
     open(&waiting.socket, 0o666);
     let connects = "import socket, sys\n\
@@ -224,7 +224,7 @@ fn another_user_is_refused_at_either_end() {
     let output = output_within(&mut as_other_user(connects, &waiting.socket));
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     drop(waiting);
-    // A stranger has bound the socket that the old server connects to.
+    // Another user has bound the socket to which the old server connects.
     let trap = node.path("trap");
     let listens = "import socket, sys\n\
         it = socket.socket(socket.AF_UNIX)\nit.bind(sys.argv[1])\nit.listen(1)\nit.settimeout(50)\n\

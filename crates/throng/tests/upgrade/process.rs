@@ -38,7 +38,7 @@ fn a_server_that_ends_is_not_replaced() {
     let topics = TOPICS.replace("drain_seconds = 0", "drain_seconds = 600");
     let settings = vec![("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "600000")];
     let mut node = Node::with(Options { topics, more, settings, ..Options::default() });
-    // The end waits for the answer to this request.
+    // The server's end waits for the reply to this request.
     let mut client = Stream::new(node.connect());
     client.send("POST /publish?topic=order:1 HTTP/1.1\r\nHost: t\r\nContent-Length: 1\r\n\r\n1");
     app.until("the application has the request", |events| !events.is_empty());
@@ -48,7 +48,7 @@ fn a_server_that_ends_is_not_replaced() {
     assert_eq!(outcome.code, Some(3), "{outcome:?}");
     assert!(outcome.text().contains("this process is ending"), "{outcome:?}");
     assert_eq!(node.processes(), [node.child.id()]);
-    // The second signal ends it at once.
+    // The second signal ends the server at once.
     node.signal("-TERM");
     assert_eq!(wait_within(&mut node.server.child).code(), Some(130));
     node.until_all_ended();
@@ -104,8 +104,8 @@ fn an_upgrade_needs_the_key() {
     assert_ne!(node.only(), before);
 }
 
-/// The old process ends by itself, with success. The new one has no more threads or descriptors after many upgrades than
-/// after one.
+/// The old process ends by itself, with status 0. After many upgrades the new process has no more threads or
+/// descriptors than after one.
 #[test]
 fn the_old_process_ends_and_the_new_one_leaks_nothing() {
     let mut node = Node::new(Storage::Disk);
@@ -119,14 +119,14 @@ fn the_old_process_ends_and_the_new_one_leaks_nothing() {
     };
     let first = counts(node.only());
     (0..6).for_each(|_| node.upgrade());
-    // Some come and go with requests.
+    // Requests open and close some for a moment.
     let last = node.only();
     node.until("it has no more than the first had", |_| {
         counts(last).iter().zip(first).all(|(last, first)| *last < first + 4)
     });
 }
 
-/// In a container the server is process 1, whose end would be the container's: it stays as a parent.
+/// In a container the server is process 1, whose end would end the container. So the old process stays as a parent.
 #[test]
 fn as_process_1_the_old_one_stays_as_a_parent() {
     let mut probe = Command::new("unshare");
@@ -154,7 +154,7 @@ fn as_process_1_the_old_one_stays_as_a_parent() {
         assert_eq!(message.unwrap()["data"], round);
         assert!(server.child.try_wait().unwrap().is_none(), "process 1 has ended");
     }
-    // A signal to it ends the server.
+    // A signal to process 1 ends the server.
     let unshare = server.child.id();
     let children = std::fs::read_to_string(format!("/proc/{unshare}/task/{unshare}/children"));
     let one: u32 = children.unwrap().split_whitespace().next().unwrap().parse().unwrap();

@@ -1,4 +1,4 @@
-//! Publishers that never stop, and clients that connect again and again: the server answers all of them.
+//! Publishers that never stop, and clients that reconnect again and again: the server responds to all of them.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use crate::upgrade::api::Api;
 use crate::upgrade::member::{Publisher, numbers};
 use crate::upgrade::node::{BOTH, Node, SetOnDrop, Storage};
 
-/// What a thread does again and again, and how often it has done it.
+/// An action that a thread repeats, and the number of repetitions.
 struct Loop<'a> {
     count: AtomicUsize,
     act: Box<dyn Fn(usize) + Sync + Send + 'a>,
@@ -94,7 +94,7 @@ fn publishers_and_new_clients_are_all_replied() {
     }
 }
 
-/// The new server answers on connections to the admin port that were open before.
+/// The new server responds on connections to the admin port that were open before.
 #[test]
 fn an_open_admin_connection_is_served_by_the_new_server() {
     let node = Node::new(Storage::Memory);
@@ -112,7 +112,7 @@ fn an_open_admin_connection_is_served_by_the_new_server() {
     };
     let streams = ["/api/live", "/api/trace?user=alice"].map(open);
     node.switch();
-    // A stream of samples ends, and so does a trace, so that their readers ask the new server.
+    // The streams of samples and of a trace end, so that their readers connect to the new server.
     for mut stream in streams {
         let end = Instant::now() + TIMEOUT;
         while !stream.chunk().is_empty() {

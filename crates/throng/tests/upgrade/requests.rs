@@ -1,4 +1,4 @@
-//! Requests that wait for the application, for a back end or for the disk when another process replaces the server.
+//! Requests that wait for the application, for a back end or for the disk during an upgrade.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -69,7 +69,7 @@ fn data(socket: &mut WebSocket) -> Value {
 struct Slow {
     app: Application,
     is_open: Arc<AtomicBool>,
-    /// Events that it has received.
+    /// The number of events that the application has received.
     received: Arc<AtomicUsize>,
 }
 
@@ -93,7 +93,7 @@ impl Slow {
         Slow { app, is_open, received }
     }
 
-    /// Upgrades while so many requests of clients wait for it, and then opens it.
+    /// Upgrades while `count` requests of clients wait for the application, and then opens it.
     fn upgrade(&self, node: &Node, count: usize) {
         let until_waiting = || {
             node.until(&format!("{count} requests wait"), |node| {
@@ -101,7 +101,7 @@ impl Slow {
             });
         };
         until_waiting();
-        // Some may wait in a queue of the server.
+        // Some events may still wait in a queue of the server.
         node.until("the application has one", |_| self.received.load(Ordering::Relaxed) > 0);
         node.upgrade();
         until_waiting();
@@ -109,7 +109,7 @@ impl Slow {
     }
 }
 
-/// The new server sends each request again, and its client gets one reply.
+/// The new server sends each request again, and the client gets one reply.
 #[test]
 fn requests_without_a_reply_are_sent_again() {
     let app = Slow::new();
@@ -143,7 +143,7 @@ fn requests_without_a_reply_are_sent_again() {
         client.expect_events(&[Event::Confirm("PUBACK", 9, 0)]);
         client.is_quiet();
     }
-    // What the application has allowed is published once.
+    // The server publishes each message once that the application has allowed.
     let mut received: Vec<Value> = (0..3).map(|_| data(&mut listener)).collect();
     received.sort_by_key(ToString::to_string);
     assert_eq!(received, [json!("by mqtt"), json!("by mqtt"), json!("said")]);
@@ -170,7 +170,7 @@ fn connects_that_wait_for_the_application_go_on() {
     assert_eq!(stream.object()["users"], json!(["alice"]));
 }
 
-/// An upgrade is no departure and no arrival.
+/// An upgrade causes no events about clients that come or go.
 #[test]
 fn the_application_gets_no_event_of_departures() {
     let app = Application::replying(|_| json!({}));
@@ -197,7 +197,7 @@ fn the_application_gets_no_event_of_departures() {
     app.until("she has left", |_| {
         ["disconnected", "left", "vacated"].iter().all(|kind| count(kind) >= 1)
     });
-    // When these events are here, so are all before them.
+    // All earlier events arrive before these.
     let _last = websocket(&node, "user=zoe&topic=watched:2");
     app.until("the last user has come", |_| has_come(2));
     let mut expected = ["connected", "joined", "occupied"].repeat(2);
@@ -206,7 +206,7 @@ fn the_application_gets_no_event_of_departures() {
     assert_eq!(kinds(), expected);
 }
 
-/// The old server offers messages to a back end that refuses them. The new one has them, and forwards them.
+/// A back end rejects messages of the old server. The new server has these messages, and forwards them.
 #[test]
 fn the_new_server_forwards_what_a_back_end_has_not_taken() {
     let is_open = Arc::new(AtomicBool::new(false));
@@ -243,7 +243,7 @@ fn the_new_server_forwards_what_a_back_end_has_not_taken() {
     }
 }
 
-/// A publisher that waits for the disk has an answer, and what was answered is on disk.
+/// A publisher that waits for the disk gets a response, and every message with a response is on disk.
 #[test]
 fn durable_publishes_are_served_once_they_are_on_disk() {
     let node = Node::new(Storage::Disk);

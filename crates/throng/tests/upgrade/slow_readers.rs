@@ -1,4 +1,4 @@
-//! Clients that do not read, or slowly: the new server has what waits for them, and sends it whole.
+//! Clients that read slowly or not at all: the new server has their waiting data, and sends whole messages.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::upgrade::api::Api;
 use crate::upgrade::member::{Kind, Member, numbers};
 use crate::upgrade::node::{BOTH, Node, Options, Storage};
 
-/// More than the sockets take.
+/// More messages than the sockets take.
 const MESSAGES: usize = 120;
 const BYTES: usize = 8_000;
 
@@ -66,7 +66,7 @@ fn what_waits_for_clients_that_do_not_read_comes_in_order() {
     }
 }
 
-/// Upgrades happen while clients read, so that the server has sent any part of a message.
+/// Upgrades happen while clients read, so a message may be cut at any byte.
 #[test]
 fn slow_readers_get_whole_messages_through_upgrades() {
     let node = Node::with(Options {
@@ -86,7 +86,7 @@ fn slow_readers_get_whole_messages_through_upgrades() {
                     return (member, received);
                 }
                 received.push(text);
-                // Slower than the publisher.
+                // The client reads more slowly than the publisher publishes.
                 std::thread::sleep(Duration::from_millis(3));
             }
         };

@@ -17,7 +17,7 @@ fn id(response: &Value) -> String {
     response["id"].as_str().unwrap_or_else(|| panic!("no id: {response}")).into()
 }
 
-/// Waits until a topic's history has so many messages.
+/// Waits until a topic's history has `count` messages.
 fn until_stored(node: &Node, topic: &str, count: usize) {
     node.until("the messages are readable", |server| {
         let page = server.api("GET", &format!("/api/history/{topic}"), None).1;
@@ -25,7 +25,7 @@ fn until_stored(node: &Node, topic: &str, count: usize) {
     });
 }
 
-/// Reads up to the message with this text. Returns it.
+/// Reads up to the message with this text, and returns it.
 fn message(socket: &mut WebSocket, text: &str) -> Value {
     let end = Instant::now() + TIMEOUT;
     loop {
@@ -37,7 +37,7 @@ fn message(socket: &mut WebSocket, text: &str) -> Value {
     }
 }
 
-/// Reads up to the notice that this user has come or gone. Returns it.
+/// Reads up to the presence notice that has this user among `what`, and returns it.
 fn notice_of(socket: &mut WebSocket, what: &str, user: &str) -> Value {
     let end = Instant::now() + TIMEOUT;
     loop {
@@ -61,7 +61,7 @@ fn presence_stays_and_no_member_receives_of_it() {
             socket
         };
         let mut sockets: Vec<WebSocket> = ["alice", "bob", "carol", "alice"].map(enter).into();
-        // Behind this one's coming and going there are no more notices of the others.
+        // When zoe has come and gone, the others' notices have all arrived.
         let zoe = enter("zoe");
         sockets.iter_mut().for_each(|socket| _ = notice_of(socket, "joins", "zoe"));
         drop(zoe);
@@ -72,7 +72,7 @@ fn presence_stays_and_no_member_receives_of_it() {
             node.upgrade();
             assert_eq!(node.get("/presence?topic=room:a").1, before, "{storage:?}");
         }
-        // The next notice has the name that bob had before, and is of nobody else.
+        // The next notice has bob's earlier ref, and no other user.
         let gone = before["presences"]["bob"]["metas"][0]["phx_ref"].clone();
         drop(sockets.remove(1));
         for socket in &mut sockets {
@@ -84,7 +84,7 @@ fn presence_stays_and_no_member_receives_of_it() {
             assert_eq!((&left[0]["phx_ref"], &left[1]), (&gone, &Value::Null), "{notice}");
             assert_eq!(notice["data"]["joins"], json!({}), "{notice}");
         }
-        // A new member has a new name.
+        // A new member gets a new ref.
         let _dora = enter("dora");
         let notice = receive(&mut sockets[0]);
         let came = notice["data"]["joins"]["dora"]["metas"][0]["phx_ref"].as_str();
@@ -118,7 +118,7 @@ fn history_resume_tokens_and_keys_of_before_are_good() {
         node.upgrade();
         assert_eq!(ok(&node, "/api/history/h:a"), history, "{storage:?}");
         assert_eq!(ok(&node, "/api/history/c:a"), state, "{storage:?}");
-        // A client that comes back has what it missed, on each transport.
+        // A client that reconnects gets the messages that it missed, on each transport.
         let first = &ids[1];
         let mut sse = Stream::new(node.connect());
         sse.send(&format!(
@@ -136,16 +136,16 @@ fn history_resume_tokens_and_keys_of_before_are_good() {
         let reply =
             command(&mut ws, json!({"type": "subscribe", "id": 1, "topic": "h:a", "since": first}));
         assert_eq!(reply["ok"]["recovered"], true, "{reply}");
-        // The recent window of topics without history goes along as well.
+        // The new process also has the recent messages of topics without history.
         let (_, poll) =
             node.get(&format!("/poll?topic=plain&timeout=0&since={}", recent.as_str().unwrap()));
         assert_eq!(poll["messages"][0]["data"], "without history", "{storage:?}: {poll}");
-        // A publish with a known key is not repeated.
+        // A publish with a known idempotency key is not repeated.
         for (number, id) in (0..).zip(&ids) {
             let again = node.post("/api/publish", with_key(number));
             assert_eq!((&again["id"], &again["repeated"]), (&json!(id), &json!(true)), "{again}");
         }
-        // The numbers go on.
+        // Offsets continue.
         let split = |id: &str| {
             let (epoch, offset) = id.split_once(':').unwrap();
             (epoch.to_string(), offset.parse::<u64>().unwrap())
@@ -155,7 +155,7 @@ fn history_resume_tokens_and_keys_of_before_are_good() {
         assert_eq!(last.0, next.0, "{storage:?}");
         assert!(next.1 > last.1, "{last:?} {next:?}");
         let (last, next) = (split(&plain), split(&id(&node.publish("plain", json!(2)))));
-        // The server publishes as well ($SYS).
+        // The server also publishes its own topics ($SYS), so offsets may skip some.
         assert!(last.0 == next.0 && last.1 < next.1, "{storage:?}: {last:?} {next:?}");
     }
 }
@@ -170,7 +170,7 @@ fn cursors_inboxes_and_subscriptions_go_along() {
         node.post("/api/ack", json!({"user": "alice", "topic": "jobs:a", "id": job}));
         node.post("/api/send", json!({"user": "alice", "data": "while you were away"}));
         node.post("/api/subscriptions", json!({"user": "alice", "add": ["h:x", "h:y"]}));
-        // One who is there has a message that he has not acknowledged.
+        // A connected user has a message without an acknowledgement.
         let mut bob = websocket(&node, "user=bob&topic=jobs:a");
         node.publish("jobs:a", json!("third"));
         let third = id(&message(&mut bob, "third"));
@@ -192,7 +192,7 @@ fn cursors_inboxes_and_subscriptions_go_along() {
     }
 }
 
-/// The new server answers polls that wait, with what comes after the upgrade.
+/// The new server responds to waiting polls, with messages from after the upgrade.
 #[test]
 fn polls_that_wait_wait_on() {
     let node = Node::new(Storage::Memory);
@@ -208,7 +208,7 @@ fn polls_that_wait_wait_on() {
     short.send("GET /poll?topic=short&timeout=3 HTTP/1.1\r\nHost: t\r\n\r\n");
     node.until_all_read();
     node.upgrade();
-    // The time of one is over.
+    // The timeout of one poll has passed.
     let (status, response) = short.read_reply();
     let response: Value = serde_json::from_str(&response).unwrap();
     assert_eq!((status, &response["messages"]), (200, &json!([])));
@@ -228,7 +228,7 @@ fn polls_that_wait_wait_on() {
     assert!(status == 200 && response.contains("phx_reply"), "{status} {response}");
 }
 
-/// The new server has what the application has set at run time: a topic of a connection, a revocation.
+/// The new server has what the application has set at run time: a connection's topic, and a revocation.
 #[test]
 fn what_was_set_at_run_time_stays_set() {
     let node = Node::new(Storage::Memory);

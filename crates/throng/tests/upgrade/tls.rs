@@ -1,4 +1,5 @@
-//! Connections with TLS go along: their keys and positions, what has come of a record, and what waits to be sent.
+//! Connections with TLS survive an upgrade: the new process has their keys and sequence numbers, partial records, and
+//! waiting output.
 
 use std::io::{Read, Write};
 
@@ -32,14 +33,14 @@ fn each_transport_receives_each_message_once_through_tls() {
     }
 }
 
-/// A request in a record that comes in two halves, with an upgrade between them, at any byte.
+/// A request in a record that arrives in parts, with an upgrade between them, at any byte.
 #[test]
 fn a_record_may_be_cut_anywhere() {
     let authority = Authority::new();
     let node = node(&authority, Storage::Memory, &[]);
     let config = authority.client_config();
     let address = node.client_tls.unwrap();
-    // Of a record of 5 + 40 + 17 bytes.
+    // The record has 5 + 40 + 17 bytes.
     let mut halves = Vec::new();
     for at in [1, 4, 5, 6, 30, 61] {
         let mut stream = connect_with(&config, address);
@@ -56,7 +57,7 @@ fn a_record_may_be_cut_anywhere() {
     for round in 0..2 {
         node.upgrade();
         let Some(middle) = (round == 0).then_some(1) else { continue };
-        // One byte more, and an upgrade again.
+        // One byte more, and another upgrade.
         for (stream, rest) in &mut halves {
             if rest.len() > 1 {
                 stream.sock.write_all(&rest[..middle]).unwrap();
@@ -72,7 +73,7 @@ fn a_record_may_be_cut_anywhere() {
     }
 }
 
-/// More than the sockets take.
+/// More messages than the sockets take.
 const MESSAGES: usize = 120;
 const BYTES: usize = 8_000;
 
@@ -117,7 +118,7 @@ fn sessions_are_resumed_at_the_new_process() {
     let request = || {
         let mut stream = connect_with(&config, address);
         stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
-        // The ticket comes before the answer.
+        // The ticket arrives before the response.
         stream.read_exact(&mut [0; 13]).unwrap();
     };
     request();

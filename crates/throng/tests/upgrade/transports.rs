@@ -1,4 +1,4 @@
-//! Clients of every transport that were connected before an upgrade receive everything that is published meanwhile.
+//! Clients of every transport that were connected before an upgrade receive everything that is published during it.
 
 use serde_json::json;
 
@@ -8,8 +8,8 @@ use crate::upgrade::node::{BOTH, Node, Storage};
 /// Topics with and without history.
 const TOPICS: [&str; 2] = ["h:all", "plain/all"];
 
-/// Opens a member of each transport in each topic, publishes numbers meanwhile, and checks that each has received all
-/// of them.
+/// Opens a member of each transport in each topic, publishes numbers during the upgrades, and checks that each member
+/// has received all of them.
 pub fn receive_through(node: &Node, upgrades: impl FnOnce(&Publisher)) {
     let members: Vec<Member> = TOPICS.iter().flat_map(|topic| Member::all(node, topic)).collect();
     let publisher = Publisher::default();
@@ -95,6 +95,6 @@ fn the_counts_of_connections_go_on() {
         });
     }
     drop(members);
-    // The session of the long poll may last for a while.
+    // The long-poll session may last for a while.
     node.until("nobody is connected", |_| stats("connections") <= 1);
 }

@@ -1,10 +1,10 @@
-//! What ends a connection at once.
+//! Errors that end a connection at once.
 
 use crate::alert::Alert;
 use crate::records::RECORDS_WITHOUT_DATA_MAX;
 
-/// Why records can't be read on: the connection is over. All but `Alert` are the client's fault, and `out` has the
-/// alert for it.
+/// Why reading ends: the connection is over. Each variant but `Alert` is the client's fault, and `out` has the alert
+/// for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// A record or a message that an open connection does not allow: also a new handshake, and plain text.

@@ -17,18 +17,19 @@ pub use open::Opened;
 pub use seal::WriteClosed;
 pub use state::{EXPORT_BYTES_MAX, ImportError};
 
-/// A record has at most so many bytes of data (RFC 8446, 5.1).
+/// The limit on the bytes of data in a record (RFC 8446, 5.1).
 pub const RECORD_DATA_BYTES_MAX: usize = 16_384;
 
 /// Bytes of the longest record that is accepted, with its header (RFC 8446, 5.2). TLS 1.2 allows longer ones
 /// (RFC 5246, 6.2.3), which no suite that the server offers needs.
 pub const RECORD_BYTES_MAX: usize = HEADER_BYTES + RECORD_DATA_BYTES_MAX + 256;
 
-/// A client may send so many records without data (key updates, warnings, empty records) until either side sends data.
+/// The limit on a client's records in a row without data: key updates, warnings, empty records. Data in either
+/// direction resets the count.
 pub const RECORDS_WITHOUT_DATA_MAX: u8 = 32;
 
-/// A key of AES-GCM encrypts at most so many blocks of 16 bytes. RFC 8446, 5.5, allows 2^24.5 records of full size,
-/// which have 1,025 blocks each with the tag's.
+/// The limit on the blocks of 16 bytes that one key of AES-GCM encrypts. RFC 8446, 5.5, allows 2^24.5 records of full
+/// size; each has 1,025 blocks, the tag's included.
 pub const KEY_BLOCKS_MAX: u64 = 1 << 34;
 
 const HEADER_BYTES: usize = 5;
@@ -48,8 +49,8 @@ const KEY_UPDATE: [u8; 4] = [24, 0, 0, 1];
 /// They are two sets of keys (104 bytes each: sequence number, base of nonces, key, and in TLS 1.3 the traffic
 /// secret) and 16 bytes for everything else. Nothing is on the heap. Keys are wiped on drop.
 ///
-/// The caller sends what calls append to `out` in the order of the calls: the peer decrypts each record by its
-/// position.
+/// The caller sends the bytes that calls append to `out` in the order of the calls: the peer decrypts each record by
+/// its position.
 pub struct Records {
     read: Keys,
     write: Keys,

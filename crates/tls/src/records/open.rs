@@ -64,7 +64,7 @@ impl Records {
             } else if position == bytes.len() {
                 return Ok(());
             } else {
-                // First the rest of the header, which says how long the record is.
+                // The rest of the header comes first: it has the record's length.
                 let needed = record_bytes.unwrap_or(HEADER_BYTES);
                 let taken = (needed - pending.len()).min(bytes.len() - position);
                 append_pending(pending, &bytes[position..position + taken], needed);
@@ -87,7 +87,7 @@ impl Records {
         Ok(())
     }
 
-    /// The length of the record that begins here, `None` before its header is complete.
+    /// Returns the length of the record that begins here; `None` before its header is complete.
     fn record_bytes(&self, bytes: &[u8]) -> Result<Option<usize>, RecordError> {
         let &[content_type, _, _, high, low, ..] = bytes else { return Ok(None) };
         let is_expected = match self.version {
@@ -179,7 +179,7 @@ impl Records {
     /// (RFC 5246, 7.2).
     fn on_alert(&mut self, text: &[u8]) -> Result<(), RecordError> {
         let &[level, description] = text else {
-            // RFC 8446, 5.4, has an error of its own for an empty one.
+            // RFC 8446, 5.4, has a separate error for an empty alert.
             return Err(match text.is_empty() {
                 true => RecordError::UnexpectedMessage,
                 false => RecordError::DecodeError,
@@ -232,8 +232,8 @@ impl Records {
         Ok(())
     }
 
-    /// Declines a renegotiation (RFC 9325, 3.5) with a warning, and goes on. A second request ends the connection:
-    /// each makes the server encrypt a reply.
+    /// Declines a renegotiation (RFC 9325, 3.5) with a warning, and the connection goes on. A second request ends the
+    /// connection: each request makes the server encrypt a reply.
     fn on_renegotiation(&mut self, text: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
         match text {
             [1, a, b, c, hello @ ..]
@@ -249,8 +249,8 @@ impl Records {
     }
 }
 
-/// Appends part of a record of `record_bytes`. The buffer doubles its capacity as bytes come, since a header alone is
-/// no reason to allocate the whole record, and never exceeds the record.
+/// Appends part of a record of `record_bytes`. A header alone is no reason to allocate the whole record, so the
+/// capacity doubles as bytes arrive, and never exceeds the record.
 fn append_pending(pending: &mut Vec<u8>, bytes: &[u8], record_bytes: usize) {
     let needed = pending.len() + bytes.len();
     if needed > pending.capacity() {

@@ -7,15 +7,14 @@ use crate::records::{
 };
 use crate::suite::{TAG_BYTES, Version};
 
-/// In TLS 1.2, so many bytes of a nonce of AES-GCM are in the record (RFC 5288, 3).
+/// Bytes of an AES-GCM nonce that a record of TLS 1.2 has in it (RFC 5288, 3).
 pub(super) const EXPLICIT_NONCE_BYTES: usize = 8;
 
 /// The version in the header of records, also in TLS 1.3 (RFC 8446, 5.1).
 const WIRE_VERSION: [u8; 2] = [3, 3];
 
-/// Nothing more can be sent: `close` or `alert` was called, reading has failed, or the key of TLS 1.2, which can't be
-/// updated, has encrypted as much as it may (256 GiB). `out` has the alert for the peer: the caller sends it, and
-/// closes.
+/// Nothing more can be sent: `close` or `alert` was called, reading has failed, or a key of TLS 1.2, which can't be
+/// updated, has reached its limit (256 GiB). `out` has the alert for the peer: the caller sends it, and closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this side of the TLS connection is closed: nothing more can be sent on it")]
 pub struct WriteClosed;
@@ -23,10 +22,10 @@ pub struct WriteClosed;
 impl Records {
     /// Appends records with `plain` to `out`, as few as possible: none for no data.
     ///
-    /// A key that has encrypted as much as it may is updated first, with one more record (RFC 8446, 5.5).
+    /// A key that has reached its limit is updated first, with one more record (RFC 8446, 5.5).
     ///
     /// # Errors
-    /// When this side is closed. `out` may have got a `close_notify`, but nothing of `plain`.
+    /// When this side is closed. `out` may have a `close_notify`, but no byte of `plain`.
     pub fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), WriteClosed> {
         if self.is_write_closed {
             return Err(WriteClosed);
@@ -50,7 +49,7 @@ impl Records {
         Ok(())
     }
 
-    /// How many bytes `seal` would append now for so many bytes of data.
+    /// Returns how many bytes `seal` would append now for this many bytes of data.
     pub fn sealed_len(&self, plain_bytes: usize) -> usize {
         if self.is_write_closed || plain_bytes == 0 {
             return 0;
@@ -117,7 +116,7 @@ impl Records {
         let [high, low] = wire_length(bytes - HEADER_BYTES);
         let nonce = self.write.nonce();
         if self.aead.is_gcm() {
-            // One block for a part of a block, and one for the tag.
+            // One block for the incomplete last block, and one for the tag.
             self.blocks = self.blocks.saturating_add((plain.len() / 16) as u64 + 2);
         }
         let tag = match self.version {
@@ -149,7 +148,7 @@ impl Records {
     }
 }
 
-/// What the tag protects besides the text in TLS 1.2 (RFC 5246, 6.2.3.3).
+/// Returns the data besides the text that the tag protects in TLS 1.2 (RFC 5246, 6.2.3.3).
 pub(super) fn additional_data_tls12(
     sequence: u64,
     content_type: u8,
@@ -164,7 +163,7 @@ pub(super) fn additional_data_tls12(
     data
 }
 
-/// The length field of a record. No record is longer than two bytes can say.
+/// Returns the length field of a record. Two bytes are enough for every record.
 fn wire_length(bytes: usize) -> [u8; 2] {
     u16::try_from(bytes).unwrap_or(u16::MAX).to_be_bytes()
 }

@@ -31,12 +31,12 @@ pub enum ImportError {
 }
 
 impl Records {
-    /// Appends everything that another process needs to go on, at most [`EXPORT_BYTES_MAX`] bytes. The caller passes
-    /// `pending` on itself.
+    /// Appends the whole state for another process, at most [`EXPORT_BYTES_MAX`] bytes. The caller passes `pending`
+    /// on itself.
     ///
-    /// The keys are in plain: the caller reserves the capacity first, so that growing leaves no copies in memory, and
-    /// wipes the buffer. Once another process uses the keys, these records must send nothing more: two records with the
-    /// same nonce reveal their text.
+    /// The keys are in plain text: the caller reserves the capacity first, so that growing leaves no copies in
+    /// memory, and wipes the buffer. Once another process uses the keys, these records must send nothing more: two
+    /// records with the same nonce reveal their text.
     pub fn export(&self, out: &mut Vec<u8>) {
         let version = match self.version {
             Version::Tls12 => 2,
@@ -68,7 +68,7 @@ impl Records {
         }
     }
 
-    /// Reads what `export` wrote.
+    /// Reads bytes that `export` wrote.
     ///
     /// # Errors
     /// When the bytes are damaged, or of another format.
@@ -137,7 +137,7 @@ impl<'b> Reader<'b> {
 
     fn keys(&mut self, version: Version, aead: Aead) -> Result<Keys, ImportError> {
         let sequence = u64::from_be_bytes(self.array()?);
-        // A key may seal some records more than the limit: the update, an alert.
+        // A key may seal some records beyond the limit: the key update, an alert.
         if sequence > 2 * KEY_RECORDS_MAX {
             return Err(ImportError::Damaged);
         }

@@ -18,7 +18,7 @@ const DATA: u8 = 23;
 const UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
 const UPDATE_REQUESTED: [u8; 5] = [24, 0, 0, 1, 1];
 
-/// Opens bytes in one call. Returns the result, the data, and what is sent.
+/// Opens bytes in one call. Returns the result, the data, and the bytes to send.
 fn open(records: &mut Records, bytes: &[u8]) -> (Result<Opened, RecordError>, Vec<u8>, Vec<u8>) {
     let (mut plain, mut out) = (Vec::new(), Vec::new());
     let opened = records.open(&mut Vec::new(), &mut bytes.to_vec(), &mut plain, &mut out);
@@ -174,7 +174,7 @@ fn alerts_end_a_connection_by_the_rules_of_their_version() {
         assert_breaks(kind, |client| forged(client, ALERT, &[]), RecordError::UnexpectedMessage);
         assert_breaks(kind, |client| forged(client, ALERT, &[2]), RecordError::DecodeError);
         assert_breaks(kind, |client| forged(client, ALERT, &[1, 0, 1]), RecordError::DecodeError);
-        // TLS 1.3 has no warnings but one.
+        // TLS 1.3 has only one warning.
         let warning = |alert: u8| {
             let (mut server, mut client) = pair(kind, 1);
             open(&mut server, &forged(&mut client, ALERT, &[1, alert])).0
@@ -343,7 +343,7 @@ fn a_renegotiation_is_declined_once_in_tls_1_2() {
         assert_eq!(open(&mut client, &out).0, Ok(Opened { is_closed: false }));
         assert_eq!(client.without_data, 1);
         assert_eq!(open(&mut server, &sealed(&mut client, b"on")).1, b"on");
-        // Another process remembers it.
+        // The exported state includes the declined request.
         let mut state = Vec::new();
         server.export(&mut state);
         let again = forged(&mut client, HANDSHAKE, &HELLO);

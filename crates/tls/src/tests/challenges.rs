@@ -30,11 +30,11 @@ fn an_authority_that_offers_the_protocol_alone_gets_the_reply() {
         (established.alpn, certificate == reply.certificate)
     };
     assert_eq!(certificate_of(&[CHALLENGE_ALPN]), (Some(CHALLENGE_ALPN.to_vec()), true));
-    // A client that speaks something else, too, is no authority.
+    // A client that offers another protocol, too, is no authority.
     assert!(!certificate_of(&[CHALLENGE_ALPN, b"http/1.1"]).1);
     assert_eq!(certificate_of(&[b"http/1.1"]), (Some(b"http/1.1".to_vec()), false));
     assert!(!certificate_of(&[]).1);
-    // Another host is not being verified.
+    // The only challenge is for another host.
     challenges.clear();
     challenges.set("other.example", &pem_of(&reply)).unwrap();
     assert!(!certificate_of(&[CHALLENGE_ALPN]).1);

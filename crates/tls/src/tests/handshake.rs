@@ -72,7 +72,7 @@ fn a_hello_in_many_records_is_accepted() {
 fn data_right_behind_the_handshake_is_not_lost() {
     for suite in suites() {
         let mut client = Client::new(&Arc::new(client_with(&[*suite])), "localhost");
-        // The client sends it with the last message of its handshake.
+        // The client sends this data with the last message of its handshake.
         std::io::Write::write_all(&mut client.0.writer(), b"at once").unwrap();
         let established = connect(&acceptor(), &mut client, &[]).unwrap();
         let mut server = super::support::Server::new(established.records);
@@ -137,7 +137,7 @@ fn a_client_that_guessed_the_wrong_group_gets_a_retry_request() {
     for version in [Version::Tls13, Version::Tls12] {
         let mut config = client_of(version, None);
         let mut provider = (**config.crypto_provider()).clone();
-        // It guesses its first group, which the server does not support.
+        // The client guesses its first group, which the server does not support.
         provider.kx_groups = vec![
             rustls::crypto::aws_lc_rs::kx_group::MLKEM1024,
             rustls::crypto::aws_lc_rs::kx_group::SECP384R1,

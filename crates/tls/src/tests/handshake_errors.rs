@@ -13,7 +13,7 @@ use crate::{
     Version,
 };
 
-/// Begins a handshake with these bytes. Returns the result, and what the server sends.
+/// Begins a handshake with these bytes. Returns the result, and the bytes that the server sends.
 fn receive(bytes: &[u8]) -> (Result<Progress, HandshakeError>, Vec<u8>) {
     let mut out = Vec::new();
     (acceptor().handshake(ALPN, NOW).on_received(bytes, &mut out), out)
@@ -56,7 +56,7 @@ fn a_client_without_a_common_suite_is_rejected() {
     assert_eq!(error.alert, Some(Alert::HANDSHAKE_FAILURE));
 }
 
-/// A ClientHello of TLS 1.2 and below with one suite: what other libraries offer, and rustls does not.
+/// Returns a ClientHello of TLS 1.2 and below with one suite, as other libraries offer and rustls does not.
 fn raw_hello(version: [u8; 2], suite: [u8; 2], compression: u8) -> Vec<u8> {
     let mut hello = version.to_vec();
     hello.extend([7; 32]);

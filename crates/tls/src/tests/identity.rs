@@ -17,10 +17,10 @@ fn a_chain_and_its_key_make_an_identity() {
     assert_eq!(certificate.hosts().collect::<Vec<_>>(), ["one.test", "*.two.test"]);
     let names: Vec<_> = certificate.names.iter().map(ToString::to_string).collect();
     assert_eq!(names, ["one.test", "*.two.test", "10.0.0.1"]);
-    // It has expired, which is no error.
+    // The certificate has expired, which is no error.
     assert_eq!((certificate.not_before, certificate.not_after), (1_577_836_800, 1_609_459_200));
     assert!(certificate.is_expired(1_609_459_201) && !certificate.is_expired(1_609_459_200));
-    // Both in one file with text between them, as some tools write it.
+    // The chain and the key are in one file with text between them, as some tools write it.
     let both = [&chain[..], b"subject: one\r\n", &signed.key_pem()].concat();
     assert!(Identity::from_pem(&both, &both).is_ok());
     let windows = String::from_utf8(both).unwrap().replace('\n', "\r\n").into_bytes();

@@ -8,7 +8,7 @@ use super::support::{Client, Server, acceptor, client_with, connect, suites};
 use crate::testing::update_write_key;
 use crate::{Alert, EXPORT_BYTES_MAX, Records, Version};
 
-/// What happens on an open connection.
+/// An event on an open connection.
 #[derive(Clone, Debug)]
 enum Event {
     ClientSends(usize),

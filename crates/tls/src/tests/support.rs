@@ -137,7 +137,7 @@ pub(super) fn client_with(suites: &[SupportedCipherSuite]) -> ClientConfig {
     client_as(suites, None)
 }
 
-/// The same, with a certificate.
+/// Returns the same client with this certificate.
 pub(super) fn client_as(suites: &[SupportedCipherSuite], signed: Option<&Signed>) -> ClientConfig {
     let provider = CryptoProvider { cipher_suites: suites.to_vec(), ..default_provider() };
     let mut roots = RootCertStore::empty();
@@ -209,7 +209,7 @@ impl Client {
         while !bytes.is_empty() {
             self.0.read_tls(&mut bytes).unwrap();
             self.0.process_new_packets()?;
-            // Reading ends with an error while the connection is open.
+            // The reader reports an error while the connection is open.
             let _ = self.0.reader().read_to_end(&mut data);
         }
         Ok(data)

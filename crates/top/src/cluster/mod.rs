@@ -1,7 +1,7 @@
 //! Shows all nodes of a cluster in one table.
 //!
-//! Any node gives the table: it knows the others, and has each reply with its numbers. `table` makes the rows of two
-//! polls, and `view` has the user's view of them; both use no socket, clock or terminal.
+//! Any node can supply the table: it knows the other nodes, and requests the numbers of each. `table` makes the rows
+//! from two polls, and `view` has the user's view of them; both use no socket, clock or terminal.
 
 mod draw;
 mod poll;

@@ -22,8 +22,8 @@ const CUT_NS: u64 = DRAW_NS / 10;
 #[derive(Debug)]
 pub(super) struct Pause {
     until_ns: u64,
-    /// The cut afterwards: the bytes that the connection reads before, and whether it closes gently instead of with a
-    /// reset.
+    /// The cut after the pause: how many bytes the connection reads before it, and whether it closes gently instead
+    /// of with a reset.
     cut: Option<(u32, bool)>,
 }
 
@@ -44,7 +44,7 @@ impl Worker<'_> {
         self.cut_ns = now;
         self.resume_paused(now);
         if !self.cuts_now() {
-            // All connections return at once, the first time that this finds the cuts over.
+            // After the last cut, all connections return at once.
             if !std::mem::replace(&mut self.cuts_ended, true) {
                 self.due.extend(self.away.drain(..).map(|index| (index, now)));
                 self.take_waiting(now, true);
@@ -100,14 +100,14 @@ impl Worker<'_> {
         self.stats[Stat::Cuts as usize] += 1;
     }
 
-    /// Ends the pauses that are over: the connections read on, or read a part and are cut.
+    /// Ends the pauses that are over: a connection reads on, or reads a part and is cut.
     fn resume_paused(&mut self, now: u64) {
         let all = !self.cuts_now();
         let over: Vec<(u32, Pause)> =
             self.paused.extract_if(|_, pause| all || pause.until_ns <= now).collect();
         for (index, pause) in over {
             let Some((bytes, gently)) = pause.cut else {
-                // The poller reports a close only once, so this must look for one itself.
+                // The poller reports a close only once, so this read checks for a close itself.
                 self.read(index, EventFlags::RDHUP);
                 continue;
             };

@@ -394,7 +394,7 @@ impl Worker<'_> {
         transports[self.at(index) as usize % transports.len()]
     }
 
-    /// Lets a connection return some time, if the plan has connections return.
+    /// Schedules the return of a connection, if connections return in this plan.
     fn schedule_return(&mut self, index: u32) {
         if self.common.plan.lifetime.away_seconds.is_some() {
             self.away.push(index);
@@ -585,7 +585,7 @@ impl Worker<'_> {
         self.shared.scans_done.store(requested, Ordering::Release);
     }
 
-    /// Shows this thread's counts and times to the owner of the crowd.
+    /// Publishes this thread's counts and times to the owner of the crowd.
     fn publish_stats(&mut self) {
         self.stats[Stat::InFlight as usize] = self.in_flight as u64;
         for (count, value) in self.shared.tally.0.iter().zip(self.stats) {

@@ -53,12 +53,12 @@ impl Worker<'_> {
         plain.clear();
         let received = self.sessions.receive(index, bytes, &mut plain);
         if let Some(socket) = &self.connections[index as usize].socket {
-            // The rest goes with the next event. If the connection has ended, the next read reports why.
+            // The next event sends the rest. If the connection has ended, the next read reports why.
             let _ = self.sessions.flush(index, socket);
         }
         let is_ready = received.as_ref().is_ok_and(|received| received.is_ready);
         if is_ready && self.connections[index as usize].stage == Stage::Connecting {
-            // If it does not fit, it goes with the next event.
+            // The next event sends a request that does not fit now.
             if let Err(reason) = self.send_first_request(index) {
                 self.end(index, reason);
             }

@@ -76,7 +76,7 @@ impl Worker<'_> {
         self.send_request(index);
     }
 
-    /// Joins the topics of a connection, which the server waits for.
+    /// Joins the topics of a connection, when the server expects the joins.
     pub(super) fn join(&mut self, index: u32) {
         let server = self.write_path(index);
         self.add_resume_parameters(index);
@@ -137,7 +137,7 @@ impl Worker<'_> {
                 continue;
             }
             match self.sessions.send(index, socket, &self.request) {
-                // Half a heartbeat would corrupt all that follows it.
+                // Half a heartbeat would corrupt all later data.
                 Ok(bytes) if bytes < self.request.len() => self.end(index, CloseReason::Unsent),
                 // A missing heartbeat is harmless if the server reads nothing. If the connection has ended, the next
                 // read reports why.

@@ -74,7 +74,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Sends a roaming connection to another server next.
+    /// Sends a roaming connection to another server at its next attempt.
     pub(super) fn move_on(&mut self, index: u32) {
         let others = self.common.plan.servers.len() - 1;
         if let Some(place) = self.targets.places.get_mut(index as usize) {
@@ -83,7 +83,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Returns true if an end means that the server is gone, and connections go to another one then.
+    /// Returns true if the plan makes connections roam, and this reason means that the server is gone.
     pub(super) fn is_servers_death(&self, reason: CloseReason) -> bool {
         let is_silent = matches!(reason, CloseReason::System(_) | CloseReason::Closed);
         self.common.plan.roams && is_silent
@@ -104,13 +104,13 @@ impl Worker<'_> {
         };
         let longest = BACK_OFF_NS.saturating_mul(1 << place.failures.min(16)).min(BACK_OFF_NS_MAX);
         place.failures = place.failures.saturating_add(1);
-        // The wait is between half of it and all, so that connections that failed together come apart.
+        // A random wait between half and all of `longest` spreads out connections that failed together.
         let wait = longest / 2 + self.random.below(longest / 2);
         self.targets.waiting.push(Reverse((now + wait, index)));
         true
     }
 
-    /// Lets the waiting connections come back that are due, or `all` of them.
+    /// Opens the waiting connections that are due, or `all` of them.
     pub(super) fn take_waiting(&mut self, now: u64, all: bool) {
         while let Some(Reverse((at, index))) = self.targets.waiting.peek().copied()
             && (all || at <= now)

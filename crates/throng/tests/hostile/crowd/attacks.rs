@@ -18,10 +18,10 @@ pub const USER: &str = "evil";
 /// Connections that an attacker holds at a time.
 const OPEN_MAX: usize = 6;
 
-/// How long an attacker waits for a server that does not read or answer. Nothing depends on it.
+/// How long an attacker waits for a server that does not read or respond. No result depends on it.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What an attacker does by chance: the same for the same seed.
+/// The random choices of an attacker, which only depend on the seed.
 pub struct Dice(Random);
 
 impl Dice {
@@ -249,7 +249,7 @@ fn phoenix(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// Opens a session, hangs up a poll, and sends messages with a token that may be corrupted.
+/// Opens a session, disconnects during a poll, and sends messages with a token that may be corrupted.
 fn sessions(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     let base = format!("/socket/longpoll?vsn=2.0.0&user={USER}");
     write!(socket, "GET {base} HTTP/1.1\r\nHost: t\r\n\r\n")?;
@@ -273,7 +273,7 @@ fn sessions(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     )
 }
 
-/// Requests answers and does not read them, so that closing the socket resets it.
+/// Requests responses and does not read them, so that closing the socket resets it.
 fn unread(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     let request = b"GET /chat.js HTTP/1.1\r\nHost: t\r\n\r\n";
     socket.write_all(&request.repeat(1 + dice.below(10)))?;
@@ -281,7 +281,7 @@ fn unread(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     socket.write_all(last.as_bytes())
 }
 
-/// Publishes large messages where that is allowed, to connections that never read.
+/// Publishes large messages to a topic where clients may publish, and whose members never read.
 fn shout(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     let body = "x".repeat(dice.below(60_000));
     write!(

@@ -129,7 +129,7 @@ fn all(count: impl Fn(usize), mut next: impl FnMut() -> Vec<Value>) -> Vec<u64> 
     }
 }
 
-/// Returns the data of an event without a name. Others are about presence.
+/// Returns the data of an event without a name. Events with a name are about presence.
 fn plain(event: &[(String, String)]) -> Vec<Value> {
     let of = |field: &str| event.iter().find(|(name, _)| name == field).map(|(_, text)| text);
     let data = of("data").filter(|_| of("event").is_none());

@@ -31,12 +31,12 @@ pattern = "chat:*"
 publish = "allow"
 "#;
 
-/// Settings that a slow machine does not get to, for a server that honest clients use beside attackers.
+/// Limits that well-behaved clients on a slow machine do not reach while a server is under attack.
 pub(crate) const PATIENT: [(&str, &str); 8] = [
-    // The session of a long poll lives for more than twice as long without a poll.
+    // A long-poll session lasts for more than twice this time without a poll.
     ("THRONG_TIMEOUTS_LONGPOLL_SECONDS", "30"),
     ("THRONG_TIMEOUTS_PHOENIX_SILENCE_SECONDS", "600"),
-    // Attackers' messages must not push those out of the window that a poll resumes from.
+    // Attackers' messages must not push messages of others out of the window that a poll resumes from.
     ("THRONG_LIMITS_RECENT_MESSAGES_MAX", "200000"),
     ("THRONG_LIMITS_RECENT_SECONDS_MAX", "600"),
     // All attackers are one user.
@@ -93,7 +93,7 @@ fn well_behaved_clients_get_every_message_during_attacks() {
         }
         crowd.into_iter().for_each(|it| it.join().unwrap());
         server.until("only the good ones are there", |server| {
-            // What attackers sent at last may open sessions for a while.
+            // Late messages of attackers may open sessions for a while.
             server.post("/api/disconnect", json!({"user": attacks::USER}));
             good::are_alone(server)
         });

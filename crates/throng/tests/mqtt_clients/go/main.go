@@ -1,5 +1,5 @@
-// The clients of Eclipse in Go: version 3.1.1 by paho.mqtt.golang, version 5 by paho.golang; each by TCP and by
-// WebSocket. Arguments: host and port, and the address of WebSocket.
+// Eclipse's clients in Go: version 3.1.1 by paho.mqtt.golang, version 5 by paho.golang; each by TCP and by WebSocket.
+// Arguments: host and port, and the URL of the WebSocket.
 package main
 
 import (
@@ -33,11 +33,11 @@ func done(what string, token mqtt.Token) {
 	check(what, token.Error())
 }
 
-// A conversation that takes longer has failed.
+// A conversation fails after this time.
 const timeout = 60 * time.Second
 
-// Returns when the connection has ended. Disconnect returns earlier when its time is over: a message that comes
-// meanwhile is the old connection's still.
+// Returns when the connection has ended. With a short time Disconnect would return earlier, and the old connection
+// could still take a message.
 func leave(client mqtt.Client) {
 	client.Disconnect(uint(timeout.Milliseconds()))
 }
@@ -84,7 +84,7 @@ func three(broker, name string) {
 	done("publish", one.Publish("state/x", 1, true, ""))
 	next(messages)
 	two, _ := open(name+"-kept", true)
-	// Each conversation has a topic of its own: others have left sessions for which theirs is retained.
+	// Each conversation has its own topic, since sessions of other conversations retain messages of their topics.
 	away := "away/" + name
 	done("subscribe", two.Subscribe(away+"/#", 1, nil))
 	leave(two)
@@ -100,7 +100,7 @@ func three(broker, name string) {
 	leave(one)
 }
 
-// A connection by TCP, or by WebSocket where the address is one.
+// Connects by TCP, or by WebSocket if the address is a URL.
 func dial(at string) net.Conn {
 	if strings.HasPrefix(at, "ws:") {
 		socket, err := mqtt.NewWebsocket(at, nil, timeout, nil, nil)
@@ -142,7 +142,7 @@ func five(at, name string) {
 			ClientID: id, KeepAlive: 30, CleanStart: false, UsernameFlag: true, Username: "alice",
 			Properties:  &paho.ConnectProperties{SessionExpiryInterval: &expiry},
 			WillMessage: will,
-			// Of all that can be said of a will, this client sends the user properties alone.
+			// This client sends only the user properties of a will's properties.
 			WillProperties: &paho.WillProperties{User: paho.UserProperties{{Key: "a", Value: "1"}}},
 		})
 		check("connect", err)
@@ -181,7 +181,7 @@ func five(at, name string) {
 		got := next(messages)
 		must("what came meanwhile", string(got.Payload) == fmt.Sprint(at))
 	}
-	// A will: the client says goodbye, and wants it published all the same.
+	// The client disconnects with the code that still publishes its will.
 	will := &paho.WillMessage{Topic: name + "/will", Payload: []byte("gone"), QoS: 1}
 	dying, _, _ := open(name+"-dying", will)
 	check("disconnect", dying.Disconnect(&paho.Disconnect{ReasonCode: 4}))

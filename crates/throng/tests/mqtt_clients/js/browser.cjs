@@ -1,9 +1,9 @@
-// mqtt.js in a browser's page, by WebSocket. Argument: the address.
+// mqtt.js in a browser's page, by WebSocket. Argument: the URL.
 "use strict";
 
 const fs = require("node:fs");
 const http = require("node:http");
-// The one of the Phoenix clients' tests.
+// The installation of the Phoenix tests.
 const { chromium } = require(`${__dirname}/../../phoenix/node_modules/playwright-core`);
 
 const [url] = process.argv.slice(2);

@@ -1,4 +1,4 @@
-// mqtt.js in node, by TCP and by WebSocket. Arguments: the addresses.
+// mqtt.js in node, by TCP and by WebSocket. Arguments: the URLs.
 "use strict";
 
 const assert = require("node:assert");

@@ -1,8 +1,8 @@
-// What mqtt.js does with a broker; in node, and in a browser's page.
+// A conversation of mqtt.js with a broker, in node and in a browser's page.
 "use strict";
 
 async function conversation(mqtt, assert, url, protocolVersion) {
-  // Each conversation has names of its own: others have left sessions for which their topics are retained.
+  // Each conversation has its own names, since sessions of other conversations retain messages of their topics.
   const name = `js-${protocolVersion}-${url.split(":")[0]}`;
   const open = async (clientId, clean, more) => {
     const properties = protocolVersion === 5 && !clean ? { sessionExpiryInterval: 100 } : undefined;
@@ -45,7 +45,7 @@ async function conversation(mqtt, assert, url, protocolVersion) {
   await two.client.endAsync();
   for (let at = 0; at < 10; at++) await one.client.publishAsync(`away/${name}/a`, `${at}`, { qos: 1 });
   two = await open(`${name}-kept`, false);
-  // MQTT 3.1 has no place for it in CONNACK.
+  // CONNACK of MQTT 3.1 has no such flag.
   if (protocolVersion > 3) assert.equal(two.sessionPresent, true);
   for (let at = 0; at < 10; at++) assert.equal((await two.next()).payload, `${at}`);
   await two.client.endAsync();

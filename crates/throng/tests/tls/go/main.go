@@ -1,4 +1,4 @@
-// Listens to the topic news through TLS, and prints what comes until the first message is there.
+// Listens to the topic news through TLS, and prints messages until the first one of the test arrives.
 package main
 
 import (
@@ -20,7 +20,7 @@ func main() {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(pem)
-	// The library would speak HTTP/2, and goes on with what the server knows.
+	// The library offers HTTP/2, and uses the protocol that the server knows.
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}
 	client := &http.Client{Transport: transport}
 	response, err := client.Get("https://" + address + "/sse?topic=news")
