@@ -1,7 +1,9 @@
-//! The two ways to a running server: it begins with what its store has, or it takes over what another process
-//! has.
+//! Starts the server in one of two ways: with the content of its store, or with the state of another process that it
+//! takes over.
 
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, RwLock};
 
@@ -23,7 +25,7 @@ use super::settings::{self, live};
 use super::upgrade::{self, ByCall, Forwarded, Old, TakeOver, Upgrade};
 use super::{Server, cluster, failed, history, outbox, parts, ports, storage, subscriptions};
 
-/// What somebody wants to be started.
+/// The inputs of a start.
 pub(super) struct Start<'a> {
     pub loaded: &'a Loaded,
     pub args: &'a Serve,
@@ -31,24 +33,24 @@ pub(super) struct Start<'a> {
     pub log: Log,
 }
 
-/// Begins to end the process in order, as SIGTERM does.
+/// Sends SIGTERM to this process, so that it ends in order.
 fn end_process() {
     if let Err(error) = signal_hook::low_level::raise(SIGTERM) {
         tracing::error!(%error, "this process can't signal itself to end");
     }
 }
 
-/// What must be open before the shards start: each one's descriptor table begins as a copy of the current one,
-/// and it writes to these.
+/// The parts with descriptors that must be open before the shards start: each shard's descriptor table begins as a copy
+/// of the current one, and shards write to these descriptors.
 struct First {
     runtime: control::Runtime,
     /// `None` if the node is not one of a cluster.
     cluster: Option<link::Runtime>,
     /// `None` without a database.
     outbox: Option<database::Runtime>,
-    /// The same for the history, whose thread takes it.
+    /// `None` without a database. The history's thread takes it.
     history: Option<database::Runtime>,
-    /// The same for the subscriptions.
+    /// `None` without a database.
     subscriptions: Option<database::Runtime>,
     signals: Signals,
 }
@@ -75,7 +77,7 @@ struct Running {
     parts: Vec<Arc<dyn Part>>,
 }
 
-/// Where clients connect, with the real ports where settings are 0.
+/// The addresses at which clients connect, with the real ports where settings are 0.
 #[derive(Clone, Copy)]
 struct Ports {
     client: Option<SocketAddr>,
@@ -84,18 +86,26 @@ struct Ports {
     mqtt_tls: Option<SocketAddr>,
 }
 
-/// How it is called.
+/// The listeners of the admin port, and the upgrade that started this process.
 struct Admin {
     listener: TcpListener,
     listener_tls: Option<TcpListener>,
-    /// Where the processes before this one forward requests to.
+    /// The socket to which earlier processes forward requests.
     forwarded: Option<Forwarded>,
-    /// How this process came to life.
+    /// The upgrade that started this process; the default if none did.
     came: UpgradeProgress,
 }
 
+impl Admin {
+    /// Returns another descriptor of the socket to which earlier processes forward requests, and its path.
+    fn forwarded_listener(&self) -> Result<Option<(UnixListener, PathBuf)>, CommandError> {
+        let both = self.forwarded.as_ref().map(|it| Ok((it.listener()?, it.path().to_owned())));
+        both.transpose().map_err(|error: std::io::Error| failed(&error))
+    }
+}
+
 impl Start<'_> {
-    /// Starts a node with what its store has.
+    /// Starts a node with the content of its store.
     pub fn begin(self) -> Result<(Server, Signals), CommandError> {
         let _span = tracing::info_span!("start").entered();
         let config = &self.loaded.config;
@@ -119,7 +129,7 @@ impl Start<'_> {
         self.serve(first, running, admin)
     }
 
-    /// Starts a node with what another process has, which ends with that.
+    /// Starts a node with the state of another process, which then ends.
     pub fn take_over(self, old: TakeOver) -> Result<(Server, Signals), CommandError> {
         let _span = tracing::info_span!("start").entered();
         let (first, running) = self.prepare_take_over(&old)?;
@@ -143,13 +153,50 @@ impl Start<'_> {
         Ok((server, signals))
     }
 
+    /// Returns what an upgrade of this process passes on.
+    fn old(
+        &self,
+        running: &Running,
+        admin: &Admin,
+        gate: &Arc<control::Gate>,
+        signals: &Signals,
+    ) -> Result<Old, CommandError> {
+        let Running { services, shards, parts, ports, .. } = running;
+        let signals = signals.handle();
+        let no_admin = |error: std::io::Error| ports::no_admin(&error);
+        let admin_tls = admin.listener_tls.as_ref().map(TcpListener::try_clone).transpose();
+        Ok(Old {
+            givers: shards.givers.clone(),
+            parts: parts.clone(),
+            handles: services.handles.clone(),
+            shared: services.shared.clone(),
+            store: services.store.clone(),
+            history: services.local.clone(),
+            postgres: services.postgres.clone(),
+            has_tls: ports.client_tls.or(ports.mqtt_tls).is_some(),
+            webhook: services.webhook.clone(),
+            gate: gate.clone(),
+            admin: admin.listener.try_clone().map_err(no_admin)?,
+            admin_tls: admin_tls.map_err(no_admin)?,
+            forwarded: admin.forwarded_listener()?,
+            started: services.started,
+            longpoll_key: services.fixed.longpoll_key.0,
+            data: Some(self.loaded.config.store.data.clone()).filter(|data| !data.is_empty()),
+            limits: settings::limits(self.loaded),
+            binary: crate::binary::path(),
+            arguments: upgrade::arguments(std::env::args_os()),
+            cluster: services.cluster.as_ref().map(|cluster| cluster.link.clone()),
+            done: Box::new(move || signals.close()),
+        })
+    }
+
     /// Starts the shards of a node that takes over, which get the other process's connections.
     fn prepare_take_over(&self, old: &TakeOver) -> Result<(First, Running), CommandError> {
         let config = &self.loaded.config;
         let identity = Identity::of(old)?;
         let mut first = self.first()?;
         let prepared = ports::prepare(config, old.shards().map_err(|error| failed(&error))?)?;
-        // The old process has the store until all else has been passed.
+        // The old process uses the store until it has passed on everything else.
         let mut found = storage::waiting(config, identity.new_epoch);
         let handles = prepared.handles.clone();
         let (args, protocols, databases) = (self.args, self.protocols, first.databases(false));
@@ -185,7 +232,7 @@ impl Start<'_> {
         Ok(First { runtime, cluster, outbox, history, subscriptions, signals })
     }
 
-    /// Starts the shards of these services, and lists all that the node would pass on.
+    /// Starts the shards of these services, and lists the parts that an upgrade passes on.
     fn run_shards(
         &self,
         first: &mut First,
@@ -264,14 +311,16 @@ impl Start<'_> {
             history: _,
         }: First,
         running: Running,
-        Admin { listener, listener_tls, forwarded, came }: Admin,
+        admin: Admin,
     ) -> Result<(Server, Signals), CommandError> {
         let config = &self.loaded.config;
-        let Running { services, postgres, workers, shards, live, access, parts, ports, .. } =
-            running;
+        let gate = Arc::new(control::Gate::default());
+        let passes_on = self.old(&running, &admin, &gate, &signals)?;
+        let to_forward = admin.forwarded_listener()?.map(|(listener, _)| listener);
+        let Admin { listener, listener_tls, forwarded, came } = admin;
+        let Running { services, postgres, workers, shards, live, access, ports, .. } = running;
         let Ports { client, client_tls, mqtt, mqtt_tls } = ports;
-        let Services { broker, history, local, store, subscriptions, shared, webhook, .. } =
-            services;
+        let Services { broker, history, store, subscriptions, shared, webhook, .. } = services;
         let Services { mqtt_state, tokens, fixed, handles, started, certificates, .. } = services;
         let link = services.cluster.as_ref().map(|cluster| cluster.link.clone());
         if let Some(certificates) = &certificates {
@@ -281,43 +330,10 @@ impl Start<'_> {
         }
         let admin = listener.local_addr().unwrap_or(config.admin.listen);
         let connections = control::Connections::new(settings::admin(config));
-        let gate = Arc::new(control::Gate::default());
-        let of_forwarded = || {
-            let both = forwarded.as_ref();
-            let both = both.map(|it| Ok((it.listener()?, it.path().to_owned()))).transpose();
-            both.map_err(|error: std::io::Error| failed(&error))
-        };
-        let signals_handle = signals.handle();
-        let passes_on = Old {
-            givers: shards.givers.clone(),
-            parts,
-            handles: handles.clone(),
-            shared: shared.clone(),
-            store: store.clone(),
-            history: local,
-            postgres: services.postgres.clone(),
-            has_tls: client_tls.or(mqtt_tls).is_some(),
-            webhook: webhook.clone(),
-            gate: gate.clone(),
-            admin: listener.try_clone().map_err(|error| ports::no_admin(&error))?,
-            admin_tls: listener_tls
-                .as_ref()
-                .map(TcpListener::try_clone)
-                .transpose()
-                .map_err(|error| ports::no_admin(&error))?,
-            forwarded: of_forwarded()?,
-            started,
-            longpoll_key: fixed.longpoll_key.0,
-            data: Some(config.store.data.clone()).filter(|data| !data.is_empty()),
-            limits: settings::limits(self.loaded),
-            binary: crate::binary::path(),
-            arguments: upgrade::arguments(std::env::args_os()),
-            cluster: link.clone(),
-            done: Box::new(move || signals_handle.close()),
-        };
         let is_new = !matches!(came.stage, control::UpgradeStage::Done);
         if is_new && link.is_some() {
-            // Before messages of other nodes come. The control thread reads their messages and ends it.
+            // This comes before the first message of another node. The control thread ends it after it has read the
+            // retained messages of another node.
             shared.retained.begin_sync();
         }
         let upgrade = Upgrade::new(passes_on, came);
@@ -355,7 +371,7 @@ impl Start<'_> {
             upgrades: control::Upgrades {
                 upgrader: Some(Arc::new(ByCall(upgrade.clone()))),
                 gate,
-                forwarded: Mutex::new(of_forwarded()?.map(|(listener, _)| listener)),
+                forwarded: Mutex::new(to_forward),
             },
             subscription_locks: control::UserLocks::default(),
             keep_subscriptions,
@@ -421,7 +437,7 @@ impl Start<'_> {
     }
 }
 
-/// Takes all that the old process has, up to the moment from which this one serves.
+/// Takes over the state of the old process, up to the moment from which this process serves.
 fn take(old: &TakeOver, config: &Config, running: &Running) -> Result<Admin, CommandError> {
     let listener = match old.has_admin(config.admin.listen) {
         // The old process still listens there, and passes its listener on.
@@ -444,7 +460,7 @@ fn take(old: &TakeOver, config: &Config, running: &Running) -> Result<Admin, Com
         taker.abandon();
         failed(&error)
     })?;
-    // Before the shards sweep.
+    // The shards need the time before their first sweep.
     running.services.set_time();
     taker.go();
     let listener = listener.or(passed.admin).map_or_else(|| ports::admin(config), Ok)?;

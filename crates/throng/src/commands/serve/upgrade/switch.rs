@@ -1,4 +1,4 @@
-//! The moment in which everything stands still and changes hands.
+//! The switch: a short pause in which the new process takes over.
 
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -13,8 +13,8 @@ use shard::{Channel, Give, GiverStage};
 use super::old::{POLL_INTERVAL, Reason, STEP_WAIT, Upgrade};
 use super::wire::{self, expect};
 
-/// How long calls of the admin port that are under way are waited for, before all stands still: a minute in all. A node
-/// with too much to do replies late to some.
+/// How long the switch waits for calls of the admin port that are under way, before the pause: a minute in all. An
+/// overloaded node replies late to some calls.
 const CALLS: Patience = Patience {
     wait: Duration::from_millis(500),
     still: Duration::from_millis(500),
@@ -26,18 +26,35 @@ const CALLS: Patience = Patience {
 /// How long TLS handshakes may take to finish before the pause: some round trips. Slower ones end with this process.
 const HANDSHAKES_WAIT: Duration = Duration::from_millis(500);
 
-/// How long all may take to come to rest.
+/// How long the shards, the store, the database or the cluster may take to come to rest.
 const STILL_WAIT: Duration = Duration::from_secs(10);
 
 /// How long the new process may take to serve once it has everything.
 const SERVING_WAIT: Duration = Duration::from_secs(20);
 
-/// Makes the shards reply to calls, so that these end.
+/// Makes the shards do nothing but reply to calls, so that the pending calls end.
 struct Calls<'a> {
     upgrade: &'a Upgrade,
     /// How long the last pass over the changed connections took.
     last_pass: Duration,
     stands_still: bool,
+}
+
+impl Calls<'_> {
+    /// Makes new calls wait once no call is under way. Returns since when they wait.
+    fn pause(&mut self) -> Result<Instant, Reason> {
+        self.upgrade.old.gate.pause_when_quiet(CALLS, self)?.ok_or_else(|| {
+            let attempt = CALLS.wait + CALLS.still;
+            let wait = CALLS.attempts * (attempt + CALLS.pause);
+            format!(
+                "calls of the admin API took longer than {} s in each of {} attempts within {} s: \
+                 try again when the node is less busy",
+                attempt.as_secs(),
+                CALLS.attempts,
+                wait.as_secs()
+            )
+        })
+    }
 }
 
 impl Attempts for Calls<'_> {
@@ -64,15 +81,16 @@ impl Attempts for Calls<'_> {
         upgrade.until(STILL_WAIT, "the shards' turns", || upgrade.count(GiverStage::Still) == 0)
     }
 
-    /// Leaves nothing for the next attempt that has changed meanwhile: an attempt takes seconds.
+    /// Copies the connections that have changed meanwhile, so that the next attempt has fewer to pass: an attempt takes
+    /// seconds.
     fn retry(&mut self) -> Result<(), Reason> {
         self.upgrade.copy_changed(&mut self.last_pass).map(drop)
     }
 }
 
 impl Upgrade {
-    /// The pause: everything stands still, what is left is passed, and the new process goes on. `last_pass` is how
-    /// long the last pass over the changed connections took.
+    /// Pauses this process, passes the rest of its state, and lets the new process serve. `last_pass` is how long the
+    /// last pass over the changed connections took.
     pub(super) fn switch(
         &self,
         main: &Channel,
@@ -80,31 +98,59 @@ impl Upgrade {
         path: &Path,
         last_pass: Duration,
     ) -> Result<(), Reason> {
-        let old = &self.old;
+        let givers = &self.old.givers;
         let mut calls = Calls { upgrade: self, last_pass, stands_still: false };
-        let began = old.gate.pause_when_quiet(CALLS, &mut calls)?.ok_or_else(|| {
-            let attempt = CALLS.wait + CALLS.still;
-            let wait = CALLS.attempts * (attempt + CALLS.pause);
-            format!(
-                "calls of the admin API took longer than {} s in each of {} attempts within {} s: \
-                 try again when the node is less busy",
-                attempt.as_secs(),
-                CALLS.attempts,
-                wait.as_secs()
-            )
-        })?;
+        let began = calls.pause()?;
         let called = began.elapsed();
         if !calls.stands_still {
             self.finish_handshakes()?;
         }
         let handshakes = began.elapsed();
+        self.stand_still(calls.stands_still)?;
+        let rested = began.elapsed();
+        givers.iter().for_each(|giver| giver.order(Give::Rest));
+        self.send_parts(main, sent)?;
+        let parts = began.elapsed();
+        self.until(STEP_WAIT, "handing over the last connections", || {
+            self.count(GiverStage::Given) == givers.len()
+        })?;
+        main.send(wire::END, &[], &[]).map_err(|error| self.why(&error))?;
+        self.expect(main, wire::HAVE, STEP_WAIT)?;
+        let given = began.elapsed();
+        self.pass_store(main)?;
+        self.check_progress()?;
+        self.let_new_process_serve(main)?;
+        let pause = began.elapsed();
+        let pause_us = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
+        // The new process reports the length of the pause to callers of the API.
+        let _ = main.send(wire::PAUSED, &pause_us.to_le_bytes(), &[]);
+        let ms = |time: Duration| time.as_millis() as u64;
+        tracing::info!(
+            called_ms = ms(called),
+            handshakes_ms = ms(handshakes),
+            rested_ms = ms(rested),
+            parts_ms = ms(parts),
+            given_ms = ms(given),
+            pause_ms = ms(pause),
+            changed = self.copied(),
+            path = %path.display(),
+            "the node paused for the switch to the new process"
+        );
+        givers.iter().for_each(|giver| giver.order(Give::Release));
+        self.change(|progress| progress.pause_us = Some(pause_us));
+        Ok(())
+    }
+
+    /// Makes everything stand still and come to rest. `shards_stand_still` is true if the shards do already.
+    fn stand_still(&self, shards_stand_still: bool) -> Result<(), Reason> {
+        let old = &self.old;
         old.webhook.stand_still();
-        // Before all comes to rest: the shards take what others have published until then.
+        // The shards deliver the messages that came from other nodes before they come to rest.
         if let Some(link) = &old.cluster {
             let paused = link.pause();
             self.until(STILL_WAIT, "reading the messages of other nodes", || paused.is_done())?;
         }
-        if !calls.stands_still {
+        if !shards_stand_still {
             old.givers.iter().for_each(|giver| giver.order(Give::StandStill));
         }
         old.postgres.iter().for_each(history_postgres::Postgres::pause);
@@ -113,27 +159,22 @@ impl Upgrade {
             let rests = link.rest();
             self.until(STILL_WAIT, "sending pending messages to other nodes", || rests.is_done())?;
         }
-        let rested = began.elapsed();
-        old.givers.iter().for_each(|giver| giver.order(Give::Rest));
-        self.send_parts(main, sent)?;
-        let parts = began.elapsed();
-        let all = old.givers.len();
-        self.until(STEP_WAIT, "handing over the last connections", || {
-            self.count(GiverStage::Given) == all
-        })?;
-        main.send(wire::END, &[], &[]).map_err(|error| self.why(&error))?;
-        self.expect(main, wire::HAVE, STEP_WAIT)?;
-        let given = began.elapsed();
-        if let Some(store) = &old.store {
-            let passed = store.pass_on();
-            let passed =
-                passed.map_err(|error| format!("the store can't be handed over: {error}"))?;
-            main.send(wire::OPEN_STORE, &passed.to_bytes(), &[])
-                .map_err(|error| self.why(&error))?;
-            self.expect(main, wire::STORE_OPEN, STEP_WAIT)?;
-        }
-        self.check_progress()?;
-        // From here on the new process serves, whatever happens to this one.
+        Ok(())
+    }
+
+    /// Closes the store, and lets the new process open it.
+    fn pass_store(&self, main: &Channel) -> Result<(), Reason> {
+        let Some(store) = &self.old.store else { return Ok(()) };
+        let passed = store.pass_on();
+        let passed = passed.map_err(|error| format!("the store can't be handed over: {error}"))?;
+        main.send(wire::OPEN_STORE, &passed.to_bytes(), &[]).map_err(|error| self.why(&error))?;
+        self.expect(main, wire::STORE_OPEN, STEP_WAIT)?;
+        Ok(())
+    }
+
+    /// Passes the listeners of the admin port. From then on the new process serves, whatever happens to this one.
+    fn let_new_process_serve(&self, main: &Channel) -> Result<(), Reason> {
+        let old = &self.old;
         let forwarded = old.forwarded.as_ref();
         let forwarded_path = forwarded.map_or(&[][..], |(_, path)| path.as_os_str().as_bytes());
         if let Some(listener) = &old.admin_tls {
@@ -154,28 +195,10 @@ impl Upgrade {
                 old.gate.forward(forwarded.to_owned());
             }
             Err(error) => {
-                // Calls that wait here end with the process.
+                // Calls that wait at the gate fail when this process ends.
                 tracing::error!(%error, "the new process did not confirm that it serves");
             }
         }
-        let pause = began.elapsed();
-        let pause_us = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
-        // For those who ask the new process how it went.
-        let _ = main.send(wire::PAUSED, &pause_us.to_le_bytes(), &[]);
-        let ms = |time: Duration| time.as_millis() as u64;
-        tracing::info!(
-            called_ms = ms(called),
-            handshakes_ms = ms(handshakes),
-            rested_ms = ms(rested),
-            parts_ms = ms(parts),
-            given_ms = ms(given),
-            pause_ms = ms(pause),
-            changed = self.copied(),
-            path = %path.display(),
-            "the node paused for the switch to the new process"
-        );
-        old.givers.iter().for_each(|giver| giver.order(Give::Release));
-        self.change(|progress| progress.pause_us = Some(pause_us));
         Ok(())
     }
 
@@ -195,7 +218,7 @@ impl Upgrade {
         Ok(())
     }
 
-    /// Waits until nothing is under way between the shards, nor to the store or the database.
+    /// Waits until no work is under way between the shards, in the store or in the database.
     fn come_to_rest(&self) -> Result<(), Reason> {
         let old = &self.old;
         let mut before: Option<Vec<u64>> = None;
@@ -215,10 +238,10 @@ impl Upgrade {
         })
     }
 
-    /// Everything goes on here.
+    /// Resumes all services of this process, after an upgrade that failed.
     pub(super) fn resume(&self) {
         let old = &self.old;
-        // A process that was started by hand may need a moment to end, and has the store until then.
+        // A new process that the operator started may take a moment to end, and has the store open until then.
         let began = Instant::now();
         while let Some(store) = old.store.as_ref().filter(|store| store.is_away()) {
             match store.take_back() {
