@@ -42,7 +42,7 @@ mod webhook;
 
 pub use auth::credentials::Expiry;
 pub use connection::peers::Arrival;
-pub use connection::reject::{Refused, refuse};
+pub use connection::reject::{RefusalReply, refuse};
 pub use core::command::{
     Command, ConnectionInfo, LoggedIn, LoginError, PresenceQuery, Revocation, SessionReply,
     SessionRequest, Target, TopicInfo,
@@ -54,7 +54,7 @@ pub use core::reply::Reply;
 pub use core::reply_target::ReplyTarget;
 pub use core::settings::{SILENCE_SECONDS_MAX, Settings};
 pub use core::shrink::Shrink;
-pub use delivery::backpressure::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
+pub use delivery::backpressure::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, ShardBacklog};
 pub use delivery::costs::{COUNTED_TOPICS, Cost, Costliest};
 pub use delivery::outbox::{Capacity, Chunk, Outbox, Piece};
 pub use engine::{Config, Engine};

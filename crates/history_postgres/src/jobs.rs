@@ -84,14 +84,14 @@ impl Job {
 /// Jobs that wait for the reader. While there is no connection the queue rejects jobs, so that none waits for the
 /// next connection.
 pub(crate) struct Jobs {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingJobs>,
     /// Wakes the reader.
     added: Notify,
     jobs_max: usize,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct PendingJobs {
     jobs: VecDeque<Job>,
     is_closed: bool,
 }
@@ -106,11 +106,11 @@ pub(crate) enum NotTaken {
 impl Jobs {
     /// Creates a queue that rejects all jobs until it is opened.
     pub fn new(jobs_max: usize) -> Self {
-        let waiting = Mutex::new(Waiting { is_closed: true, ..Waiting::default() });
+        let waiting = Mutex::new(PendingJobs { is_closed: true, ..PendingJobs::default() });
         Jobs { waiting, added: Notify::new(), jobs_max }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, PendingJobs> {
         // A poisoned lock has consistent content: no code panics between two changes that belong together.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -7,7 +7,7 @@ use store::Record;
 
 use crate::batch::PendingMessage;
 use crate::postgres::{Postgres, unix_ms};
-use crate::queue::Refused;
+use crate::queue::NotQueued;
 
 impl Postgres {
     /// Queues a message. `done` gets the result after the commit, or an error at once.
@@ -33,8 +33,8 @@ impl Postgres {
         };
         let Err(refused) = self.0.queue.push(item) else { return };
         match *refused {
-            Refused::Full(item) => (item.done)(Err(PublishError::StoreBusy)),
-            Refused::Closed(item) => (item.done)(Err(self.away())),
+            NotQueued::Full(item) => (item.done)(Err(PublishError::StoreBusy)),
+            NotQueued::Closed(item) => (item.done)(Err(self.away())),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::batch::{self, PendingMessage};
 
 /// The queue in front of the writer.
 pub(crate) struct Queue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingMessages>,
     /// Wakes the writer.
     pub added: Notify,
     messages_max: usize,
@@ -17,7 +17,7 @@ pub(crate) struct Queue {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct PendingMessages {
     items: VecDeque<PendingMessage>,
     bytes: usize,
     /// True while the writer has a batch that it has not finished.
@@ -27,7 +27,7 @@ struct Waiting {
 }
 
 /// Why the queue rejected a message.
-pub(crate) enum Refused {
+pub(crate) enum NotQueued {
     Full(PendingMessage),
     Closed(PendingMessage),
 }
@@ -35,27 +35,27 @@ pub(crate) enum Refused {
 impl Queue {
     /// Creates a queue that rejects all messages until it is opened.
     pub fn new(messages_max: usize, bytes_max: usize) -> Self {
-        let waiting = Mutex::new(Waiting { is_closed: true, ..Waiting::default() });
+        let waiting = Mutex::new(PendingMessages { is_closed: true, ..PendingMessages::default() });
         Queue { waiting, added: Notify::new(), messages_max, bytes_max }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, PendingMessages> {
         // A poisoned lock has consistent content: no code panics between two changes that belong together.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a message. An empty queue takes a message that is larger than the bound.
-    pub fn push(&self, item: PendingMessage) -> Result<(), Box<Refused>> {
+    pub fn push(&self, item: PendingMessage) -> Result<(), Box<NotQueued>> {
         let bytes = item.bytes();
         let mut waiting = self.lock();
         if waiting.is_closed {
-            return Err(Box::new(Refused::Closed(item)));
+            return Err(Box::new(NotQueued::Closed(item)));
         }
         let exceeds_bytes_max = waiting.bytes.saturating_add(bytes) > self.bytes_max;
         if waiting.items.len() >= self.messages_max
             || (exceeds_bytes_max && !waiting.items.is_empty())
         {
-            return Err(Box::new(Refused::Full(item)));
+            return Err(Box::new(NotQueued::Full(item)));
         }
         waiting.items.push_back(item);
         waiting.bytes += bytes;

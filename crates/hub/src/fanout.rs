@@ -25,7 +25,7 @@ pub(crate) struct Ready {
     small: VecDeque<u32>,
     bulk: VecDeque<u32>,
     /// True when the last turn was a bulk one, with both queues in use.
-    bulk_next: bool,
+    last_was_bulk: bool,
 }
 
 impl Ready {
@@ -143,7 +143,7 @@ impl<M> Hub<M> {
         self.owed.bulk_count() + self.ready.bulk.len()
     }
 
-    /// Messages that wait for the next batch of their fan-out.
+    /// Returns the number of messages that wait for the next batch of their fan-out.
     pub fn queued(&self) -> usize {
         self.queued
     }
@@ -176,8 +176,8 @@ impl<M> Hub<M> {
         let from = match (self.ready.small.is_empty(), bulk && has_bulk) {
             (true, false) => return None,
             (false, true) => {
-                self.ready.bulk_next = !self.ready.bulk_next;
-                self.ready.bulk_next
+                self.ready.last_was_bulk = !self.ready.last_was_bulk;
+                self.ready.last_was_bulk
             }
             (_, bulk) => bulk,
         };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::meta::Meta;
 use crate::sharing::{Located, OtherEntries, SharedEntry, Sharing};
-use crate::topic::{Listing, Owner, Topic};
+use crate::topic::{Listing, Owner, TopicState};
 use crate::{Batch, Counts, Limits, List, NodeId, PassedEntry, Ref, Snapshot, Stats};
 
 /// The bytes that one [`Registry::take`] composes; the last topic may exceed them.
@@ -20,7 +20,7 @@ pub(crate) struct Registry {
     pub limits: Limits,
     /// The ref of the next entry.
     pub next: Ref,
-    pub topics: BTreeMap<Arc<str>, Topic>,
+    pub topics: BTreeMap<Arc<str>, TopicState>,
     /// The topics with a notice due, by time.
     pub due: BTreeSet<(u64, Arc<str>)>,
     /// Topics whose users another process did not list, and the time of its last notice there. Empty once everything
@@ -86,7 +86,7 @@ impl Registry {
         owner: Owner,
     ) -> (Arc<str>, Arc<str>) {
         if !self.topics.contains_key(topic) {
-            let new = Topic::new(topic, &self.limits);
+            let new = TopicState::new(topic, &self.limits);
             self.topics.insert(new.name.clone(), new);
         }
         match self.topics.get_mut(topic) {
@@ -166,7 +166,7 @@ impl Registry {
         meta: Meta,
     ) -> Option<(Arc<str>, Arc<str>)> {
         if !self.topics.contains_key(topic) {
-            let mut new = Topic::new(topic, &self.limits);
+            let mut new = TopicState::new(topic, &self.limits);
             if let Some(last_us) = self.unlisted.get(topic) {
                 new.set_unlisted(*last_us);
             }

@@ -19,7 +19,7 @@ pub(crate) enum Listing {
 }
 
 /// A topic with members, or with changes that are not announced.
-pub(crate) struct Topic {
+pub(crate) struct TopicState {
     pub name: Arc<str>,
     /// The number of connections of each user.
     pub users: BTreeMap<Arc<str>, usize>,
@@ -54,13 +54,13 @@ pub(crate) enum Owner {
     OtherNode,
 }
 
-impl Topic {
-    pub fn new(name: &str, limits: &Limits) -> Topic {
+impl TopicState {
+    pub fn new(name: &str, limits: &Limits) -> TopicState {
         let listing = match limits.list() {
             false => Listing::Unlisted { cleared: true, counted: true },
             true => Listing::Listed,
         };
-        Topic {
+        TopicState {
             name: name.into(),
             users: BTreeMap::new(),
             connections: 0,
@@ -213,7 +213,7 @@ impl Topic {
             && self.listing == Listing::Listed
             && let Some(announced) = self.metas.get(&entry)
         {
-            // Its node was gone and is back before members were notified: they have it.
+            // The connection's node was gone, and is back before members got a notice: they still have the entry.
             self.bytes += announced.bytes(entry.1);
             self.leaves.remove(&entry);
             return;
@@ -255,7 +255,7 @@ impl Topic {
         match self.listing {
             Listing::Listed if exceeds_limits => {
                 self.fold();
-                // The next notice removes the members' lists: what is unsent is of no use.
+                // The next notice removes the members' lists, so the unsent notices are obsolete.
                 self.unsent.clear();
                 self.listing = Listing::Unlisted { cleared: false, counted: false };
             }
@@ -285,7 +285,7 @@ impl Topic {
             &mut self.listing
             && !*cleared
         {
-            // Also before the list comes back: to the client, a meta with a ref that it has is unchanged.
+            // Also before the list comes back: a client takes a meta whose ref it has for unchanged.
             notices.push((STATE, "{}".into()));
             *cleared = true;
         }

@@ -46,8 +46,8 @@ pub use flow::{Confirmed, Flow, FlowRecord, Incoming, Outgoing, Source, State};
 pub use interests::Interests;
 pub use registry::Local;
 pub use retained::{
-    DamagedRecord, Keep, LocalRetained, RETAINED, Retained, RetainedPage, RetainedPart,
-    RetainedStats, SyncPage,
+    DamagedRecord, LocalRetained, RETAINED, Retained, RetainedPage, RetainedPart, RetainedStats,
+    StoreRetained, SyncPage,
 };
 pub use session::{
     Author, Backlog, ProgressRecord, Replay, Session, SessionRecord, Subscription,

@@ -49,8 +49,8 @@ pub trait Retained: Send + Sync {
     /// Removes the topic's message, without a notice. Returns false if there was none.
     fn remove(&self, topic: &str) -> bool;
 
-    /// Begins to note all removals, until [`end_sync`](Retained::end_sync). A node that joins a cluster calls this before
-    /// it gets messages of other nodes.
+    /// Begins to note all removals, until [`end_sync`](Retained::end_sync). A node that joins a cluster calls this
+    /// before it gets messages of other nodes.
     fn begin_sync(&self);
 
     /// Returns messages for a node that joins, after a topic: about `bytes_max` bytes. It leaves out messages that have
@@ -101,12 +101,12 @@ pub struct RetainedStats {
 
 /// Writes a record of a topic, or removes it if there is no value. Reports once, from any thread, whether it is
 /// stored.
-pub type Keep = Box<dyn Fn(&str, Option<Vec<u8>>, Done) + Send + Sync>;
+pub type StoreRetained = Box<dyn Fn(&str, Option<Vec<u8>>, Done) + Send + Sync>;
 
 /// The retained messages of one process.
 pub struct LocalRetained {
     messages: RwLock<RetainedTable>,
-    keep: Option<Keep>,
+    store_retained: Option<StoreRetained>,
     /// Topics whose last record the store has rejected, so that it may have an older one.
     unstored: Unstored,
     messages_max: AtomicUsize,
@@ -162,11 +162,11 @@ impl Record {
 }
 
 impl LocalRetained {
-    /// Makes an empty table. `keep` writes messages to a store.
-    pub fn new(keep: Option<Keep>) -> Self {
+    /// Makes an empty table. `store_retained` writes messages to a store.
+    pub fn new(store_retained: Option<StoreRetained>) -> Self {
         LocalRetained {
             messages: RwLock::default(),
-            keep,
+            store_retained,
             unstored: Unstored::default(),
             messages_max: AtomicUsize::new(100_000),
             bytes_max: AtomicUsize::new(64 << 20),
@@ -234,7 +234,7 @@ impl LocalRetained {
             return;
         }
         table.insert(message.clone());
-        self.keep(&table, topic);
+        self.store_record(&table, topic);
     }
 
     /// Returns true if the limits allow this message in the place of its topic's present one.
@@ -256,14 +256,14 @@ impl LocalRetained {
 
     /// Writes some of the records that the store has rejected.
     pub fn store_again(&self) {
-        self.unstored.store_again(SWEPT, |topic| self.keep(&self.write(), topic));
+        self.unstored.store_again(SWEPT, |topic| self.store_record(&self.write(), topic));
     }
 
     /// Records that a message has removed its topic's. It can't overtake messages that the history delivers: they are
     /// in order.
     fn note_removed(&self, table: &mut RetainedTable, by: &Envelope) {
         let (may_be_overtaken, is_syncing) =
-            (self.keep.is_some() && !by.is_retained(), self.is_syncing.load(Relaxed));
+            (self.store_retained.is_some() && !by.is_retained(), self.is_syncing.load(Relaxed));
         if may_be_overtaken || is_syncing {
             table.note_removed(&by.publication.topic, by.published_us, is_syncing);
         }
@@ -292,16 +292,16 @@ impl LocalRetained {
     /// it.
     fn remove_from(&self, table: &mut RetainedTable, topic: &Name) {
         if table.remove(topic) {
-            self.keep(table, topic);
+            self.store_record(table, topic);
         }
     }
 
     /// Gives the store a topic's message.
-    fn keep(&self, table: &RetainedTable, topic: &Name) {
-        let Some(keep) = &self.keep else { return };
+    fn store_record(&self, table: &RetainedTable, topic: &Name) {
+        let Some(store_retained) = &self.store_retained else { return };
         let message = table.of_clients(topic);
         let value = message.and_then(|message| minicbor::to_vec(self.record(message)).ok());
-        keep(topic, value, self.unstored.unless_stored(topic, None));
+        store_retained(topic, value, self.unstored.unless_stored(topic, None));
     }
 
     fn record(&self, message: &Message) -> Record {
@@ -336,8 +336,8 @@ impl RetainedTable {
         newest.max(self.removed.get(topic).copied()) > Some(message.published_us)
     }
 
-    /// Records that a publication at this time has removed a topic's message. Forgets older removals, unless they are to
-    /// stay.
+    /// Records that a publication at this time has removed a topic's message. Forgets older removals, unless they are
+    /// to stay.
     fn note_removed(&mut self, topic: &Name, at_us: u64, others_stay: bool) {
         while let Some((first_us, _)) = self.removals.front()
             && (self.removals.len() >= REMOVED_MAX
@@ -403,7 +403,7 @@ impl Retained for LocalRetained {
         let topic = Name::from(topic);
         let is_there = table.remove(&topic);
         if is_there {
-            self.keep(&table, &topic);
+            self.store_record(&table, &topic);
         }
         if self.is_syncing.load(Relaxed) {
             // Later messages must count as newer, whatever their time.
@@ -472,8 +472,9 @@ mod tests {
         type StoredRecords = Vec<(String, Option<Vec<u8>>)>;
         let stored_records: Arc<Mutex<StoredRecords>> = Arc::default();
         let notes = stored_records.clone();
-        let keep = move |topic: &str, value, _| notes.lock().unwrap().push((topic.into(), value));
-        let retained = LocalRetained::new(Some(Box::new(keep)));
+        let store_retained =
+            move |topic: &str, value, _| notes.lock().unwrap().push((topic.into(), value));
+        let retained = LocalRetained::new(Some(Box::new(store_retained)));
         retained.set_clock(7_000);
         retained.retain(&message("a/b", "one", 1));
         retained.retain(&message("a/b", "two", 2));
@@ -530,9 +531,9 @@ mod tests {
         type StoredRecords = std::collections::HashMap<String, Option<Vec<u8>>>;
         let stored_records: Arc<Mutex<StoredRecords>> = Arc::default();
         let notes = stored_records.clone();
-        let keep =
+        let store_retained =
             move |topic: &str, value, _| drop(notes.lock().unwrap().insert(topic.into(), value));
-        let retained = LocalRetained::new(Some(Box::new(keep)));
+        let retained = LocalRetained::new(Some(Box::new(store_retained)));
         let offset = |topic: &str| retained.get(topic).map(|it| it.id.offset);
         retained.retain(&published("a", "newer", 20));
         let stored = stored_records.lock().unwrap().get("a").cloned();
@@ -561,7 +562,7 @@ mod tests {
         type Taken = (Vec<(String, bool)>, Vec<Done>, bool);
         let store: Arc<Mutex<Taken>> = Arc::default();
         let takes = store.clone();
-        let keep = move |topic: &str, value: Option<Vec<u8>>, done: Done| {
+        let store_retained = move |topic: &str, value: Option<Vec<u8>>, done: Done| {
             let mut takes = takes.lock().unwrap();
             if takes.2 {
                 drop(takes);
@@ -570,7 +571,7 @@ mod tests {
             takes.0.push((topic.into(), value.is_some()));
             takes.1.push(done);
         };
-        let retained = LocalRetained::new(Some(Box::new(keep)));
+        let retained = LocalRetained::new(Some(Box::new(store_retained)));
         let given = |is_full: bool| {
             let mut store = store.lock().unwrap();
             store.2 = is_full;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, State};
-use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures_util::stream;
@@ -17,14 +16,11 @@ use utoipa::ToSchema;
 use crate::http::access::{Access, Caller, RequiredScope};
 use crate::http::gate::Gate;
 use crate::http::listener::On;
-use crate::http::{ErrorBody, Rejection};
+use crate::http::{ErrorBody, Rejection, stream_headers};
 use crate::monitor::{INTERVAL_SECONDS, Monitor, Sample, SampleRing, connections_max, process};
 
 /// The media type of the stream.
 const MEDIA_TYPE: &str = "text/event-stream";
-
-/// Tells an nginx in front whether to buffer the response.
-const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// The node's figures, once a second: server-sent events `sample`, the newest one at once. At most 64 readers at a
 /// time. The stream ends when the server stops, when an upgrade has made another process the server, and when the key
@@ -52,13 +48,7 @@ pub(crate) async fn live(
     let gate = monitor.node.upgrades.gate.clone();
     let reader = Reader { newest, caller, access, gate, is_first: true, _permit: permit };
     let events = stream::unfold(reader, Reader::next);
-    // As for clients' streams: no proxy may delay or compress samples.
-    let headers = [
-        (header::CONTENT_TYPE, MEDIA_TYPE),
-        (header::CACHE_CONTROL, "no-store, no-transform"),
-        (X_ACCEL_BUFFERING, "no"),
-    ];
-    Ok((headers, Body::from_stream(events)).into_response())
+    Ok((stream_headers(MEDIA_TYPE), Body::from_stream(events)).into_response())
 }
 
 /// One reader of the live figures. A slow reader misses samples.

@@ -8,7 +8,6 @@ use std::time::Duration;
 use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, State};
-use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use model::name::check_name;
@@ -22,7 +21,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::http::access::{Access, Caller, RequiredScope};
 use crate::http::gate::Gate;
 use crate::http::listener::On;
-use crate::http::{ErrorBody, QueryParams, Rejection};
+use crate::http::{ErrorBody, QueryParams, Rejection, stream_headers};
 use crate::monitor::{Figure, Monitor, process};
 use crate::node::{Node, ShardReplies};
 
@@ -32,14 +31,11 @@ pub(crate) const EVENTS_MAX: usize = 1_024;
 /// Lines in one write, at most.
 const LINES: usize = 64;
 
-/// After this time without an event, an empty line says that the trace goes on.
+/// After this time without an event, an empty line shows that the trace continues.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// The media type of the stream.
 const MEDIA_TYPE: &str = "application/x-ndjson";
-
-/// Tells an nginx in front whether to buffer the response.
-const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// The user or the connection to follow.
 #[derive(Deserialize, IntoParams)]
@@ -277,13 +273,8 @@ pub(crate) async fn trace(
     let (access, gate) = (node.access.clone(), node.upgrades.gate.clone());
     let reader =
         Reader { events, left_out, first: Some(first), caller, access, gate, _running: running };
-    let headers = [
-        (header::CONTENT_TYPE, MEDIA_TYPE),
-        (header::CACHE_CONTROL, "no-store, no-transform"),
-        (X_ACCEL_BUFFERING, "no"),
-    ];
     let lines = stream::unfold(reader, Reader::next);
-    Ok((headers, Body::from_stream(lines)).into_response())
+    Ok((stream_headers(MEDIA_TYPE), Body::from_stream(lines)).into_response())
 }
 
 /// Makes the shards report: all of them about a user, one about a connection.

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use axum::body::{Body as Streamed, Bytes};
 use axum::extract::{ConnectInfo, State};
-use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures_util::stream;
@@ -15,17 +14,14 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::http::listener::On;
-use crate::http::{Body, ErrorBody, Rejection};
+use crate::http::{Body, ErrorBody, Rejection, stream_headers};
 use crate::node::Node;
 use crate::upgrade::{UpgradeProgress, UpgradeRejection, UpgradeRequest, UpgradeState};
-
-/// Tells an nginx in front whether to buffer the response.
-const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// Time between two lines while much changes.
 const LINE_REST: Duration = Duration::from_millis(100);
 
-/// Time between two lines while nothing changes: the reader sees that the response goes on.
+/// Time between two lines while nothing changes: the reader sees that the response continues.
 const LINE_MAX: Duration = Duration::from_secs(5);
 
 impl From<UpgradeRejection> for Rejection {
@@ -69,13 +65,8 @@ pub(crate) async fn begin(
         peer.set_stream();
     }
     let reader = Reader { progress: upgrader.progress(), last_sent: None, is_finished: false };
-    let headers = [
-        (header::CONTENT_TYPE, "application/x-ndjson"),
-        (header::CACHE_CONTROL, "no-store, no-transform"),
-        (X_ACCEL_BUFFERING, "no"),
-    ];
     let lines = stream::unfold(reader, Reader::next);
-    Ok((headers, Streamed::from_stream(lines)).into_response())
+    Ok((stream_headers("application/x-ndjson"), Streamed::from_stream(lines)).into_response())
 }
 
 /// The body of the response, up to the end of the upgrade.

@@ -23,7 +23,20 @@ pub(crate) use request::{
 
 use access::Access;
 use admission::Connections;
+use axum::http::{HeaderName, header};
 use quotas::Quotas;
+
+/// Tells an nginx in front whether to buffer the response.
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// Returns the headers of a response that is a stream: no proxy may delay or compress it.
+pub(crate) fn stream_headers(media_type: &'static str) -> [(HeaderName, &'static str); 3] {
+    [
+        (header::CONTENT_TYPE, media_type),
+        (header::CACHE_CONTROL, "no-store, no-transform"),
+        (X_ACCEL_BUFFERING, "no"),
+    ]
+}
 
 /// The node, as far as this port needs it.
 pub(crate) trait Served: Send + Sync + 'static {

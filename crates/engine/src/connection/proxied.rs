@@ -6,7 +6,7 @@ use model::{CloseReason, ErrorCode};
 use protocol::http::Rejection;
 use proxies::{Header, parse_header};
 
-use crate::connection::reject::{Refused, refused};
+use crate::connection::reject::{RefusalReply, refused};
 use crate::core::Core;
 use crate::core::metrics::Refusal;
 use crate::engine::Engine;
@@ -94,9 +94,9 @@ impl Engine {
 
     fn refuse_address(&mut self, slot: u32, request: &[u8], from: usize, out: &mut Vec<u8>) {
         let (refused, close) = (refused(Refusal::Address), CloseReason::Overloaded);
-        let mut how = Refused::TurnedAway;
+        let mut how = RefusalReply::TurnedAway;
         if self.core.turn_away(slot, request, &refused, close, out) {
-            how = Refused::Replied;
+            how = RefusalReply::Replied;
             self.core.log_reply(slot, &out[from..]);
         }
         self.count_refusal(how, Refusal::Address);

@@ -11,7 +11,7 @@ use crate::engine::Engine;
 
 /// The reply to a connection for which there was no capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum RefusalReply {
     /// The reply to a health check, which is no rejection.
     Healthy,
     /// An error by HTTP.
@@ -49,13 +49,13 @@ impl Core {
 
 impl Engine {
     /// Counts a connection for which there was no capacity, and its reply.
-    pub fn count_refusal(&self, refused: Refused, refusal: Refusal) {
+    pub fn count_refusal(&self, refused: RefusalReply, refusal: Refusal) {
         let metrics = &self.core.metrics;
-        metrics.refused[refusal as usize].add(u64::from(refused != Refused::Healthy));
+        metrics.refused[refusal as usize].add(u64::from(refused != RefusalReply::Healthy));
         match refused {
-            Refused::Healthy => metrics.replies[2].add(1),
-            Refused::Replied => metrics.replies[5].add(1),
-            Refused::TurnedAway => {}
+            RefusalReply::Healthy => metrics.replies[2].add(1),
+            RefusalReply::Replied => metrics.replies[5].add(1),
+            RefusalReply::TurnedAway => {}
         }
     }
 
@@ -68,7 +68,7 @@ impl Engine {
         let Some(healthy) = reply else {
             return 0;
         };
-        let how = if healthy { Refused::Healthy } else { Refused::Replied };
+        let how = if healthy { RefusalReply::Healthy } else { RefusalReply::Replied };
         self.count_refusal(how, Refusal::Address);
         let close = if healthy { CloseReason::Replied } else { CloseReason::Overloaded };
         self.close_after(slot, close, out);
@@ -80,7 +80,7 @@ impl Engine {
         let mut out = Vec::new();
         let (refused, protocols) = (refused(Refusal::Address), self.core.shared.protocols);
         http::reject_unread(protocols, &[], &refused, http::Method::Get, &mut out);
-        self.count_refusal(Refused::Replied, Refusal::Address);
+        self.count_refusal(RefusalReply::Replied, Refusal::Address);
         self.close(slot, CloseReason::Overloaded, &out);
     }
 }
@@ -120,7 +120,7 @@ pub fn refuse(
     request: &[u8],
     refusal: Refusal,
     out: &mut Vec<u8>,
-) -> Refused {
+) -> RefusalReply {
     let first = protocols.first();
     let by = match listener {
         // A client that has sent nothing yet gets a reply by HTTP.
@@ -136,7 +136,7 @@ pub fn refuse(
             Some(mqtt) => mqtt.turn_away_to(request, close, reference, out),
             None => by.turn_away(request, close, out),
         }
-        return Refused::TurnedAway;
+        return RefusalReply::TurnedAway;
     }
     let rejection = refused(refusal);
     let asks = match refusal {
@@ -148,11 +148,11 @@ pub fn refuse(
         | Refusal::Drained => None,
     };
     match asks {
-        Some(true) => Refused::Healthy,
-        Some(false) => Refused::Replied,
+        Some(true) => RefusalReply::Healthy,
+        Some(false) => RefusalReply::Replied,
         None => {
             http::reject_unread(protocols, request, &rejection, http::Method::Get, out);
-            Refused::Replied
+            RefusalReply::Replied
         }
     }
 }

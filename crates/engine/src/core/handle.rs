@@ -16,7 +16,7 @@ use subscriptions::Subscriptions;
 
 use crate::core::command::Command;
 use crate::core::metrics::Metrics;
-use crate::delivery::backpressure::Waiting;
+use crate::delivery::backpressure::ShardBacklog;
 use crate::limits::user_counts::Users;
 
 /// A handle to one shard: commands in, counters out.
@@ -30,8 +30,8 @@ pub struct Handle {
 impl Handle {
     /// A handle to an engine that takes its commands from this queue, and will have about so many topics.
     pub fn new(queue: Box<dyn Queue>, topics: usize) -> Self {
-        let (filter, waiting) = (Filter::new(topics), Waiting::default());
-        let inbox = EngineInbox { queue, filter, waiting };
+        let (filter, backlog) = (Filter::new(topics), ShardBacklog::default());
+        let inbox = EngineInbox { queue, filter, backlog };
         Handle { inbox: Arc::new(inbox), metrics: Arc::default() }
     }
 
@@ -41,14 +41,14 @@ impl Handle {
     }
 
     /// Messages that wait for the members of this engine's topics.
-    pub fn waiting(&self) -> &Waiting {
-        &self.inbox.waiting
+    pub fn backlog(&self) -> &ShardBacklog {
+        &self.inbox.backlog
     }
 
     /// The engine has ended. Nothing is published to it from now on, and no receipt waits for it.
     pub fn end(&self) {
         self.inbox.filter.rebuild(std::iter::empty());
-        self.inbox.waiting.end();
+        self.inbox.backlog.end();
     }
 
     /// Appends a command to the shard's queue. After the end of the shard it is never run.
@@ -228,7 +228,7 @@ pub trait Queue: Send + Sync {
 pub(crate) struct EngineInbox {
     pub queue: Box<dyn Queue>,
     pub filter: Filter,
-    pub waiting: Waiting,
+    pub backlog: ShardBacklog,
 }
 
 impl Inbox for EngineInbox {
@@ -241,7 +241,7 @@ impl Inbox for EngineInbox {
     }
 
     fn deliver(&self, delivery: Delivery) {
-        self.waiting.enter(&delivery.message);
+        self.backlog.enter(&delivery.message);
         self.queue.push(Command::Deliver(delivery));
     }
 

@@ -32,7 +32,7 @@ pub const SHORTAGE_US: u64 = 10_000_000;
 
 /// Messages on their way to the members of topics in one shard, and whether the members keep pace. The broker and the
 /// shard write it, publishers read it.
-pub struct Waiting {
+pub struct ShardBacklog {
     /// Bytes, by the hash of the topic modulo `COUNTERS`.
     bytes: Box<[AtomicU64]>,
     /// True when `short` is not empty.
@@ -41,9 +41,9 @@ pub struct Waiting {
     short: Mutex<HashMap<u64, Capacity>>,
 }
 
-impl Default for Waiting {
+impl Default for ShardBacklog {
     fn default() -> Self {
-        Waiting {
+        ShardBacklog {
             bytes: (0..COUNTERS).map(|_| AtomicU64::new(0)).collect(),
             any_short: AtomicBool::new(false),
             short: Mutex::default(),
@@ -51,7 +51,7 @@ impl Default for Waiting {
     }
 }
 
-impl Waiting {
+impl ShardBacklog {
     /// True while a member of some topic is short of capacity.
     pub fn any_short(&self) -> bool {
         self.any_short.load(Ordering::Relaxed)

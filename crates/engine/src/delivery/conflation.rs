@@ -1,9 +1,9 @@
 //! Messages that wait for connections that don't keep up with a topic whose rule has `conflate`: of each key only the
 //! newest. A connection gets them when it reads again, in the order of publication.
 //!
-//! While a connection has unsent bytes, such a topic's messages are not sent to it but queued here; a message
-//! replaces the one before it with the same key. So in a topic, each message that a client gets is newer than all
-//! before it; and for each key it has by then the newest message up to there, or a newer one still waits. A client
+//! While a connection has unsent bytes, such a topic's messages are not sent to it but queued here, and a message
+//! replaces the queued one with the same key. So a client gets a topic's messages in ascending order. Once it has a
+//! message, it has the newest earlier message of every other key, unless a newer one of that key still waits. A client
 //! that resumes after that message, in a topic with history, misses no key.
 //!
 //! Presence notices come from the server, not from the application: each change waits by itself.
@@ -188,14 +188,15 @@ impl Conflation {
         self.0.shrink();
     }
 
-    pub fn export(&self, slot: u32) -> Option<Vec<WaitingRecord>> {
-        self.holds(slot).then(|| self.of(slot).map(|message| WaitingRecord::new(message)).collect())
+    pub fn export(&self, slot: u32) -> Option<Vec<ConflatedRecord>> {
+        self.holds(slot)
+            .then(|| self.of(slot).map(|message| ConflatedRecord::new(message)).collect())
     }
 
     pub fn import(
         &mut self,
         slot: u32,
-        records: Option<Vec<WaitingRecord>>,
+        records: Option<Vec<ConflatedRecord>>,
         hash: impl Fn(&str) -> u64,
         metrics: &Metrics,
     ) {
@@ -208,7 +209,7 @@ impl Conflation {
 /// A waiting message on its way to another engine.
 #[derive(Encode, Decode)]
 #[cbor(map)]
-pub(crate) struct WaitingRecord {
+pub(crate) struct ConflatedRecord {
     /// Topic, event and payload.
     #[n(0)]
     content: value::Message,
@@ -232,7 +233,7 @@ pub(crate) struct WaitingRecord {
     tags: Vec<Text<Name>>,
 }
 
-impl WaitingRecord {
+impl ConflatedRecord {
     fn new(envelope: &Envelope) -> Self {
         let Message { id, topic_hash: _, published_us, at_ms, retention, publication } =
             &envelope.message;
@@ -246,7 +247,7 @@ impl WaitingRecord {
             event: event.clone().unwrap_or(Name::const_new("")),
             payload: data.clone(),
         };
-        WaitingRecord {
+        ConflatedRecord {
             content: (&content).into(),
             id: Text(*id),
             published_us: *published_us,
@@ -264,8 +265,17 @@ impl WaitingRecord {
     }
 
     fn message(self, hash: impl Fn(&str) -> u64) -> Arc<Envelope> {
-        let WaitingRecord { content, id, published_us, at_ms, named, retention, key, sender, tags } =
-            self;
+        let ConflatedRecord {
+            content,
+            id,
+            published_us,
+            at_ms,
+            named,
+            retention,
+            key,
+            sender,
+            tags,
+        } = self;
         let ClientMessage { topic, event, payload, .. } = content.into();
         let hash = hash(&topic);
         let mut publication = Publication::new(topic, payload);

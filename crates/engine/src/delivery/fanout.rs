@@ -125,7 +125,7 @@ impl Engine {
         let Engine { core, recovery, groups, .. } = &mut *self;
         let slice = core.hub.next_slice(SLICE, bulk, core.now_us)?;
         for message in slice.done() {
-            core.handle.inbox.waiting.leave(message);
+            core.handle.inbox.backlog.leave(message);
         }
         let left_out = left_out(slice.messages(), core.number);
         let protocols = core.shared.protocols;

@@ -26,14 +26,14 @@ impl Core {
         if gap.is_everyone() || topics.len() > TOPICS_MAX {
             let notice = self.gap_notice(gap, BROADCAST);
             if self.hub.broadcast(notice.clone()) > 0 {
-                self.handle.inbox.waiting.enter(&notice);
+                self.handle.inbox.backlog.enter(&notice);
             }
             return;
         }
         for topic in topics {
             let notice = self.gap_notice(gap, &topic);
             if self.hub.publish(notice.topic_hash, &topic, notice.clone()) > 0 {
-                self.handle.inbox.waiting.enter(&notice);
+                self.handle.inbox.backlog.enter(&notice);
             }
         }
     }
@@ -120,7 +120,7 @@ mod tests {
         }
         // The notices don't count as on their way any more.
         let hash = world.driver.engine.core.broker.hash("*");
-        let waiting = world.handle.waiting().counter(hash);
+        let waiting = world.handle.backlog().counter(hash);
         assert_eq!(waiting.load(std::sync::atomic::Ordering::Relaxed), 0);
     }
 }

@@ -21,13 +21,13 @@ use crate::webhook::request::{HookRequest, busy, kind, send_requests};
 use crate::webhook::{Changes, Refusal, RequestDetails, WebhookResponse};
 
 /// The outcome of a client's publication.
-pub(crate) enum Sent {
+pub(crate) enum PublishOutcome {
     /// It was published, or publishing failed.
     Published(Result<Position, PublishError>),
     /// The application has replied with the text of a JSON value.
     Replied(Box<str>),
     /// The application has rejected it.
-    Refused(Box<Refusal>),
+    Rejected(Box<Refusal>),
     /// The back end has not taken it. The reason code is for MQTT clients.
     Unforwarded(Box<Refusal>, ReasonCode),
 }
@@ -119,7 +119,7 @@ impl Engine {
                     core.publish_durable(slot, publication, to);
                 } else {
                     let published = core.publish(publication);
-                    self.reply_published(slot, to, Sent::Published(published), out);
+                    self.reply_published(slot, to, PublishOutcome::Published(published), out);
                 }
             }
             Consent::Requested(hook) => {
@@ -184,7 +184,7 @@ impl Engine {
                     self.publish_allowed(Some(slot), *publication, to, out);
                 }
                 PendingHook::Publish(_, to) | PendingHook::Message(to) => {
-                    self.reply_published(slot, to, Sent::Refused(busy().into()), out);
+                    self.reply_published(slot, to, PublishOutcome::Rejected(busy().into()), out);
                 }
                 PendingHook::Join(..)
                 | PendingHook::HttpSubscribe(..)
@@ -205,8 +205,8 @@ impl Engine {
         response: WebhookResponse,
     ) {
         let sent = match response.decided(false) {
-            Ok((response, _)) => Sent::Replied(response),
-            Err(refusal) => Sent::Refused(refusal),
+            Ok((response, _)) => PublishOutcome::Replied(response),
+            Err(refusal) => PublishOutcome::Rejected(refusal),
         };
         self.send_publication(slot, to, sent);
     }
@@ -242,7 +242,7 @@ impl Engine {
             Err(refusal) => refusal,
         };
         if let Some(slot) = slot {
-            self.send_publication(slot, to, Sent::Refused(refusal));
+            self.send_publication(slot, to, PublishOutcome::Rejected(refusal));
         }
     }
 
@@ -296,7 +296,7 @@ impl Engine {
             core.publish_durable(slot, publication, to);
         } else {
             let published = core.publish(publication);
-            self.reply_published(slot, to, Sent::Published(published), out);
+            self.reply_published(slot, to, PublishOutcome::Published(published), out);
         }
     }
 
@@ -307,11 +307,11 @@ impl Engine {
         to: ReplyTarget,
         result: Result<Position, PublishError>,
     ) {
-        self.send_publication(slot, to, Sent::Published(result));
+        self.send_publication(slot, to, PublishOutcome::Published(result));
     }
 
     /// Sends a client the delayed outcome of its publication.
-    fn send_publication(&mut self, slot: u32, to: ReplyTarget, sent: Sent) {
+    fn send_publication(&mut self, slot: u32, to: ReplyTarget, sent: PublishOutcome) {
         let mut out = Vec::new();
         self.reply_published(slot, to, sent, &mut out);
         if !out.is_empty() {
@@ -324,7 +324,7 @@ impl Engine {
         &mut self,
         slot: u32,
         to: ReplyTarget,
-        sent: Sent,
+        sent: PublishOutcome,
         out: &mut Vec<u8>,
     ) {
         let Some(protocol) = self.core.protocol(slot) else {
@@ -333,21 +333,23 @@ impl Engine {
         match to {
             ReplyTarget::Id(id) => self.reply_sent(protocol, &id, &sent, out),
             ReplyTarget::Phoenix(message) => match &sent {
-                Sent::Published(result) => phoenix_published(protocol, &message, result, out),
-                Sent::Replied(response) => {
+                PublishOutcome::Published(result) => {
+                    phoenix_published(protocol, &message, result, out)
+                }
+                PublishOutcome::Replied(response) => {
                     reply(protocol, &message, Status::Ok, Content::Json(response), out);
                 }
-                Sent::Refused(refusal) | Sent::Unforwarded(refusal, _) => {
+                PublishOutcome::Rejected(refusal) | PublishOutcome::Unforwarded(refusal, _) => {
                     let response = Content::Json(&refusal.response);
                     reply(protocol, &message, Status::Error, response, out);
                 }
             },
             ReplyTarget::Mqtt(ack) => {
                 let result = match &sent {
-                    Sent::Published(Ok(_)) | Sent::Replied(_) => Ok(()),
-                    Sent::Published(Err(error)) => Err(error.code().into()),
-                    Sent::Refused(_) => Err(ReasonCode::NotAuthorized),
-                    Sent::Unforwarded(_, reason) => Err(*reason),
+                    PublishOutcome::Published(Ok(_)) | PublishOutcome::Replied(_) => Ok(()),
+                    PublishOutcome::Published(Err(error)) => Err(error.code().into()),
+                    PublishOutcome::Rejected(_) => Err(ReasonCode::NotAuthorized),
+                    PublishOutcome::Unforwarded(_, reason) => Err(*reason),
                 };
                 self.mqtt_published(slot, ack, result, out);
             }
@@ -356,13 +358,13 @@ impl Engine {
             ReplyTarget::Http(respond) => {
                 let keep_alive = respond.keep_alive;
                 self.reply_late(slot, keep_alive, |out| match sent {
-                    Sent::Published(result) => {
+                    PublishOutcome::Published(result) => {
                         http::publish_reply(&respond, result.map_err(CodedError::from), out);
                     }
-                    Sent::Replied(response) => {
+                    PublishOutcome::Replied(response) => {
                         http::json_reply(&respond, response.as_bytes(), out);
                     }
-                    Sent::Refused(refusal) | Sent::Unforwarded(refusal, _) => {
+                    PublishOutcome::Rejected(refusal) | PublishOutcome::Unforwarded(refusal, _) => {
                         let Refusal { status, code, message, .. } = *refusal;
                         let message = message.into();
                         let rejection = http::Rejection::by_application(status, code, message);
@@ -411,20 +413,28 @@ impl Engine {
         self.core.resumed.push(slot);
     }
 
-    fn reply_sent(&mut self, protocol: ProtocolRef, id: &str, sent: &Sent, out: &mut Vec<u8>) {
+    fn reply_sent(
+        &mut self,
+        protocol: ProtocolRef,
+        id: &str,
+        sent: &PublishOutcome,
+        out: &mut Vec<u8>,
+    ) {
         let published;
         let failed;
         let result = match sent {
-            Sent::Published(Ok(id)) => {
+            PublishOutcome::Published(Ok(id)) => {
                 published = protocol::json::published(*id);
                 Ok(published.as_str())
             }
-            Sent::Published(Err(error)) => {
+            PublishOutcome::Published(Err(error)) => {
                 failed = CodedError::from(error.clone());
                 Err((&failed).into())
             }
-            Sent::Replied(response) => Ok(&**response),
-            Sent::Refused(refusal) | Sent::Unforwarded(refusal, _) => Err(refusal.error()),
+            PublishOutcome::Replied(response) => Ok(&**response),
+            PublishOutcome::Rejected(refusal) | PublishOutcome::Unforwarded(refusal, _) => {
+                Err(refusal.error())
+            }
         };
         protocol.reply(id, result, &mut self.core.codecs, out);
     }

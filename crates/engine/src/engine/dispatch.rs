@@ -20,7 +20,7 @@ use crate::core::metrics::{Counter, Limited, Metrics};
 use crate::core::reply_target::ReplyTarget;
 use crate::core::responses::NOT_SUBSCRIBED;
 use crate::engine::Engine;
-use crate::limits::reject::Refused;
+use crate::limits::reject::LimitedRequest;
 use crate::recovery::ReplyTo;
 
 /// The most bytes of replies that are gathered before they are sent.
@@ -73,7 +73,7 @@ impl Engine {
             match self.charge_request(slot, &request, read.consumed, open) {
                 None => self.dispatch(slot, protocol, request, from, out),
                 Some(limited) => {
-                    let refused = Refused { protocol, request, limited };
+                    let refused = LimitedRequest { protocol, request, limited };
                     self.reject_limited(slot, refused, bytes, from, out);
                     return (if open { read.consumed } else { bytes.len() }, read.again);
                 }

@@ -156,7 +156,7 @@ fn deliver(engine: &mut Engine, delivery: broker::Delivery) {
             lists += u32::from(here > 0);
         }
     }
-    let waiting = &core.handle.inbox.waiting;
+    let waiting = &core.handle.inbox.backlog;
     match lists {
         // The message has no list of members here.
         0 => waiting.leave(&message),

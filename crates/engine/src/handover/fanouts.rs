@@ -137,7 +137,7 @@ impl Engine {
         let mut pieces = Vec::new();
         for hub::Owed { topic: list, messages, members } in core.hub.take_owed() {
             // The messages don't count as on their way in this engine any more.
-            messages.iter().for_each(|message| core.handle.inbox.waiting.leave(message));
+            messages.iter().for_each(|message| core.handle.inbox.backlog.leave(message));
             let member = |(slot, first): (u32, u32)| {
                 let serial = core.table.get(slot)?.serial;
                 Some(OwedMember { slot, serial, first })
@@ -167,7 +167,7 @@ impl Engine {
                     restarts.owed.entry(key).or_insert(message).clone()
                 })
                 .collect();
-            messages.iter().for_each(|message| core.handle.inbox.waiting.enter(message));
+            messages.iter().for_each(|message| core.handle.inbox.backlog.enter(message));
             let is_here = |it: &OwedMember| {
                 core.table.get(it.slot).is_some_and(|found| found.serial == it.serial)
             };

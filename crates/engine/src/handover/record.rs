@@ -5,7 +5,7 @@ use model::Name;
 
 use crate::connection::ColdRecord;
 use crate::connection::peers::ProxiedRecord;
-use crate::delivery::conflation::WaitingRecord;
+use crate::delivery::conflation::ConflatedRecord;
 use crate::handover::message_key::MessageKey;
 use crate::handover::value::{Text, Who};
 use crate::limits::rates::RatesRecord;
@@ -15,9 +15,9 @@ use crate::presence::entries::EntryRecord;
 use crate::recovery::RecoveryRecord;
 use crate::recovery::pages::PageRecord;
 
-/// All of a connection: the one list of the state that the parts have by its slot. A part with new state adds a
-/// field. The compiler then leads to `Engine::record`, `Engine::import_parts` and [`Record::is_forgotten`], and that
-/// check fails in tests until `Engine::forget` forgets the state as well.
+/// The whole state of a connection: the only list of the state that the parts have by its slot. A part with new state
+/// adds a field. The compiler then leads to `Engine::record`, `Engine::import_parts` and [`Record::is_forgotten`], and
+/// that check fails in tests until `Engine::forget` forgets the state as well.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct Record {
@@ -67,7 +67,7 @@ pub(crate) struct Record {
     #[n(18)]
     pub proxied: Option<ProxiedRecord>,
     #[n(19)]
-    pub conflated: Option<Vec<WaitingRecord>>,
+    pub conflated: Option<Vec<ConflatedRecord>>,
     /// `Some(true)` when the client got the warning that its token expires, otherwise `None`.
     #[n(20)]
     pub warned: Option<bool>,

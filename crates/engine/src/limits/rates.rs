@@ -12,7 +12,7 @@ use protocol::Delivery;
 
 use crate::core::Core;
 use crate::core::metrics::Limited;
-use crate::delivery::backpressure::{SCAN_ITEMS, SCAN_US, Waiting};
+use crate::delivery::backpressure::{SCAN_ITEMS, SCAN_US, ShardBacklog};
 use crate::delivery::outbox::Capacity;
 use crate::limits::quota::Quota;
 
@@ -347,7 +347,7 @@ impl Core {
     /// Returns whether the members of a topic keep up.
     pub(crate) fn pressure(&self, hash: u64) -> Pressure {
         let max = self.settings.outbox_bytes_max as u64;
-        let of = |waiting: &Waiting| {
+        let of = |waiting: &ShardBacklog| {
             let bytes = waiting.counter(hash).load(Ordering::Relaxed);
             match waiting.capacity(hash) {
                 Capacity::Enough if bytes <= max / WAY_PART => Pressure::None,
@@ -357,7 +357,7 @@ impl Core {
                 }
             }
         };
-        self.engines.iter().map(|shard| of(&shard.inbox.waiting)).max().unwrap_or(Pressure::None)
+        self.engines.iter().map(|shard| of(&shard.inbox.backlog)).max().unwrap_or(Pressure::None)
     }
 }
 

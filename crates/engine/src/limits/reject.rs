@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::limits::quota::{BAD_COMMAND, Charged, limit_message, message_cost, request_cost};
 
 /// A request that a limit rejects.
-pub(crate) struct Refused {
+pub(crate) struct LimitedRequest {
     pub protocol: ProtocolRef,
     pub request: Request,
     pub limited: Limited,
@@ -38,7 +38,7 @@ impl Engine {
             charged @ (Charged::Connection | Charged::Request(_)) => charged,
         };
         let rejection = self.rates.quota.charge(&mut self.core, slot, &charged, &cost);
-        // A request that has its reply would cost no less if it was rejected, and a health check never is rejected.
+        // If the request already has its reply, a rejection saves nothing. A health check is never rejected.
         let rejection = rejection.filter(|_| !matches!(request, Request::Replied { .. }));
         let no_topics = Vec::new();
         rejection.or_else(|| {
@@ -65,12 +65,12 @@ impl Engine {
     pub(crate) fn reject_limited(
         &mut self,
         slot: u32,
-        refused: Refused,
+        refused: LimitedRequest,
         bytes: &[u8],
         from: usize,
         out: &mut Vec<u8>,
     ) {
-        let Refused { protocol, request, limited } = refused;
+        let LimitedRequest { protocol, request, limited } = refused;
         let message = limit_message(limited);
         if let Request::Mqtt(incoming) = &request {
             self.mqtt_reject_limited(slot, incoming, out);

@@ -14,7 +14,7 @@ use sessions::{Backlog, Outgoing, Session, Source, State, SubscriptionOptions};
 
 use super::deliver::{NOTED_MAX, mqtt_source};
 use super::shared_groups::has_left;
-use super::state::{Delivery, Found, Reading, Reads, Waiting};
+use super::state::{Delivery, Found, QueuedMessage, Reading, Reads};
 use crate::core::Core;
 use crate::core::command::Command;
 use crate::engine::Engine;
@@ -44,7 +44,7 @@ impl Engine {
         }
     }
 
-    /// Sends a client what waits for it, as far as the client takes it.
+    /// Sends a client its waiting messages, as many as the client takes.
     pub(crate) fn mqtt_serve(&mut self, slot: u32) {
         if self.core.mqtt.details(slot).is_none() {
             return;
@@ -135,12 +135,12 @@ impl Engine {
         }
     }
 
-    fn mqtt_send_waiting(&mut self, slot: u32, waiting: Waiting, out: &mut Vec<u8>) -> Step {
+    fn mqtt_send_waiting(&mut self, slot: u32, waiting: QueuedMessage, out: &mut Vec<u8>) -> Step {
         if waiting.group.is_some() {
             self.core.mqtt_send_shared(slot, waiting, out);
             return Step::More;
         }
-        let Waiting { message, qos, retained, retain, ids, group: _ } = waiting;
+        let QueuedMessage { message, qos, retained, retain, ids, group: _ } = waiting;
         let delivery = Delivery { qos, retain, ids: ids.into() };
         let details = self.core.mqtt.details(slot);
         let outlives = details.is_some_and(|it| it.session.outlives());
@@ -186,7 +186,7 @@ impl Engine {
             let qos = message.publication.qos.min(options.qos);
             let ids = if id > 0 { Box::from([id]) } else { Box::default() };
             let group = None;
-            details.waiting.push_back(Waiting {
+            details.waiting.push_back(QueuedMessage {
                 message,
                 qos,
                 retained: true,
@@ -362,7 +362,7 @@ impl Engine {
             (Reads::Backlog, Found::Piece(piece)) => self.mqtt_found_backlog(slot, &piece, out),
             (Reads::Topics(mut topics), Found::Topics(more, top)) => {
                 topics.extend(more);
-                // Of two, the one with an unknown end comes first, and stays.
+                // Of two entries for a topic, the one with an unknown end comes first, and stays.
                 topics.sort_by(|(a, a_last), (b, b_last)| {
                     a.topic.cmp(&b.topic).then(b_last.cmp(a_last))
                 });

@@ -15,7 +15,7 @@ use model::{CloseReason, Envelope, Message, Name, Publication, Qos, TopicKind};
 use protocol::mqtt::{Mqtt, Stamp};
 use sessions::{Session, Source, State, Subscription, SubscriptionOptions, session_mark};
 
-use super::state::{Behind, Delivery, Details, OPTIONS_OF_ADDED, Waiting};
+use super::state::{Behind, Delivery, Details, OPTIONS_OF_ADDED, QueuedMessage};
 use crate::connection::Flag;
 use crate::core::Core;
 use crate::core::command::Command;
@@ -600,7 +600,8 @@ impl Engine {
                 let (message, ids) = (message.clone(), ids.into());
                 self.core.trace_not_delivered(slot, &message, NotDelivered::Queued);
                 let Some(details) = self.core.mqtt.details_mut(slot) else { return };
-                let waiting = Waiting { message, qos, retained: false, retain, ids, group: None };
+                let waiting =
+                    QueuedMessage { message, qos, retained: false, retain, ids, group: None };
                 details.waiting.push_back(waiting);
                 self.core.mqtt.wake(slot);
             }

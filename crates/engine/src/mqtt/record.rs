@@ -9,7 +9,7 @@ use protocol::mqtt::{ClientLimits, ReasonCode, RetainHandling, Subscribe, Want};
 use sessions::record::PublicationRecord;
 use sessions::{ProgressRecord, Session, SessionRecord, SubscriptionOptions};
 
-use super::state::{Behind, Clients, Details, PendingSubscribe, Row, Target, Waiting, Work};
+use super::state::{Behind, Clients, Details, PendingSubscribe, QueuedMessage, Row, Target, Work};
 use crate::handover::message_key::MessageKey;
 use crate::handover::value::Text;
 
@@ -49,7 +49,7 @@ struct DetailsRecord {
     #[n(5)]
     outgoing_aliases: Vec<(Text<Name>, u16)>,
     #[n(6)]
-    waiting: Vec<WaitingRecord>,
+    waiting: Vec<QueuedMessageRecord>,
     #[n(7)]
     again: Vec<u16>,
     /// Where the session fell behind, the offset from which it reads, and the last one that it skipped.
@@ -73,7 +73,7 @@ struct DetailsRecord {
     forwarding: Option<Vec<u16>>,
     /// Messages for which groups chose the client, by packet identifier.
     #[n(16)]
-    shared: Option<Vec<(u16, WaitingRecord)>>,
+    shared: Option<Vec<(u16, QueuedMessageRecord)>>,
     /// Packet identifiers of messages that are on their way to the disk.
     #[n(17)]
     writing: Option<Vec<u16>>,
@@ -88,7 +88,7 @@ struct DetailsRecord {
 /// A message that waits for its turn.
 #[derive(Encode, Decode)]
 #[cbor(map)]
-struct WaitingRecord {
+struct QueuedMessageRecord {
     #[n(0)]
     publication: PublicationRecord,
     #[n(1)]
@@ -245,7 +245,7 @@ impl Details {
             method: method.as_deref().map(String::from),
             aliases,
             outgoing_aliases,
-            waiting: waiting.iter().map(WaitingRecord::new).collect(),
+            waiting: waiting.iter().map(QueuedMessageRecord::new).collect(),
             again: again.iter().copied().collect(),
             behind: behind.as_ref().map(|it| (it.from, it.after, it.deferred_offset)),
             through: *through,
@@ -263,7 +263,7 @@ impl Details {
             already_delivered: (!already_delivered.is_empty())
                 .then(|| already_delivered.iter().map(|message| MessageKey::of(message)).collect()),
             shared: Some(shared).filter(|all| !all.is_empty()).map(|all| {
-                all.iter().map(|(id, waiting)| (*id, WaitingRecord::new(waiting))).collect()
+                all.iter().map(|(id, waiting)| (*id, QueuedMessageRecord::new(waiting))).collect()
             }),
         }
     }
@@ -324,12 +324,12 @@ impl DetailsRecord {
     }
 }
 
-impl WaitingRecord {
-    fn new(waiting: &Waiting) -> Self {
-        let Waiting { message, qos, retained, retain, ids, group } = waiting;
+impl QueuedMessageRecord {
+    fn new(waiting: &QueuedMessage) -> Self {
+        let QueuedMessage { message, qos, retained, retain, ids, group } = waiting;
         let Message { id, topic_hash: _, published_us, at_ms, retention: _, publication } =
             &message.message;
-        WaitingRecord {
+        QueuedMessageRecord {
             publication: publication.into(),
             id: Text(*id),
             published_us: *published_us,
@@ -343,8 +343,8 @@ impl WaitingRecord {
         }
     }
 
-    fn import(self, hash: impl Fn(&str) -> u64) -> Waiting {
-        let WaitingRecord { publication, id, published_us, at_ms, in_history, .. } = self;
+    fn import(self, hash: impl Fn(&str) -> u64) -> QueuedMessage {
+        let QueuedMessageRecord { publication, id, published_us, at_ms, in_history, .. } = self;
         let publication = model::Publication::from(publication);
         let topic_hash = hash(&publication.topic);
         let message = Message::new(publication, id.0, topic_hash, published_us);
@@ -359,7 +359,7 @@ impl WaitingRecord {
         });
         let qos = Qos::from_number(self.qos).unwrap_or_default();
         let (retained, retain) = (self.retained, self.retain);
-        Waiting { message, qos, retained, retain, ids: self.ids.into(), group }
+        QueuedMessage { message, qos, retained, retain, ids: self.ids.into(), group }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Messages of clients for back ends. Where a client waits for the confirmation of its message, the confirmation comes
-//! when the back end has taken the message. So the client sends again what the back end has not taken.
+//! Forwards clients' messages to back ends. A client that waits for a confirmation gets it when the back end has
+//! accepted the message. So the client repeats messages that the back end has not accepted.
 
 use auth::Action;
 use model::filter::matches;
@@ -10,7 +10,7 @@ use protocol::mqtt::ReasonCode;
 use crate::core::Core;
 use crate::core::command::Command;
 use crate::core::reply_target::ReplyTarget;
-use crate::delivery::publish::{Sent, is_exactly_once};
+use crate::delivery::publish::{PublishOutcome, is_exactly_once};
 use crate::engine::Engine;
 use crate::mqtt::{MqttAck, Row};
 use crate::webhook::forward_rule::{ForwardRequest, ForwardRule};
@@ -19,8 +19,8 @@ use crate::webhook::request::{HOOKS_PENDING_MAX, busy};
 use crate::webhook::{QueueFull, Refusal, SharedHook, WebhookResponse};
 
 impl Engine {
-    /// Sends a message to the back end of a rule. The message is published and confirmed when the back end has taken
-    /// it, or at once if its client does not wait for that.
+    /// Sends a message to the back end of a rule. The engine publishes and confirms the message when the back end has
+    /// accepted it, or at once if the client does not wait for a confirmation.
     pub(crate) fn forward(
         &mut self,
         slot: Option<u32>,
@@ -32,7 +32,7 @@ impl Engine {
         let mut request = self.core.forward_request(slot, &rule, &publication, &to);
         let Some(slot) = slot.filter(|_| waits(&to)) else {
             if let Some(webhook) = &self.core.webhook {
-                // What finds no capacity is counted there.
+                // The webhook sender counts messages for which its queue has no capacity.
                 let _ = webhook.forward(request);
             }
             return self.forward_taken(slot, rule.deliver, publication, to, out);
@@ -41,14 +41,14 @@ impl Engine {
         let Some(serial) = core.table.get(slot).map(|connection| connection.serial) else {
             return;
         };
-        // What an MQTT client may have under way has a limit of its own.
+        // An MQTT client has a limit of its own on messages in flight.
         let counts = !matches!(to, ReplyTarget::Mqtt(_));
         let pending = core.table.cold(slot).map_or(0, |cold| cold.hooks_pending);
         let may_wait = !counts || pending < HOOKS_PENDING_MAX;
         let Some(webhook) = core.webhook.clone().filter(|_| may_wait) else {
             return self.reply_published(slot, to, queue_full(), out);
         };
-        // The queue may reject the request: the hook is taken back then.
+        // The queue may reject the request. The hook is then taken back.
         let hook = SharedHook::new(PendingHook::Forward(publication.into(), rule.deliver, to));
         let (shared, handle) = (hook.clone(), core.handle.clone());
         request.hook = hook.clone();
@@ -66,7 +66,7 @@ impl Engine {
         }
     }
 
-    /// The back end has taken a message, or has not; its connection is gone where there is no slot.
+    /// The back end has accepted or rejected a message. `slot` is `None` if the connection has ended.
     pub(crate) fn on_forwarded(
         &mut self,
         slot: Option<u32>,
@@ -81,12 +81,12 @@ impl Engine {
                 self.forward_taken(slot, deliver, publication, to, &mut out);
             }
             (WebhookResponse::Error(refusal), Some(slot)) => {
-                let sent = Sent::Unforwarded(refusal, ReasonCode::UnspecifiedError);
+                let sent = PublishOutcome::Unforwarded(refusal, ReasonCode::UnspecifiedError);
                 self.reply_published(slot, to, sent, &mut out);
             }
             (WebhookResponse::Silent(reason), Some(slot)) => {
                 let refusal = Refusal::silent(ErrorCode::NoApplicationReply, reason).into();
-                let sent = Sent::Unforwarded(refusal, ReasonCode::UnspecifiedError);
+                let sent = PublishOutcome::Unforwarded(refusal, ReasonCode::UnspecifiedError);
                 self.reply_published(slot, to, sent, &mut out);
             }
             (WebhookResponse::Error(_) | WebhookResponse::Silent(_), None) => {}
@@ -96,7 +96,7 @@ impl Engine {
         }
     }
 
-    /// Goes on with a message that the back end has taken.
+    /// Publishes and confirms a message that the back end has accepted.
     fn forward_taken(
         &mut self,
         slot: Option<u32>,
@@ -106,15 +106,18 @@ impl Engine {
         out: &mut Vec<u8>,
     ) {
         match (slot, to) {
-            // Nothing says that it was here: the client sends it again, and it must not come twice.
+            // The session did not store the message, so the client sends it again. Publishing it now would make it
+            // arrive twice.
             (None, to) if is_exactly_once(&to) => {}
             (slot, to) if deliver => self.publish_now(slot, publication, to, out),
             (Some(slot), ReplyTarget::Mqtt(ack)) => {
-                // Nothing is stored with it.
+                // The session's progress is not stored with the message, because the message is not published.
                 let to = ReplyTarget::Mqtt(MqttAck { with: false, retain: false, ..ack });
-                self.reply_published(slot, to, Sent::Replied("{}".into()), out);
+                self.reply_published(slot, to, PublishOutcome::Replied("{}".into()), out);
             }
-            (Some(slot), to) => self.reply_published(slot, to, Sent::Replied("{}".into()), out),
+            (Some(slot), to) => {
+                self.reply_published(slot, to, PublishOutcome::Replied("{}".into()), out)
+            }
             (None, _) => {}
         }
     }
@@ -171,10 +174,10 @@ impl Core {
         }
     }
 
-    /// Whether a client may name a topic for replies. The back end publishes there in its own name, and the data may be
-    /// the client's. So the client must be allowed to subscribe to the topic, and to publish there unless the rule has
-    /// the topic for replies. No request goes to the application: a client that it has allowed to subscribe is a
-    /// member.
+    /// Returns whether a client may name a response topic. The back end publishes to that topic with its own rights,
+    /// and the payload may come from the client. So the client must be allowed to subscribe to the topic. It must also
+    /// be allowed to publish to it, unless the rule lists the topic for replies. The application is not requested: a
+    /// client that it has allowed to subscribe is a member.
     fn may_be_replied(&self, slot: u32, rule: &ForwardRule, name: &Name) -> bool {
         let (policy, principal) = (&self.settings.session.policy, self.principal(slot));
         let topic = self.mqtt_topic(name);
@@ -192,7 +195,7 @@ impl Core {
     }
 }
 
-/// Whether a client waits to hear what became of its message.
+/// Returns true if the client waits for the outcome of its message.
 fn waits(to: &ReplyTarget) -> bool {
     match to {
         ReplyTarget::Http(_) | ReplyTarget::Id(_) | ReplyTarget::Phoenix(_) => true,
@@ -201,6 +204,6 @@ fn waits(to: &ReplyTarget) -> bool {
     }
 }
 
-fn queue_full() -> Sent {
-    Sent::Unforwarded(busy().into(), ReasonCode::QuotaExceeded)
+fn queue_full() -> PublishOutcome {
+    PublishOutcome::Unforwarded(busy().into(), ReasonCode::QuotaExceeded)
 }

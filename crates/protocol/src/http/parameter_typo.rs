@@ -41,7 +41,7 @@ const HISTORY: [Known; 5] = [
 ];
 
 /// A parameter that a path doesn't take, in lower case without `-` and `_`, and what to do instead.
-type Refused = (&'static str, &'static str);
+type UnsupportedParameter = (&'static str, &'static str);
 
 const APPLICATION_ONLY: &str =
     "only the application may set it, in POST /api/publish on the admin port";
@@ -52,7 +52,7 @@ const ONCE: &str = "only the application may set it, in POST /api/publish on the
                     and let receivers ignore ids that they already have";
 
 /// Parameters of the application's publish that a client's publish doesn't take.
-const NOT_FOR_PUBLISHERS: [Refused; 6] = [
+const NOT_FOR_PUBLISHERS: [UnsupportedParameter; 6] = [
     ("sender", SENDER),
     ("id", ONCE),
     ("idempotencykey", ONCE),
@@ -65,7 +65,7 @@ const BEFORE: &str = "did you mean since with reverse=true? (For each further pa
                       of next from the previous page as since.)";
 
 /// Parameters with which other servers turn pages.
-const NOT_FOR_READERS: [Refused; 5] = [
+const NOT_FOR_READERS: [UnsupportedParameter; 5] = [
     ("before", BEFORE),
     ("until", BEFORE),
     ("offset", BEFORE),
@@ -82,20 +82,20 @@ enum Kind {
     /// This parameter, with a typo.
     As(&'static str),
     /// Something that the path doesn't do, with what to do instead.
-    Refused(&'static str),
+    Unsupported(&'static str),
 }
 
 impl Kind {
     /// Guesses what an unknown name means; `None` if it resembles nothing of this path.
     fn of(path: &str, name: &str) -> Option<Self> {
-        let (known, refused): (&[Known], &[Refused]) = match path {
+        let (known, refused): (&[Known], &[UnsupportedParameter]) = match path {
             "/publish" => (&PUBLISHER, &NOT_FOR_PUBLISHERS),
             "/history" => (&HISTORY, &NOT_FOR_READERS),
             _ => (&LISTENER, &[]),
         };
         let plain = plain(name);
         if let Some((_, instead)) = refused.iter().find(|(refused, _)| *refused == plain) {
-            return Some(Kind::Refused(instead));
+            return Some(Kind::Unsupported(instead));
         }
         let found = known.iter().find(|(right, others)| {
             let right = self::plain(right);
@@ -127,7 +127,7 @@ impl Meant {
     pub fn check(&self, path: &str, has: impl Fn(&str) -> bool) -> Result<(), Rejection> {
         let is_wrong = |(kind, _): &&(Kind, String)| match kind {
             Kind::As(right) => !has(right),
-            Kind::Refused(_) => true,
+            Kind::Unsupported(_) => true,
         };
         let message = match self.0.iter().find(is_wrong) {
             None => return Ok(()),
@@ -135,7 +135,7 @@ impl Meant {
                 "there is no parameter {name}: did you mean {right}? (Repeat it for several \
                  values: topic=a&topic=b)"
             ),
-            Some((Kind::Refused(instead), name)) => {
+            Some((Kind::Unsupported(instead), name)) => {
                 format!("{path} has no parameter {name}: {instead}")
             }
         };
@@ -155,14 +155,14 @@ mod tests {
     fn meant(path: &str, name: &str) -> Option<&'static str> {
         match Kind::of(path, name)? {
             Kind::As(right) => Some(right),
-            Kind::Refused(instead) => panic!("{name}: {instead}"),
+            Kind::Unsupported(instead) => panic!("{name}: {instead}"),
         }
     }
 
     #[test]
     fn what_a_path_does_not_take_is_refused_with_what_to_do() {
         let instead = |path, name| match Kind::of(path, name) {
-            Some(Kind::Refused(instead)) => instead,
+            Some(Kind::Unsupported(instead)) => instead,
             other => panic!("{path} {name}: {other:?}"),
         };
         for name in

@@ -95,7 +95,7 @@ impl LocalRetained {
             return false;
         }
         table.insert(message);
-        self.keep(&table, &topic);
+        self.store_record(&table, &topic);
         true
     }
 }

@@ -12,7 +12,7 @@ use super::Shard;
 use crate::listen::Listening;
 use crate::settings::Port;
 use crate::socket::State;
-use engine::{Arrival, Listener, Refusal, Refused, refuse};
+use engine::{Arrival, Listener, Refusal, RefusalReply, refuse};
 use tls::ALERT_OVERLOADED;
 
 /// A new connection.
@@ -217,14 +217,14 @@ impl Shard {
         reply.clear();
         let how = if port.tls {
             reply.extend_from_slice(&ALERT_OVERLOADED);
-            Refused::TurnedAway
+            RefusalReply::TurnedAway
         } else {
             refuse(protocols, &settings.session, port.listener, request, refusal, reply)
         };
         self.engine.count_refusal(how, refusal);
         let _ = crate::sender::send_one(std::os::fd::AsFd::as_fd(&socket), &self.out);
         self.out.clear();
-        if how != Refused::Healthy {
+        if how != RefusalReply::Healthy {
             self.log_refusal(refusal, address);
         }
     }

@@ -1,7 +1,7 @@
 //! Batches: sends that the shard gathers and makes together.
 //!
-//! Each connection is in a batch once: when more bytes come for it before the batch leaves, the shard
-//! joins the pieces and sends them in one write.
+//! Each connection is in a batch once. If more bytes come for it before the batch leaves, the shard joins the pieces
+//! and sends them in one write.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -157,7 +157,7 @@ impl Shard {
             }
         }
         if let Some(topic) = topic.filter(|_| !short.is_empty()) {
-            let waiting = self.engine.handle().waiting();
+            let waiting = self.engine.handle().backlog();
             self.short.add(waiting, topic, &short, now_us);
         }
         if self.batch.len() >= BATCH || !slow.is_empty() {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::Shard;
 use engine::Capacity;
-use engine::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
+use engine::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, ShardBacklog};
 
 /// Members that keep pace but are short of capacity, or were lately, by their topics' hashes and their
 /// slots.
@@ -35,7 +35,13 @@ impl Shortage {
 
 impl Short {
     /// Adds members of a topic that are short of capacity.
-    pub fn add(&mut self, waiting: &Waiting, hash: u64, members: &[(u32, Capacity)], now_us: u64) {
+    pub fn add(
+        &mut self,
+        waiting: &ShardBacklog,
+        hash: u64,
+        members: &[(u32, Capacity)],
+        now_us: u64,
+    ) {
         let topic = self.topics.entry(hash).or_default();
         let before = waiting.capacity(hash);
         let mut least = before;
@@ -53,7 +59,7 @@ impl Short {
     }
 
     /// Scans which members have capacity again; `capacity` gives the capacity of a slot.
-    fn scan(&mut self, waiting: &Waiting, now_us: u64, capacity: impl Fn(u32) -> Capacity) {
+    fn scan(&mut self, waiting: &ShardBacklog, now_us: u64, capacity: impl Fn(u32) -> Capacity) {
         let mut left = 0;
         self.topics.retain(|hash, members| {
             let mut least = Capacity::Enough;
@@ -90,13 +96,13 @@ impl Shard {
             }
             _ => Capacity::Enough,
         };
-        short.scan(engine.handle().waiting(), now_us, capacity);
+        short.scan(engine.handle().backlog(), now_us, capacity);
     }
 
     /// When the next scan is due.
     pub(crate) fn short_due_us(&self) -> u64 {
         let members = self.short.members;
-        match self.engine.handle().waiting().any_short() {
+        match self.engine.handle().backlog().any_short() {
             _ if members == 0 => u64::MAX,
             // No publisher waits for these members any more.
             false => self.short.scanned_us + SHORTAGE_US / 10,
@@ -111,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_member_without_capacity_concerns_its_topic_only_and_not_for_ever() {
-        let (waiting, mut short) = (Waiting::default(), Short::default());
+        let (waiting, mut short) = (ShardBacklog::default(), Short::default());
         let (topic, other) = (7, 8);
         short.add(&waiting, topic, &[(1, Capacity::Full)], 1);
         assert_eq!(

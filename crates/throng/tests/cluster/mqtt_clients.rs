@@ -177,8 +177,8 @@ fn until_known(from: &Server, to: &Server, connect: Connect) {
     to.until("the group is gone", |to| groups(to) == before);
 }
 
-/// Waits until all turns of the node's shards that began before now have ended. A connect has the time of day at which its
-/// turn began, and only that orders connects at nodes that can't reach each other.
+/// Waits until all turns of the node's shards that began before now have ended. A connect has the time of day at which
+/// its turn began, and only that orders connects at nodes that can't reach each other.
 fn end_earlier_turns(node: &Server) {
     // Clocks of two processes on one machine differ by less than this.
     thread::sleep(Duration::from_millis(100));

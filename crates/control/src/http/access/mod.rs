@@ -19,7 +19,7 @@ use proxies::Networks;
 pub use key::ApiKey;
 pub(crate) use key::Key;
 use model::ErrorCode;
-pub(crate) use rates::{COMMAND, PUBLISH, Refused};
+pub(crate) use rates::{COMMAND, PUBLISH, RejectionCounts};
 pub(crate) use required_scope::{RequiredScope, Row, Table};
 use sessions::{Attempt, Sessions};
 pub use sign_ins::SignIns;
@@ -47,7 +47,7 @@ pub struct Access {
     sessions: Mutex<Sessions>,
     rejected: [AtomicU64; COUNTED.len() + 1],
     /// Calls that were rejected for the rates of keys.
-    pub(crate) refused: Refused,
+    pub(crate) refused: RejectionCounts,
 }
 
 /// The settings in force.
@@ -88,7 +88,7 @@ impl Access {
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
         let before = ring.clone();
         let key = |key: ApiKey| {
-            // A key goes on counting under its name.
+            // The count of a key's calls continues under the key's name.
             let old = before.keys.iter().find(|old| *old.name == *key.name);
             Arc::new(Key::new(key, old.map_or(0, |old| old.calls.load(Ordering::Relaxed))))
         };
@@ -157,7 +157,7 @@ impl Access {
         }
     }
 
-    /// Reports whether a caller who was let in some time ago would be let in now.
+    /// Reports whether a caller that was admitted earlier would be admitted now.
     pub(crate) fn is_valid(&self, caller: &Caller, required_scope: RequiredScope) -> bool {
         let ring = self.ring();
         let Some(key) = &caller.key else { return ring.keys.is_empty() };
@@ -308,7 +308,7 @@ impl Caller {
     }
 }
 
-/// Extracts the caller whom the guard has let through. Rejects the request if no guard has run.
+/// Extracts the caller that the guard has let through. Rejects the request if no guard has run.
 impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Rejection;
 

@@ -16,9 +16,9 @@ pub(crate) const PUBLISH: Cost = Cost::NOTHING.with(Unit::Publishes, 1);
 
 /// Rejections of keys, by the limit.
 #[derive(Default)]
-pub(crate) struct Refused([AtomicU64; Unit::ALL.len()]);
+pub(crate) struct RejectionCounts([AtomicU64; Unit::ALL.len()]);
 
-impl Refused {
+impl RejectionCounts {
     /// Returns the counts by the name of the setting with the limit's default.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let count =

@@ -1,4 +1,4 @@
-//! The state that MQTT clients leave when they go: sessions and retained messages, and the store of both.
+//! The state that outlives MQTT connections: sessions and retained messages, and the store of both.
 // A cast would silently truncate a value that the type can't hold.
 #![deny(clippy::as_conversions)]
 
@@ -34,17 +34,17 @@ impl Mqtt {
     /// Creates empty state. The store, if there is one, stores later sessions and retained messages.
     pub fn new(node: NodeId, store: Option<&Store>) -> Self {
         let interests = Arc::new(Interests::default());
-        let keep = store.cloned().map(|store| -> sessions::Keep {
+        let store_retained = store.cloned().map(|store| -> sessions::StoreRetained {
             let log = Log::new();
-            let keep = move |topic: &str, value: Option<Vec<u8>>, done: Done| {
+            let store_retained = move |topic: &str, value: Option<Vec<u8>>, done: Done| {
                 let puts = vec![(topic.into(), value.map(Into::into))];
                 if let Err(error) = store.put_records(RETAINED, puts, written(Some(done))) {
                     log.unwritten("a retained message is not stored yet", error);
                 }
             };
-            Box::new(keep)
+            Box::new(store_retained)
         });
-        let retained = Arc::new(LocalRetained::new(keep));
+        let retained = Arc::new(LocalRetained::new(store_retained));
         let storage = store.map(|store| -> Arc<dyn Storage> {
             let (store, retained) = (store.clone(), retained.clone());
             Arc::new(Saved { store, retained, log: Log::new() })
@@ -54,7 +54,7 @@ impl Mqtt {
         Mqtt { router, sessions, retained, interests }
     }
 
-    /// Called when all clients have gone. Stores what the store has not taken so far, unless the store can't write.
+    /// Called after all clients have disconnected. Stores what is not stored yet, unless the store can't write.
     pub fn end(&self, store: &Store) {
         let began = Instant::now();
         let is_stored = || self.sessions.is_all_stored() && self.retained.is_stored();
@@ -198,8 +198,8 @@ impl Log {
     }
 }
 
-/// Makes the callback of a write, which passes the result to `done`. It does so also if the store drops the callback,
-/// as it does with what it does not take.
+/// Makes the callback of a write, which passes the result to `done`. If the store rejects the write and drops the
+/// callback, `done` gets false.
 fn written(done: Option<Done>) -> store::Done {
     let done = ReplyOnce(done);
     Box::new(move |result: Result<(), store::StoreError>| done.with(result.is_ok()))

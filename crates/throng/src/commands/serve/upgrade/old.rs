@@ -1,4 +1,4 @@
-//! The old process's side: it copies what it has while it serves, and then passes the rest at once.
+//! The old process's side of an upgrade: it copies its state while it serves, and passes the rest in a short pause.
 
 use std::ffi::OsString;
 use std::io;
@@ -18,10 +18,10 @@ use crate::notify::{self, State};
 
 use super::wire::{self, Accepted, Facts, expect};
 
-/// How long the new process may take to say whether it can go on, and until its shards are ready.
+/// How long the new process may take to reply whether it can take over, and then until its shards are ready.
 const READY_WAIT: Duration = Duration::from_secs(60);
 
-/// How long nothing may be copied, and no shard finish, before the upgrade is given up.
+/// The upgrade is given up if for this time no connection is copied and no shard finishes.
 const COPY_STALL: Duration = Duration::from_secs(30);
 
 /// How long a step of the switch may take.
@@ -31,28 +31,28 @@ pub(super) const STEP_WAIT: Duration = Duration::from_secs(20);
 /// changed.
 const COPY_PASSES_MAX: u32 = 4;
 
-/// A pass is the last one if it copied fewer than one connection in so many.
+/// A pass is the last one if it copied fewer than one in this many connections.
 const LAST_PASS_ONE_IN: u64 = 100;
 
-/// A pass over the changed connections is the last one if it took longer: a node with too much to do has no time for
+/// A pass over the changed connections is the last one if it takes longer than this: an overloaded node has no time for
 /// another.
 const COPY_PASS_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Shards that copy all of their connections at a time: more would have more descriptors under way than the kernel lets
-/// one user have without a privilege, and would wait for each other.
+/// The most shards that copy all of their connections at a time. The kernel limits the descriptors that one user
+/// without a privilege may have in flight: more shards would exceed that, and wait for each other.
 const COPYING_MAX: usize = 16;
 
-/// Between two checks of how far the shards are.
+/// Time between two polls of the shards' progress.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Why a node of a cluster whose thread `cluster` has ended does not upgrade.
+/// The error of an upgrade on a cluster node whose thread `cluster` has ended.
 const NO_CLUSTER: &str = "the thread that connects this node to the cluster has ended (see the \
      log), so the state of the cluster can't be handed over: restart this node";
 
-/// The part without which the new process is no node of a cluster.
+/// The part that a new process must support to take over a node of a cluster.
 const CLUSTER: &str = "cluster";
 
-/// What an upgrade passes on, and how it stops and lets go on what it belongs to.
+/// The state that an upgrade passes on, and the services that it pauses and resumes.
 pub(in super::super) struct Old {
     pub givers: Vec<Arc<Giver>>,
     pub parts: Vec<Arc<dyn Part>>,
@@ -70,42 +70,43 @@ pub(in super::super) struct Old {
     pub admin: std::net::TcpListener,
     /// The listener of the admin port with TLS, which the new process gets, too.
     pub admin_tls: Option<std::net::TcpListener>,
-    /// Where processes before forward requests to, if there were any: the new process gets that, too.
+    /// The socket to which earlier processes forward requests, and its path, if there are any. The new process gets it,
+    /// too.
     pub forwarded: Option<(std::os::unix::net::UnixListener, PathBuf)>,
     pub started: Instant,
     pub longpoll_key: [u8; 32],
-    /// Where the store is.
+    /// The directory of the store, if there is one.
     pub data: Option<String>,
     pub limits: Vec<(String, u64)>,
-    /// The binary that is started unless another one is named.
+    /// The binary to start if the request names none.
     pub binary: PathBuf,
     /// The command line of this process.
     pub arguments: Vec<OsString>,
     /// `None` for a node that is alone.
     pub cluster: Option<Arc<link::Link>>,
-    /// Makes the main thread look: this process has given everything away.
+    /// Wakes the main thread after an upgrade that has passed on everything.
     pub done: Box<dyn Fn() + Send + Sync>,
 }
 
-/// Does upgrades, one at a time.
+/// Carries out upgrades, one at a time.
 pub(in super::super) struct Upgrade {
     pub(super) old: Old,
     progress: watch::Sender<UpgradeProgress>,
     under_way: AtomicBool,
-    /// The process is ending: no upgrade may go on.
+    /// The process is ending: no upgrade may continue.
     cancelled: AtomicBool,
     pub(super) given: AtomicBool,
-    /// This process has started the one that has everything.
+    /// This process has started the process that has taken over.
     is_parent: AtomicBool,
-    /// Ends with the upgrade that is under way.
+    /// The thread of the upgrade that is under way; it ends with the upgrade.
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
-/// Why an upgrade came to nothing.
+/// Why an upgrade failed, as text for people.
 pub(super) type Reason = String;
 
 impl Upgrade {
-    /// Nothing is under way. `progress` is how this process itself came to life, if by an upgrade.
+    /// No upgrade is under way at first. `progress` is that of the upgrade that started this process, if one did.
     pub fn new(old: Old, progress: UpgradeProgress) -> Arc<Self> {
         Arc::new(Upgrade {
             old,
@@ -118,32 +119,32 @@ impl Upgrade {
         })
     }
 
-    /// How long everything stood still when this process took over.
+    /// Sets the length of the pause in which this process took over, in microseconds.
     pub fn set_pause(&self, pause_us: Option<u64>) {
         self.change(|progress| progress.pause_us = pause_us);
     }
 
-    /// Whether another process has everything.
+    /// Returns true if another process has taken over.
     pub fn has_given(&self) -> bool {
         self.given.load(Ordering::SeqCst)
     }
 
-    /// Whether this process has started the one that has everything.
+    /// Returns true if this process has started the process that has taken over.
     pub fn is_parent(&self) -> bool {
         self.is_parent.load(Ordering::SeqCst)
     }
 
-    /// Gives up what is under way, unless another process has already taken over, and lets nothing
-    /// begin any more. True when another process has everything.
+    /// Cancels the upgrade that is under way, unless another process has already taken over, and lets no other one
+    /// begin. Returns true if another process has taken over.
     pub fn cancel(&self) -> bool {
         self.cancelled.store(true, Ordering::SeqCst);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // One that failed has said so.
+        // A thread that panicked has written so to standard error.
         let _ = thread.map(std::thread::JoinHandle::join);
         self.has_given()
     }
 
-    /// Begins with the same binary, or says in the log why not.
+    /// Begins an upgrade to the same binary. Logs the reason if it can't begin.
     pub fn begin_by_signal(self: &Arc<Self>) {
         if let Err(error) = self.start(UpgradeRequest::default()) {
             tracing::error!(%error, "the upgrade did not begin");
@@ -175,7 +176,7 @@ impl Upgrade {
                 ..UpgradeProgress::default()
             };
         });
-        // A drain looks at these the other way round, so that not both begin.
+        // A drain sets and checks these two flags in the other order, so that an upgrade and a drain can't both begin.
         if self.old.shared.draining.load(Ordering::SeqCst) {
             self.change(|progress| *progress = before);
             self.under_way.store(false, Ordering::SeqCst);
@@ -253,7 +254,7 @@ impl Upgrade {
         };
         let result = self.hand_over(request, &path, began);
         match &result {
-            // It goes on by itself.
+            // The new process runs on without this one.
             Ok(UpgradeStage::Done) => {
                 if let Some(process) = &mut process {
                     self.is_parent.store(true, Ordering::SeqCst);
@@ -264,7 +265,8 @@ impl Upgrade {
                 }
             }
             _ => {
-                // What it has of the connections goes with it, before they go on here.
+                // The new process ends, and with it its copies of the connections, before this process serves them
+                // again.
                 let ended = process.as_mut().and_then(NewProcess::has_ended);
                 drop(process);
                 if result.is_err() {
@@ -322,9 +324,10 @@ impl Upgrade {
             return Ok(UpgradeStage::Checked);
         }
         let result = self.give(&main, path, began).map_err(|error| {
-            // Its shards may be seen to go before what it said is read.
-            let error = wire::last_word(&main).unwrap_or(error);
-            // One that was started by hand ends by this.
+            // This process may notice that the new one's shards are gone before it reads the error that the new one
+            // sent.
+            let error = wire::unread_error(&main).unwrap_or(error);
+            // A new process that the operator started ends when this channel closes.
             main.shut();
             error
         });
@@ -370,14 +373,14 @@ impl Upgrade {
         self.send_parts(main, &mut sent)?;
         let last_pass = self.copy_connections(began)?;
         main.set_timeout(Some(STEP_WAIT)).map_err(|error| error.to_string())?;
-        // Once more while it serves, so that less is left for when it does not.
+        // Sends the changes once more while this process serves, so that fewer are left for the pause.
         self.send_parts(main, &mut sent)?;
         self.sync(main)?;
         self.change(|progress| progress.stage = UpgradeStage::Switching);
         self.switch(main, &mut sent, path, last_pass)
     }
 
-    /// Waits for what the new process says next, as long as no shard fails.
+    /// Waits for a frame of this kind from the new process. Fails as soon as a shard fails.
     pub(super) fn expect(
         &self,
         main: &Channel,
@@ -388,14 +391,15 @@ impl Upgrade {
         expect(main, kind).map_err(|error| self.why(&error))
     }
 
-    /// What an error of the channel means, where a shard has said more and the other process nothing.
+    /// Returns why the channel failed: the error that the new process sent, or else that of a failed shard, or else
+    /// this one.
     pub(super) fn why(&self, error: &io::Error) -> Reason {
-        if wire::was_said(error) {
+        if wire::is_peer_error(error) {
             return error.to_string();
         }
         let of_shard = self.old.givers.iter().find_map(|giver| giver.error());
         of_shard.unwrap_or_else(|| match error.kind() {
-            // What a socket's time-out is to the kernel.
+            // The kernel reports the time-out of a socket by this error.
             io::ErrorKind::WouldBlock => "the new process did not reply in time".into(),
             _ => error.to_string(),
         })
@@ -416,8 +420,8 @@ impl Upgrade {
         self.expect(main, wire::SYNCED, STEP_WAIT).map(drop)
     }
 
-    /// Copies all connections while this process serves, and then again those that have changed meanwhile, until few
-    /// are left for the pause. Returns how long the last pass over the changed ones took.
+    /// Copies all connections while this process serves, and then the changed ones again, until few are left for the
+    /// pause. Returns how long the last pass over the changed ones took.
     fn copy_connections(&self, began: Instant) -> Result<Duration, Reason> {
         let mut last_pass = Duration::ZERO;
         let mut before = self.copy_pass(COPYING_MAX, |done, copied| {
@@ -436,9 +440,9 @@ impl Upgrade {
         Ok(last_pass)
     }
 
-    /// Copies again the connections that have changed, and returns how many these were. Does nothing, and returns `None`,
-    /// if the last pass took too long. `last_pass` is how long that took, and then how long this one took. All shards
-    /// copy at the same time: they send few descriptors, those of new connections.
+    /// Copies the changed connections again, and returns their number. Does nothing and returns `None` if the last pass
+    /// took longer than `COPY_PASS_TIME_MAX`. `last_pass` is the duration of the last pass; this pass replaces it by
+    /// its own. All shards copy at the same time: they send few descriptors, those of new connections.
     pub(super) fn copy_changed(&self, last_pass: &mut Duration) -> Result<Option<u64>, Reason> {
         if *last_pass > COPY_PASS_TIME_MAX {
             return Ok(None);
@@ -451,9 +455,9 @@ impl Upgrade {
         Ok(Some(copied))
     }
 
-    /// Copies the connections whose present state the other process does not have, and returns how many these were.
-    /// At most `copying_max` shards copy at a time. Calls `report` at each poll with the numbers of shards that are done and
-    /// of connections that are copied.
+    /// Copies the connections whose present state the other process does not have, and returns their number. At most
+    /// `copying_max` shards copy at a time. Calls `report` at each poll with the numbers of finished shards and of copied
+    /// connections.
     fn copy_pass(&self, copying_max: usize, report: impl Fn(usize, u64)) -> Result<u64, Reason> {
         let (mut last, mut moved, mut logged) = ((0, 0), Instant::now(), Instant::now());
         let mut started = 0;
@@ -496,7 +500,7 @@ impl Upgrade {
         self.old.givers.iter().filter(|giver| giver.stage() == stage).count()
     }
 
-    /// Fails when a shard has, or the process is to end.
+    /// Fails if a shard has failed, or if the process is ending.
     pub(super) fn check_progress(&self) -> Result<(), Reason> {
         if self.cancelled.load(Ordering::SeqCst) {
             return Err("this process was told to end".into());
@@ -512,7 +516,7 @@ impl Upgrade {
         }
     }
 
-    /// Waits until this is so, and no longer.
+    /// Polls until `is_so` returns true. Fails after the time `wait`, with an error that names `what`.
     pub(super) fn until(
         &self,
         wait: Duration,
@@ -531,7 +535,7 @@ impl Upgrade {
     }
 }
 
-/// What the control thread holds of it.
+/// The upgrader that the control thread calls.
 pub(in super::super) struct ByCall(pub Arc<Upgrade>);
 
 impl Upgrader for ByCall {

@@ -32,11 +32,11 @@ pub(super) const STORE_OPEN: u16 = 41;
 pub(super) const GO: u16 = 42;
 /// From the new process: it serves; the body is the path where it takes forwarded requests.
 pub(super) const SERVING: u16 = 43;
-/// From the old process, at last: how long everything stood still, in microseconds.
+/// From the old process, as the last frame: the length of the pause, in microseconds.
 pub(super) const PAUSED: u16 = 45;
 /// From the old process, before [`GO`]: the listener of the admin port with TLS.
 pub(super) const ADMIN_TLS: u16 = 46;
-/// From either process: why it can't go on, as text.
+/// From either process: why the upgrade fails, as text.
 pub(super) const ERROR: u16 = 44;
 
 /// A frame of records is sent once it has this many bytes.
@@ -119,32 +119,32 @@ pub(super) fn decode<T: for<'b> Decode<'b, ()>>(bytes: &[u8]) -> io::Result<T> {
     handover::decode(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Why the other process can't go on, in its own words.
+/// The error that the other process sent.
 #[derive(Debug)]
-pub(super) struct Said(String);
+pub(super) struct PeerError(String);
 
-impl From<&Frame> for Said {
+impl From<&Frame> for PeerError {
     fn from(frame: &Frame) -> Self {
-        Said(String::from_utf8_lossy(&frame.body).into_owned())
+        PeerError(String::from_utf8_lossy(&frame.body).into_owned())
     }
 }
 
-impl fmt::Display for Said {
+impl fmt::Display for PeerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Said {}
+impl std::error::Error for PeerError {}
 
 /// Returns true if an error came from the other process.
-pub(super) fn was_said(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|inner| inner.is::<Said>())
+pub(super) fn is_peer_error(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<PeerError>())
 }
 
-/// Returns why the other process can't go on, from an `ERROR` that it sent before it went and that was not read.
-pub(super) fn last_word(channel: &Channel) -> Option<String> {
-    channel.find(ERROR).map(|frame| Said::from(&frame).to_string())
+/// Returns the error that the other process sent before it closed the channel, from an `ERROR` that was not read.
+pub(super) fn unread_error(channel: &Channel) -> Option<String> {
+    channel.find(ERROR).map(|frame| PeerError::from(&frame).to_string())
 }
 
 /// Waits for a frame of this kind, and skips other kinds.
@@ -157,7 +157,7 @@ pub(super) fn expect(channel: &Channel, kind: u16) -> io::Result<Frame> {
             )
         })?;
         match frame.kind {
-            ERROR => return Err(io::Error::other(Said::from(&frame))),
+            ERROR => return Err(io::Error::other(PeerError::from(&frame))),
             came if came == kind => return Ok(frame),
             _ => {}
         }
@@ -249,17 +249,17 @@ mod tests {
     fn why_the_other_process_went_is_found_behind_other_frames_and_in_no_other_error() {
         let (a, b) = std::os::unix::net::UnixStream::pair().unwrap();
         let (a, b) = (Channel::new(a).unwrap(), Channel::new(b).unwrap());
-        assert_eq!(last_word(&b), None);
+        assert_eq!(unread_error(&b), None);
         a.send(READY, &[], &[]).unwrap();
         a.send(ERROR, b"first", &[]).unwrap();
         a.send(SYNCED, &[], &[]).unwrap();
         a.send(ERROR, b"second", &[]).unwrap();
         drop(a);
         let error = expect(&b, HAVE).err().unwrap();
-        assert!(was_said(&error) && error.to_string() == "first", "{error}");
-        assert_eq!(last_word(&b), Some("second".into()));
-        assert_eq!(last_word(&b), None);
-        assert!(!was_said(&expect(&b, HAVE).err().unwrap()));
+        assert!(is_peer_error(&error) && error.to_string() == "first", "{error}");
+        assert_eq!(unread_error(&b), Some("second".into()));
+        assert_eq!(unread_error(&b), None);
+        assert!(!is_peer_error(&expect(&b, HAVE).err().unwrap()));
     }
 
     fn facts() -> Facts {
