@@ -157,6 +157,11 @@ fn what_it_retains_is_replayed_and_its_numbers_go_on() {
     node.on_connected(0);
     (0..3).for_each(|at| node.publish(a, at, |out| out.extend(b"text")));
     node.on_rest(now_us);
+    let late = restored(&records(&node), 3_600 * SECOND_US).unwrap();
+    assert!(
+        node.replay_bytes() > 0 && late.replay_bytes() == 0,
+        "messages that are too old are gone"
+    );
     let mut new = restored(&records(&node), now_us).unwrap();
     new.poll_outputs(now_us);
     new.on_connected(now_us);
@@ -199,7 +204,11 @@ fn records_are_laid_out_like_this_for_good() {
     let mut later = peer.to_vec();
     later[0] += 1;
     later.extend(b"\x18\x63\x82\x01\x61x");
-    for peer in [&peer[..], &later] {
+    // The flags of the peer the other way round.
+    let mut other = peer.to_vec();
+    other[9..13].copy_from_slice(b"\x03\xf5\x04\xf4");
+    let (flags, other_flags) = ((false, true), (true, false));
+    for (peer, flags) in [(&peer[..], flags), (&later, flags), (&other, other_flags)] {
         let mut handover = Handover::default();
         handover.import(b"n", Some(numbers)).unwrap();
         handover.import(b"s\x04\x00", Some(stream)).unwrap();
@@ -211,6 +220,7 @@ fn records_are_laid_out_like_this_for_good() {
         assert_eq!(node.replay.stream(Stream::EVERYONE), ((5, 6), 4, true));
         let peer = &node.peers[&NodeId(2)];
         assert_eq!((&*peer.state.name, peer.hello_number, peer.entries.reads()), ("b", 9, 2));
+        assert_eq!((peer.state.is_draining, peer.state.has_calls), flags);
         assert_eq!(peer.streams.export().last, [(1_024, 7)]);
     }
 }
