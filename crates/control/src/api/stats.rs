@@ -57,6 +57,10 @@ pub(crate) struct Stats {
     mqtt: MqttStats,
     /// Null if the node has no store.
     store: Option<StoreStats>,
+    /// The history in PostgreSQL; null if it is not there.
+    history_database: Option<HistoryDatabaseStats>,
+    /// The stored subscriptions in PostgreSQL; null if they are not there.
+    subscription_database: Option<SubscriptionDatabaseStats>,
 }
 
 /// Topics with history and their cursors. Figures that are not about now count from the start.
@@ -159,6 +163,79 @@ pub(crate) struct StoreStats {
     file_bytes: u64,
     topics: u64,
     messages: u64,
+}
+
+/// The history in PostgreSQL, as this node sees it. Figures that are not about now count from the start.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct HistoryDatabaseStats {
+    /// Nodes that can use the database: 1 or 0 for one node.
+    nodes_connected: u64,
+    /// Why a node can't use the database; null while each can.
+    error: Option<String>,
+    /// How often the connection was lost.
+    connections_lost: u64,
+    /// Batches of messages that were committed.
+    commits: u64,
+    /// Messages that wait to be written.
+    queue_messages: u64,
+    /// Bytes of these messages.
+    queue_bytes: u64,
+    /// Messages that are written and wait to be delivered.
+    backlog_messages: u64,
+    /// Bytes of these messages.
+    backlog_bytes: u64,
+    /// Messages that no member got, because the node has no rule for their topics.
+    passed: u64,
+    /// Times that members got notice of a gap, because messages were deleted before the node had read them, or can't be
+    /// read.
+    gaps: u64,
+    /// Failed deletions of messages that no rule retains.
+    trims_failed: u64,
+}
+
+/// The stored subscriptions in PostgreSQL, as this node sees them. Figures that are not about now count from the start.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct SubscriptionDatabaseStats {
+    /// Nodes that can use the database: 1 or 0 for one node.
+    nodes_connected: u64,
+    /// Why a node can't use the database; null while each can.
+    error: Option<String>,
+    /// How often the connection was lost.
+    connections_lost: u64,
+    /// Changes of stored subscriptions, by any node, that the node applied.
+    applied: u64,
+    /// Times that the node read all stored subscriptions again.
+    reloads: u64,
+}
+
+impl From<history_postgres::Status> for HistoryDatabaseStats {
+    fn from(status: history_postgres::Status) -> Self {
+        HistoryDatabaseStats {
+            nodes_connected: status.is_connected.into(),
+            error: status.error,
+            connections_lost: status.connections_lost,
+            commits: status.batches,
+            queue_messages: status.queue_messages,
+            queue_bytes: status.queue_bytes,
+            backlog_messages: status.backlog_messages,
+            backlog_bytes: status.backlog_bytes,
+            passed: status.passed,
+            gaps: status.gaps,
+            trims_failed: status.trims_failed,
+        }
+    }
+}
+
+impl From<subscriptions_postgres::Status> for SubscriptionDatabaseStats {
+    fn from(status: subscriptions_postgres::Status) -> Self {
+        SubscriptionDatabaseStats {
+            nodes_connected: status.is_connected.into(),
+            error: status.error,
+            connections_lost: status.connections_lost,
+            applied: status.applied,
+            reloads: status.reloads,
+        }
+    }
 }
 
 impl HistoryStats {
@@ -295,5 +372,7 @@ pub(crate) async fn stats(State(node): State<Arc<Node>>) -> Json<Stats> {
         history: HistoryStats::of(history),
         mqtt: MqttStats::of(&node),
         store: node.store.as_ref().map(|store| StoreStats::new(store.stats())),
+        history_database: node.history_database.as_ref().map(|it| it.status().into()),
+        subscription_database: node.subscription_database.as_ref().map(|it| it.status().into()),
     })
 }

@@ -45,6 +45,10 @@ fn a_log_that_became_another_one_while_the_server_was_away_gets_nothing_from_it(
     database.let_in();
     until_refused(&server, "restart this server");
     assert_eq!((database.rows(), server.metric("throng_history_connected")), (1, 0.0));
+    let stats = &server.api("GET", "/api/stats", None).1["history_database"];
+    let counts = (&stats["nodes_connected"], &stats["commits"], &stats["gaps"]);
+    assert_eq!(counts, (&json!(0), &json!(1), &json!(0)), "{stats}");
+    assert!(stats["error"].as_str().unwrap().contains("restart this server"), "{stats}");
 }
 
 #[test]

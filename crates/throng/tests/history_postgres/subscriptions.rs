@@ -185,6 +185,12 @@ fn a_server_that_was_cut_off_refuses_changes_serves_members_and_catches_up() {
     until_topics(&second, "bob", &["feed:a"]);
     database.lock_out(&second);
     until_subscriptions_connected(&second, 0.0);
+    let stats_of =
+        |server: &Server| server.api("GET", "/api/stats", None).1["subscription_database"].take();
+    let (connected, away) = (stats_of(&first), stats_of(&second));
+    assert_eq!((&connected["nodes_connected"], &away["nodes_connected"]), (&json!(1), &json!(0)));
+    assert!(connected["error"].is_null() && away["error"].is_string(), "{away}");
+    assert_eq!(away["applied"], 1, "{away}");
     let body = json!({"user": "bob", "add": ["feed:z"]});
     let (status, reply) = second.api("POST", "/api/subscriptions", Some(body));
     assert_eq!((status, &reply["error"]["code"]), (503, &json!("store_failed")), "{reply}");
