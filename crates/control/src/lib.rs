@@ -50,7 +50,7 @@ pub use certificates::{Certificate, Certificates, OrderResult};
 pub use eviction::Evictions;
 pub use http::access::{Access, AccessSettings, ApiKey, SignIns};
 pub use http::admission::{ConnectionLimits, Connections};
-pub use http::gate::{Attempts, Gate, Patience};
+pub use http::gate::{Gate, Patience, PauseSteps};
 pub use key_fetcher::KeyFetcher;
 pub use monitor::process::unix_us;
 pub use monitor::{Samples, anonymous_bytes};

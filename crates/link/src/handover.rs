@@ -1,7 +1,7 @@
 //! Passes the link to another process, which goes on as the same node.
 //!
-//! The old process [pauses](Link::pause) the thread while shards still serve, and [rests](Link::rest) it once they
-//! have stopped. Then it exports [`ClusterPart`] for the last time. When the new process has everything, the thread
+//! The old process [pauses](Link::pause) the thread before the shards come to rest, and [rests](Link::rest) it
+//! afterwards. Then it exports [`ClusterPart`] for the last time. When the new process has everything, the thread
 //! [ends](Link::abandon) without a goodbye; until then it can [go on](Link::resume).
 
 use std::collections::BTreeMap;

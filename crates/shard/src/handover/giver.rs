@@ -85,6 +85,9 @@ impl Giver {
 
     /// Queues an order, which the shard carries out in its next turn.
     pub fn order(&self, give: Give) {
+        if matches!(give, Give::FinishHandshakes) {
+            self.handshakes.store(UNKNOWN, Ordering::Release);
+        }
         self.orders.lock().unwrap_or_else(PoisonError::into_inner).push_back(give);
         self.called.store(true, Ordering::Release);
         self.commands.waker().wake();
@@ -158,7 +161,6 @@ impl Giver {
 
     /// Called when the shard serves on for now. It may finish TLS handshakes again later.
     pub(crate) fn goes_on(&self) {
-        self.handshakes.store(UNKNOWN, Ordering::Release);
         let (still, copied) = (GiverStage::Still as u8, GiverStage::Copied as u8);
         let _ = self.stage.compare_exchange(still, copied, Ordering::AcqRel, Ordering::Relaxed);
     }

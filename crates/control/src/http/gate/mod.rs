@@ -25,7 +25,7 @@ use tokio::sync::watch;
 
 pub(crate) use arrival::{Arrival, Moved};
 pub(crate) use forward::forward;
-pub use patience::{Attempts, Patience};
+pub use patience::{Patience, PauseSteps};
 
 /// Once the new process serves, silent connections are closed after this time.
 pub(crate) const END_WAIT: Duration = Duration::from_secs(10);

@@ -10,7 +10,7 @@ use super::Gate;
 pub struct Patience {
     /// How long an attempt waits while the shards serve.
     pub wait: Duration,
-    /// How long it then waits while the shards stand still.
+    /// How long the attempt then waits. The shards may stand still meanwhile.
     pub still: Duration,
     /// How long all requests continue between two attempts.
     pub pause: Duration,
@@ -21,7 +21,7 @@ pub struct Patience {
 }
 
 /// What the gate calls during its attempts. An error ends them.
-pub trait Attempts {
+pub trait PauseSteps {
     /// The error of the methods.
     type Error;
 
@@ -31,14 +31,14 @@ pub trait Attempts {
     /// If no attempt should continue.
     fn check(&mut self) -> Result<(), Self::Error>;
 
-    /// Makes the shards stand still: they reply to requests, and do nothing else. Called when requests take long,
-    /// because requests wait for the shards of an overloaded node.
+    /// Called when requests take longer than [`Patience::wait`]. If they wait for shards of an overloaded node, this makes
+    /// the shards stand still: then these reply to requests, and do nothing else.
     ///
     /// # Errors
     /// If the shards can't.
     fn stand_still(&mut self) -> Result<(), Self::Error>;
 
-    /// Makes the shards serve again. Called if requests are still under way after that.
+    /// Called when the requests have not ended in [`Patience::still`] either: shards that stand still serve again.
     ///
     /// # Errors
     /// If the shards can't.
@@ -57,7 +57,7 @@ impl Gate {
     ///
     /// # Errors
     /// Those of `attempts`. New requests may still wait then.
-    pub fn pause_when_quiet<A: Attempts>(
+    pub fn pause_when_quiet<A: PauseSteps>(
         &self,
         patience: Patience,
         attempts: &mut A,
@@ -93,7 +93,7 @@ impl Gate {
 }
 
 /// Waits until a condition holds, and at most for `wait`.
-fn poll<A: Attempts>(
+fn poll<A: PauseSteps>(
     wait: Duration,
     interval: Duration,
     attempts: &mut A,
@@ -134,7 +134,7 @@ mod tests {
         retry_fails: bool,
     }
 
-    impl Attempts for Counted {
+    impl PauseSteps for Counted {
         type Error = &'static str;
 
         fn check(&mut self) -> Result<(), &'static str> {

@@ -107,8 +107,8 @@ fn one_that_waits_begins_when_the_shard_serves_before_another_attempt() {
     late.exchange(|| some_turns(&mut old));
     begun.exchange(|| some_turns(&mut old));
     // The next attempt counts anew.
-    assert!(!old.giver.has_finished_handshakes());
     old.giver.order(Give::FinishHandshakes);
+    assert!(!old.giver.has_finished_handshakes());
     turns(&mut old, "no handshake", |old| old.giver.has_finished_handshakes());
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use control::{Attempts, Patience};
+use control::{Patience, PauseSteps};
 use handover::Sent;
 use shard::{Channel, Give, GiverStage};
 
@@ -26,18 +26,27 @@ const CALLS: Patience = Patience {
 /// How long TLS handshakes may take to finish before the pause: some round trips. Slower ones end with this process.
 const HANDSHAKES_WAIT: Duration = Duration::from_millis(500);
 
+/// How often the shards stand still for calls that are slow.
+const STANDSTILLS_MAX: u32 = 3;
+
+/// How long the turns that are under way may take to end when the shards stand still for calls. A longer turn ends later.
+const TURNS_WAIT: Duration = Duration::from_secs(2);
+
 /// How long the shards, the store, the database or the cluster may take to come to rest.
 const STILL_WAIT: Duration = Duration::from_secs(10);
 
 /// How long the new process may take to serve once it has everything.
 const SERVING_WAIT: Duration = Duration::from_secs(20);
 
-/// Makes the shards do nothing but reply to calls, so that the pending calls end.
+/// The pause of the admin port: what the gate calls until no call is under way.
 struct Calls<'a> {
     upgrade: &'a Upgrade,
     /// How long the last pass over the changed connections took.
     last_pass: Duration,
+    /// True while the shards stand still, so that calls end.
     stands_still: bool,
+    /// How often they stood still.
+    standstills: u32,
 }
 
 impl Calls<'_> {
@@ -57,27 +66,40 @@ impl Calls<'_> {
     }
 }
 
-impl Attempts for Calls<'_> {
+impl PauseSteps for Calls<'_> {
     type Error = Reason;
 
     fn check(&mut self) -> Result<(), Reason> {
         self.upgrade.check_progress()
     }
 
+    /// Does nothing if no shard has pending commands: then the calls wait for something else, like a database.
     fn stand_still(&mut self) -> Result<(), Reason> {
         let (upgrade, givers) = (self.upgrade, &self.upgrade.old.givers);
+        let has_commands = upgrade.old.handles.iter().any(|shard| shard.commands_pending() > 0);
+        if !has_commands || self.standstills == STANDSTILLS_MAX {
+            return Ok(());
+        }
         upgrade.finish_handshakes()?;
         givers.iter().for_each(|giver| giver.order(Give::StandStill));
         self.stands_still = true;
-        upgrade.until(STILL_WAIT, "the shards' turns", || {
-            upgrade.count(GiverStage::Still) == givers.len()
-        })
+        self.standstills += 1;
+        let began = Instant::now();
+        while began.elapsed() < TURNS_WAIT && upgrade.count(GiverStage::Still) < givers.len() {
+            upgrade.check_progress()?;
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        let turns_ms = began.elapsed().as_millis() as u64;
+        tracing::info!(turns_ms, "the shards stand still, so that calls of the admin API end");
+        Ok(())
     }
 
     fn go_on(&mut self) -> Result<(), Reason> {
+        if !std::mem::take(&mut self.stands_still) {
+            return Ok(());
+        }
         let (upgrade, givers) = (self.upgrade, &self.upgrade.old.givers);
         givers.iter().for_each(|giver| giver.order(Give::GoOn));
-        self.stands_still = false;
         upgrade.until(STILL_WAIT, "the shards' turns", || upgrade.count(GiverStage::Still) == 0)
     }
 
@@ -99,7 +121,7 @@ impl Upgrade {
         last_pass: Duration,
     ) -> Result<(), Reason> {
         let givers = &self.old.givers;
-        let mut calls = Calls { upgrade: self, last_pass, stands_still: false };
+        let mut calls = Calls { upgrade: self, last_pass, stands_still: false, standstills: 0 };
         let began = calls.pause()?;
         let called = began.elapsed();
         if !calls.stands_still {
