@@ -57,9 +57,9 @@ pub(crate) struct Stats {
     mqtt: MqttStats,
     /// Null if the node has no store.
     store: Option<StoreStats>,
-    /// The history in PostgreSQL; null if it is not there.
+    /// Null if the history is not in PostgreSQL.
     history_database: Option<HistoryDatabaseStats>,
-    /// The stored subscriptions in PostgreSQL; null if they are not there.
+    /// Null if stored subscriptions are not in PostgreSQL.
     subscription_database: Option<SubscriptionDatabaseStats>,
 }
 
@@ -165,12 +165,12 @@ pub(crate) struct StoreStats {
     messages: u64,
 }
 
-/// The history in PostgreSQL, as this node sees it. Figures that are not about now count from the start.
+/// The history in PostgreSQL. Figures that are not about now count from the start.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct HistoryDatabaseStats {
     /// Nodes that can use the database: 1 or 0 for one node.
     nodes_connected: u64,
-    /// Why a node can't use the database; null while each can.
+    /// Why a node can't use the database; null if none says so.
     error: Option<String>,
     /// How often the connection was lost.
     connections_lost: u64,
@@ -193,12 +193,12 @@ pub(crate) struct HistoryDatabaseStats {
     trims_failed: u64,
 }
 
-/// The stored subscriptions in PostgreSQL, as this node sees them. Figures that are not about now count from the start.
+/// The stored subscriptions in PostgreSQL. Figures that are not about now count from the start.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct SubscriptionDatabaseStats {
     /// Nodes that can use the database: 1 or 0 for one node.
     nodes_connected: u64,
-    /// Why a node can't use the database; null while each can.
+    /// Why a node can't use the database; null if none says so.
     error: Option<String>,
     /// How often the connection was lost.
     connections_lost: u64,
