@@ -63,7 +63,7 @@ func main() {
 	http.HandleFunc("/sub", subscribe)
 	http.HandleFunc("/pub", publish)
 	http.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {})
-	// Only HTTP/1.1, as the other servers.
+	// Only HTTP/1.1, as Throng and nginx.
 	server := &http.Server{Addr: os.Args[2], TLSNextProto: nil}
 	server.Protocols = new(http.Protocols)
 	server.Protocols.SetHTTP1(true)

@@ -11,7 +11,7 @@ const element = (tag, textContent, className = "") => Object.assign(document.cre
 
 let client, own, gone; // `own` is the node of this page, `gone` the node that it has lost.
 const people = new Map(); // Present users: each user's connections by their refs, with their nodes.
-const waiting = new Map(); // Texts that may not be published yet, by the id in their `data`.
+const waiting = new Map(); // Texts whose publish is not confirmed, by the id in their `data`.
 const lines = new Map(); // The lines of the log, by the same id.
 
 // ---- the log

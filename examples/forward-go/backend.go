@@ -65,7 +65,7 @@ func signingKey(text string) ([]byte, error) {
 	return []byte(text), nil
 }
 
-// handle returns the replies to a message.
+// handle returns the messages to publish for a client's message: the reply, and an order for the shop.
 func handle(message Message) []Answer {
 	// Messages of MQTT clients are text; messages by WebSocket may be JSON.
 	var item string

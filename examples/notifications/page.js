@@ -37,7 +37,7 @@ function drawCount() {
   document.title = unread ? `(${unread}) Shop` : "Shop";
 }
 
-/** Shows the last messages of the user's history, which the user has read. */
+/** Shows the last messages of the history as read. Unread ones become unread when the stream delivers them. */
 async function showRead() {
   const url = `${throng}/history?user=${user}&limit=20&reverse=true`;
   const { messages = [] } = await (await fetch(url)).json();

@@ -7,7 +7,7 @@ name.value = address.get("as") ?? sessionStorage.name ?? `guest ${Math.floor(Mat
 
 let socket, last, tries = 0; // `last` is a position: the log has everything up to it.
 const asked = new Map(); // Commands that wait for their reply, by id.
-const waiting = new Map(); // Texts that may not be published yet, by the id in their `data`.
+const waiting = new Map(); // Texts whose publish is not confirmed, by the id in their `data`.
 const lines = new Map(); // The lines of the log, by the same id.
 const here = new Map(); // Present users: the refs of each user's connections.
 const newId = () => crypto.getRandomValues(new Uint32Array(3)).join("-");

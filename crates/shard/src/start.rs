@@ -113,7 +113,8 @@ impl Running {
 /// Binds the ports and creates the mailboxes. Called before the process has many descriptors, because each shard's
 /// descriptor table begins as a copy of this thread's.
 ///
-/// # Errors When a port can't be bound, or the system has too few descriptors.
+/// # Errors
+/// When a port can't be bound, or the system has too few descriptors.
 pub fn prepare(options: Options, connections_max: u64) -> Result<Prepared, PrepareError> {
     prepare_to_take(options, connections_max, Vec::new())
 }
@@ -122,7 +123,8 @@ pub fn prepare(options: Options, connections_max: u64) -> Result<Prepared, Prepa
 /// least as many as before. They take over the old listeners of addresses that stay. The listeners of further shards
 /// begin to listen with [`Taker::go`].
 ///
-/// # Errors As [`prepare`], and when a shard of the old process is missing.
+/// # Errors
+/// As [`prepare`], and when a shard of the old process is missing.
 pub fn prepare_to_take(
     options: Options,
     connections_max: u64,
@@ -160,7 +162,8 @@ pub fn prepare_to_take(
 
 /// Returns how many connections each of so many shards could have here.
 ///
-/// # Errors When the limit on open files is too low for a single shard.
+/// # Errors
+/// When the limit on open files is too low for this many shards.
 pub fn capacity(options: &Options, connections_max: u64, shards: usize) -> io::Result<u64> {
     let descriptors = raise_descriptor_limit();
     let options = Options { shards, ..options.clone() };
@@ -481,7 +484,7 @@ impl Make {
                 }
             }
         }
-        // SAFETY: in a table of its own, nothing else owns the number. In a shared table, the starting thread forgets
+        // SAFETY: in a table of its own, nothing else owns the number; in a shared table, the starting thread forgets
         // its owner, and no other shard takes this number.
         all.get(self.number).map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) })
     }
@@ -558,15 +561,15 @@ fn run_or_end(shard: Shard) {
 /// the system forbids that (a seccomp filter). Then all shards share one table and one limit.
 fn own_table() -> bool {
     use rustix::thread::{UnshareFlags, unshare_unsafe};
-    // SAFETY: the descriptors that exist now stay valid under the same numbers. From here on this thread opens and
-    // closes only its own. It never sees what other threads open later.
+    // SAFETY: the descriptors that exist now stay valid under the same numbers; from here on this thread opens and
+    // closes only its own, and it never sees what other threads open later.
     unsafe { unshare_unsafe(UnshareFlags::FILES) }.is_ok() || own_table_by_close()
 }
 
 /// As `own_table`, by close_range(2), which closes nothing here. Docker's default filter forbids `unshare` without
 /// CAP_SYS_ADMIN, but not this call.
 fn own_table_by_close() -> bool {
-    // SAFETY: no descriptor has that number, so the call closes nothing. All numbers stay valid, as after unshare(2).
+    // SAFETY: no descriptor has that number, so the call closes nothing; all numbers stay valid, as after unshare(2).
     unsafe { libc::close_range(u32::MAX, u32::MAX, libc::CLOSE_RANGE_UNSHARE as i32) == 0 }
 }
 

@@ -24,8 +24,8 @@ const LARGE_BYTES: i32 = 128 << 10;
 pub fn start() {
     #[cfg(target_env = "gnu")]
     {
-        // SAFETY: the call sets a number in the allocator, which no other thread may use meanwhile. The server has
-        // started no thread yet.
+        // SAFETY: the call sets a number in the allocator, which no other thread may use meanwhile: the server has
+        // started none yet.
         unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES) };
         let thread = std::thread::Builder::new().name("give-back".into());
         if let Err(error) = thread.spawn(run) {

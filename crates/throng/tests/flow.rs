@@ -547,7 +547,7 @@ fn one_client_can_not_use_up_the_long_poll_sessions() {
         }
         let refused = "throng_connections_refused_total{reason=\"sessions\"}";
         server.until("the address has enough", |server| server.metric(refused) > 0.0);
-        // A shard may reject a session while another shard still counts a session that it rejected itself.
+        // A shard may reject a session before another shard has counted the last one that it opened.
         server.until("all sessions are counted", |server| {
             server.metric("throng_longpoll_sessions") == SESSIONS as f64
         });

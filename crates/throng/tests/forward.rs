@@ -210,8 +210,8 @@ fn replies_go_to_response_topics_users_and_topics() {
     }
 }
 
-/// The server publishes replies by the application's right. So it passes on no response topic to which the client
-/// could neither subscribe nor publish.
+/// The server publishes replies by the application's right. So it passes on a response topic only if the client may
+/// subscribe to it, and may also publish to it, unless the rule lists the topic for replies.
 #[test]
 fn a_response_topic_is_one_that_the_client_may_use() {
     let app = willing();

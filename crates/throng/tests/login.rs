@@ -151,7 +151,7 @@ fn an_inbox_is_delivered_at_the_login() {
         }
         client.login(&server, &user);
         if matches!(transport, Transport::Phoenix | Transport::Longpoll) {
-            // A Phoenix client only gets messages of topics that it has joined.
+            // The server delivers an inbox to a Phoenix client only after the join of the user's topic.
             let topic = format!("@{user}");
             client.push(&server, json!(["1", "1", topic, "phx_join", {}]));
         }

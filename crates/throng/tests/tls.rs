@@ -96,7 +96,7 @@ fn a_session_is_resumed_and_keys_are_updated() {
     for resumed in 0..3 {
         let mut stream = connect_with(&config, address);
         stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
-        // The client sends its new key, and requests a new key of the server.
+        // The client changes its key, and requests that the server change its own.
         stream.conn.refresh_traffic_keys().unwrap();
         let reply = exchange(&mut stream, HEALTHY);
         assert_eq!(reply.matches("HTTP/1.1 200 ").count(), 2, "{reply}");

@@ -57,7 +57,8 @@ impl Identity {
     /// [`Identity::certificate`] has the end of its validity.
     ///
     /// # Errors
-    /// When a certificate or the key is missing or damaged, or the key does not belong to the first certificate.
+    /// When a certificate or the key is missing or damaged, the key is of an unsupported kind, or it does not belong to
+    /// the first certificate.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
         let chain = pem::certificates(chain).map_err(IdentityError::Chain)?;
         let key = pem::key(key).map_err(IdentityError::Key)?;

@@ -65,7 +65,7 @@ impl GrantSet {
         Grants::Patterns(Patterns { subscribe, publish, presence, history })
     }
 
-    /// Returns the application's info about the owner of the token, for these users: the text of a JSON object.
+    /// Returns the info of the token, or of the application's admission, for these users: the text of a JSON object.
     pub fn info(&self, users: &[Name]) -> Option<Arc<str>> {
         let info = self.0.rsplit(|byte| *byte == ACTION).next().unwrap_or_default();
         (!info.is_empty()).then(|| text(info, users).map(Arc::from))?

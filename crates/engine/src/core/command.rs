@@ -57,7 +57,7 @@ pub enum Command {
         connection: ConnectionId,
         /// The user.
         user: Name,
-        /// Gets the connection's users after the login.
+        /// Gets the number of the connection's users after the login, or why it failed.
         reply: Reply<Result<LoggedIn, LoginError>>,
     },
     /// Remove a user from a connection.
@@ -66,7 +66,7 @@ pub enum Command {
         connection: ConnectionId,
         /// The user.
         user: Name,
-        /// Gets the connection's users after the logout.
+        /// Gets the number of the connection's users after the logout, or why it failed.
         reply: Reply<Result<LoggedIn, LoginError>>,
     },
     /// List topics that have members, up to the limit. The sender of the command merges the lists of all shards.

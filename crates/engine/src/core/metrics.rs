@@ -146,11 +146,11 @@ pub enum Limited {
     Input,
     /// `limits.outboxes_bytes_max`: slow consumers that were closed.
     Outboxes,
-    /// `limits.publishes_per_second_max`: connections that had to wait or got an error.
+    /// `limits.publishes_per_second_max`: how often a connection had to wait or got an error.
     Publishes,
-    /// `limits.joins_per_second_max`: connections that had to wait or got an error.
+    /// `limits.joins_per_second_max`: how often a connection had to wait or got an error.
     Joins,
-    /// Publishers that had to wait or got an error because members of the topic had to catch up.
+    /// How often a publisher had to wait or got an error because members of the topic had to catch up.
     Behind,
     /// `limits.topics_per_connection_max`: requests that got an error.
     Topics,
@@ -166,7 +166,7 @@ pub enum Limited {
     HeaderLines,
     /// `presence.meta_bytes_max`: payloads that were rejected.
     MetaBytes,
-    /// `limits.mailbox_messages_max`: clients' publishes that were rejected.
+    /// `limits.mailbox_messages_max`: wills and publishes that were rejected, without publishes that wait for the disk.
     Mailbox,
     /// `limits.connections_per_user_max`.
     UserConnections,

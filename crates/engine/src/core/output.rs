@@ -110,7 +110,7 @@ pub struct Outputs {
     pub slots: Vec<u32>,
 }
 
-/// The capacity that the buffers retain between inputs, in bytes.
+/// The capacity that [`Outputs::bytes`] retains between inputs, in bytes. The other buffers don't shrink.
 const RETAINED_BYTES: usize = 64 << 10;
 
 impl Outputs {

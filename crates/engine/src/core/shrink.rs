@@ -11,8 +11,8 @@ pub trait Shrink {
 
 impl<K: Eq + std::hash::Hash, V> Shrink for HashMap<K, V> {
     fn shrink(&mut self) {
-        // Does nothing until the map uses less than a quarter of its memory. `capacity()` can't decide that, because it
-        // falls with each removal.
+        // Does nothing until the map uses less than a quarter of its memory. `capacity()` can't decide that, because a
+        // removal may reduce it.
         self.shrink_to(self.len() * 4);
     }
 }

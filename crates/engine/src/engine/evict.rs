@@ -11,8 +11,8 @@ const DRAWS: u32 = 4;
 
 impl Engine {
     /// Closes so many connections, each with the same probability, with a notice that the client must use another
-    /// server. Returns the number of closed connections. It is smaller if the others are about to end, or wait for a
-    /// reply that comes soon.
+    /// server. Returns the number of closed connections. It is smaller if the others are about to end, wait for a
+    /// reply that comes soon, or have a pending MQTT CONNECT.
     pub(crate) fn evict(&mut self, connections: u32, seed: u64) -> u32 {
         let mut random = Random::of(seed, u64::from(self.core.number));
         let end = self.core.table.end();

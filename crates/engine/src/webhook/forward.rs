@@ -176,7 +176,7 @@ impl Core {
 
     /// Returns whether a client may name a response topic. The back end publishes to that topic with its own rights,
     /// and the payload may come from the client. So the client must be allowed to subscribe to the topic. It must also
-    /// be allowed to publish to it, unless the rule lists the topic for replies. The application is not requested: a
+    /// be allowed to publish to it, unless the rule lists the topic for replies. No request goes to the application: a
     /// client that it has allowed to subscribe is a member.
     fn may_be_replied(&self, slot: u32, rule: &ForwardRule, name: &Name) -> bool {
         let (policy, principal) = (&self.settings.session.policy, self.principal(slot));

@@ -1,7 +1,7 @@
 //! Events of connections and topics for the application.
 //!
-//! Events wait in [`Core::hook_events`] until the driver's next turn. A long poll does not count as a connection: its
-//! only events are that a topic is occupied or vacated.
+//! Events wait in [`Core::hook_events`] until the driver's next turn. A poll does not count as a connection: its only
+//! events are that a topic is occupied or vacated. A Phoenix long-poll session counts as one.
 
 use model::{CloseReason, Name};
 use protocol::Delivery;

@@ -99,7 +99,8 @@ impl PendingHook {
 
     /// Decodes what [`PendingHook::encode`] wrote.
     ///
-    /// # Errors When the bytes are damaged.
+    /// # Errors
+    /// When the bytes are damaged.
     pub fn decode(bytes: &[u8]) -> Result<Self, ImportError> {
         let publication =
             |bytes: ByteVec| decode_publication(&bytes).map(Box::new).map_err(ImportError::damaged);

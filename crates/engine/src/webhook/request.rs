@@ -69,8 +69,8 @@ pub(crate) fn send_requests(
     else {
         return not_sent(requests.into_iter().map(|request| request.hook).collect());
     };
-    // A request with several topics counts as one, because the topics have a limit of their own. A connection at the
-    // limit may still be refreshed.
+    // The limit does not reject a request with several topics, because topics have a limit of their own, nor the
+    // refresh of a connection.
     let is_own = requests.iter().any(|request| matches!(request.hook, PendingHook::Refresh(_)));
     if pending >= HOOKS_PENDING_MAX && !several && !is_own {
         return not_sent(requests.into_iter().map(|request| request.hook).collect());

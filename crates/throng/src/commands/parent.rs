@@ -53,7 +53,7 @@ pub fn become_parent(binary: &Path) -> io::Error {
     Command::new(binary).arg("parent").exec()
 }
 
-/// Makes this process the new parent of orphans among its descendants; process 1 is their parent anyway. The server's
+/// Makes this process the new parent of orphans among its descendants. Process 1 needs no call for that. The server's
 /// child may upgrade again, and then end.
 fn adopt_orphans() {
     if let Err(error) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {

@@ -214,8 +214,8 @@ fn connects_that_a_node_did_not_retain_are_published_again() {
     [&a, &b].into_iter().for_each(|node| until_nodes(node, 1));
     nats.kill();
     [&a, &b].into_iter().for_each(until_disconnected);
-    // The later connects are at node b. Node b has lost the announcements that it had for node a, and can't send them
-    // again.
+    // The later connects are at node b. Node b has dropped their announcements, can't replay them, and publishes the
+    // connects again.
     let connect =
         |node: &Server| ["c0", "c1", "c2"].map(|name| Connect::new(V5, name).open(node.client));
     let earlier = connect(&a);

@@ -65,7 +65,8 @@ fn offsets_that_have_other_messages_than_the_server_knows_are_noticed() {
     ["x", "y", "z"].into_iter().for_each(|data| _ = publish(&there, "chat:1", data));
     database.let_in();
     until_refused(&away, "restart this server");
-    // The earlier ids now stand for other messages at the other server's clients. The new epoch tells them.
+    // Clients of both servers have ids that now stand for other messages. The log gets a new epoch, so `there` must
+    // restart, too.
     until_restart_is_due(&there);
     assert_eq!(away.metric("throng_history_connected"), 0.0);
 }

@@ -1,7 +1,7 @@
 //! A few hundred attackers of five kinds at once: heads that arrive byte by byte, subscribers that never read,
 //! handshakes that stop half-way, floods of joins, and every kind of bomb. The benchmark `attack` does the same with
 //! tens of thousands.
-//! with tens of thousands.
+//!
 //! Meanwhile honest clients of all transports get each message once and in order, memory stays bounded, and the
 //! server counts each rejected or closed attacker under its reason.
 

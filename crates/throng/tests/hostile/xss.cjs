@@ -1,4 +1,4 @@
-// Names, payloads and messages that would be scripts if a page inserted them as HTML.
+// Names, presence metas and messages that would be scripts if a page inserted them as HTML.
 "use strict";
 
 const path = require("node:path");

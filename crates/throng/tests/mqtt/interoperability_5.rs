@@ -364,7 +364,7 @@ fn test_client_topic_alias() {
     let mut one = Connect::new(V5, "myclientid").open(server.client);
     one.send(&Publish::new("TopicA", "x", 0).with(alias(0)).bytes(V5));
     one.is_ended_for(0x94);
-    // An alias without a topic.
+    // An alias that the client has not assigned to a topic.
     let mut one = Connect::new(V5, "myclientid").open(server.client);
     one.send(&Publish::new("", "x", 0).with(alias(3)).bytes(V5));
     one.is_ended_for(0x82);

@@ -324,7 +324,7 @@ fn mqtt5_3_1_2_24_no_client_is_admitted_that_does_not_take_connack() {
     assert_eq!(reply.property(id::SERVER_KEEP_ALIVE), Some("60"));
     client.ping();
     assert!(takes("named", 19).1.property(id::TOPIC_ALIAS_MAXIMUM).is_some());
-    // CONNACK would not fit without the assigned identifier or the keep-alive.
+    // CONNACK needs the assigned identifier and the keep-alive, which do not fit here: the server sends only the code.
     for (name, max) in [("", 16), ("named", 15), ("named", 5)] {
         let (mut client, reply) = takes(name, max);
         assert_eq!((reply.code, reply.properties), (0x95, Vec::new()));

@@ -10,7 +10,7 @@ use crate::mqtt_sessions::{Server, serve};
 /// The topic of the last message.
 const END: &str = "a/end";
 
-/// Subscribes and goes away. Then `count` messages are published, and the last one.
+/// Cuts a subscriber's connection, publishes `count` messages and the last one, and connects the subscriber again.
 fn away(server: &Server, payload: &str, count: usize) -> Client {
     let mut client = Connect::persistent(V5, "away").open(server.client);
     client.subscribe(&[filter("a/#", 2)]);

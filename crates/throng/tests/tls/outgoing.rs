@@ -38,7 +38,7 @@ fn an_application_behind_tls_is_trusted_by_the_authority_in_a_file() {
     });
     let event = events.iter().find(|event| event["kind"] == "connected").unwrap();
     assert_eq!(event["user"], "alice", "{event}");
-    // The host's authorities do not trust the application's certificate.
+    // No authority that this host trusts has signed the application's certificate.
     let requests = app.events().len();
     let server = Server::with(&[], &settings);
     assert_eq!(server.get("/poll?topic=news&timeout=0").0, 503);

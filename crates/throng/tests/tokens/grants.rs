@@ -313,7 +313,7 @@ fn a_topic_token_grants_one_topic_to_one_user() {
     }
 }
 
-/// Presence shows the payload of the token. A client can't set it itself.
+/// Presence shows the `info` of the token. A client can't set it itself.
 #[test]
 fn presence_shows_what_the_token_says() {
     let server = serve(&[REQUIRED]);

@@ -372,7 +372,7 @@ fn an_issuer_behind_tls_is_trusted_by_the_authority_in_a_file() {
     let with_ca = [&settings[..], &[("THRONG_AUTH_JWKS_CA_FILE", &ca)]].concat();
     let server = serve_with(&with_ca);
     assert_eq!(poll(&server, &rsa("1")).0, 200);
-    // The host's authorities do not trust the issuer's certificate.
+    // No authority that this host trusts has signed the issuer's certificate.
     let before = issuers.requests();
     let server = serve_with(&settings);
     assert_eq!(poll(&server, &rsa("1")), refused(503, "keys_unavailable"));

@@ -15,8 +15,8 @@ use rustix::process::Pid;
 const START_WAIT: Duration = Duration::from_secs(30);
 
 /// The variable with the id of the process that started this one to take over, and the socket at which this one waits.
-/// Child processes inherit it, also from an older version that does not set it. The socket shows whether the value is
-/// meant for this process.
+/// An older version does not set it, so its child inherits an outdated value. The value counts only if it names the
+/// socket of this process.
 const STARTER: &str = "_THRONG_STARTER";
 
 /// Returns the process that has started this one to wait at this socket.
