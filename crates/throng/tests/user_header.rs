@@ -67,9 +67,10 @@ impl Nginx {
             assert_eq!(text.matches(from).count(), 1, "{from}");
             text.replace(from, &to)
         };
-        let recipe = replace(recipe.into(), "listen 80;", format!("listen {address};"));
+        // This address comes first: `free_port` may give the port 30001, which begins like it.
+        let recipe = replace(recipe.into(), "127.0.0.1:3000", login().to_string());
         let recipe = replace(recipe, "127.0.0.1:8000", server.client.to_string());
-        let recipe = replace(recipe, "127.0.0.1:3000", login().to_string());
+        let recipe = replace(recipe, "listen 80;", format!("listen {address};"));
         let folder = Scratch::new("user-header");
         let text = format!(
             "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log error.log;\n\
