@@ -21,7 +21,7 @@ const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/cs
 const pause = ms => new Promise(done => setTimeout(done, ms));
 
 /**
- * Calls Throng's API. Repeats the call while the server restarts or responds 503; so a publish needs an
+ * Calls Throng's API. Repeats a call that gets no response, or 503, for up to a minute; so a publish needs an
  * `idempotency_key` if it must not happen twice. Throws the API's error message.
  */
 export async function call(path, body) {

@@ -73,7 +73,7 @@ func isSigned(key []byte, header http.Header, body []byte, now time.Time) bool {
 	return false
 }
 
-// signingKey returns the bytes of webhook.signing_key. After whsec_ they are in base64.
+// signingKey returns the bytes of webhook.signing_key. A key with the prefix whsec_ has them in base64 after it.
 func signingKey(text string) ([]byte, error) {
 	if encoded, found := strings.CutPrefix(text, "whsec_"); found {
 		return base64.StdEncoding.DecodeString(encoded)

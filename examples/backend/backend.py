@@ -11,7 +11,7 @@ import time
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-# webhook.signing_key. After whsec_ the bytes are in base64.
+# webhook.signing_key. A key with the prefix whsec_ has its bytes in base64 after it.
 KEY = os.environ.get("SIGNING_KEY", "a key for examples, which others know")
 PORT = int(os.environ.get("PORT", "9000"))
 BODY_BYTES_MAX = 1 << 20

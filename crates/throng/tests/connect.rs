@@ -200,7 +200,7 @@ fn short_requests_need_a_decision_too() {
 
 /// A webhook reply counts for one request and not for the next one on the same connection.
 #[test]
-fn an_reply_is_for_one_request_alone() {
+fn a_reply_is_for_one_request_alone() {
     let app = Application::replying(sessions);
     let server = serve_with_webhook(&app, &[]);
     let mut socket = Stream::new(server.connect());

@@ -116,7 +116,7 @@ fn a_topic_is_occupied_and_vacated_when_it_stays_so() {
         serve(&app.url(), &[("THRONG_WEBHOOK_OCCUPANCY_MILLISECONDS", &milliseconds)], None);
     // The members are on all shards.
     let members: Vec<_> = (0..12).map(|_| server.listen("/sse?topic=room:1")).collect();
-    // This topic is occupied for too short a time. A slow machine needs several attempts.
+    // This topic is occupied for less than `OCCUPANCY`, so it causes no event. A slow machine needs several attempts.
     let short = (0..20).map(|n| format!("room:short{n}")).find(|topic| {
         let end = Instant::now() + OCCUPANCY;
         drop(server.listen(&format!("/sse?topic={topic}")));

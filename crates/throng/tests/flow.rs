@@ -367,7 +367,7 @@ fn with_small_window(server: &Server, request: &str) -> TcpStream {
     socket
 }
 
-/// Reads a few bytes from each socket up to a hundred times a second, until `stop` is set.
+/// Reads up to `bytes` bytes from each socket, up to a hundred times a second, until `stop` is set.
 fn trickle(sockets: &mut [TcpStream], bytes: usize, stop: &AtomicBool) {
     let mut buffer = vec![0; bytes];
     for socket in &mut *sockets {

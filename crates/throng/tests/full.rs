@@ -90,7 +90,8 @@ fn the_node_has_so_many_presences() {
     });
 }
 
-/// Checks that the metrics that docs/limits.md names exist, and that `throng_limit` has every setting of the page.
+/// Checks the metrics of docs/limits.md: those that it names exist, and `throng_limit` has each setting but those of
+/// topics, keys and forward.
 #[test]
 fn the_page_of_limits_names_metrics_that_are_there() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/limits.md");

@@ -21,7 +21,7 @@ fn serve(url: &str, settings: &[(&str, &str)]) -> Server {
     Server::run(throng, &[&[("THRONG_WEBHOOK_URL", url), patient], settings].concat())
 }
 
-/// The application: it admits alice with a presence payload, and carol, and rejects all others.
+/// The application: it admits alice with a presence meta, and carol, and rejects all others.
 fn members_only(event: &Value) -> Value {
     match event["user"].as_str() {
         Some("alice") => json!({"meta": {"role": "editor"}}),
@@ -104,7 +104,7 @@ fn a_websocket_enters_when_the_application_has_said_so() {
     let mut alice = websocket(&server, "user=alice");
     let outcome = command(&mut alice, json!({"type": "subscribe", "id": 1, "topic": "doc:1"}));
     assert_eq!(outcome["ok"]["topic"], "doc:1", "{outcome}");
-    // The client's payload is in the snapshot, in a later notice, or in both.
+    // The client's meta is in the snapshot, in a later notice, or in both.
     let meta = loop {
         let mut notice = receive(&mut alice)["data"].take();
         let joins = notice["joins"].take();

@@ -222,7 +222,7 @@ fn clients_come_by_either_port_and_meet() {
 }
 
 #[test]
-fn what_is_not_mqtt_is_closed_at_its_port_without_an_reply() {
+fn what_is_not_mqtt_is_closed_at_its_port_without_a_reply() {
     let both = Both::start(&["--shards", "1"], &[("THRONG_TIMEOUTS_HEAD_SECONDS", "600")]);
     for bytes in [
         &b"GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n"[..],

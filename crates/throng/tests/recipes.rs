@@ -19,7 +19,7 @@ fn recipe(name: &str) {
 }
 
 #[test]
-fn an_reply_survives_reload_and_restart() {
+fn a_reply_survives_reload_and_restart() {
     recipe("tokens");
 }
 

@@ -40,7 +40,7 @@ fn requests_and_streams_come_by_both_versions_and_without_tls() {
         server.until_members("news", 1);
         server.publish("news", "hello by TLS".into());
         read_until(&mut stream, "hello by TLS");
-        // The client has the last byte of the connection before, with which the server ends it.
+        // The client sees the end of the connection before, possibly earlier than the server has counted it.
         server.until("one is open", |server| server.metric("throng_tls_connections") == 1.0);
         drop(stream);
         server.until_members("news", 0);

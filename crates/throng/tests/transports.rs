@@ -213,7 +213,7 @@ fn a_request_without_a_topic_gets_what_is_missing() {
     assert_eq!(stream.line(), "");
     let greeting = stream.line();
     assert!(greeting.starts_with(": ") && greeting.contains("/sse?topic=news&user=alice"));
-    // The stream works, for broadcasts.
+    // A stream without a topic still gets broadcasts.
     server.post("/api/broadcast", json!({"data": "all"}));
     assert_eq!(stream.data(), "all");
     let mut stream = server.listen("/stream");

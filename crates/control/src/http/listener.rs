@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_reply_gives_the_next_request_its_full_time() {
+    async fn a_reply_gives_the_next_request_its_full_time() {
         let (mut bounded, address) = bounded(timeouts(500, 10_000)).await;
         tokio::spawn(dribble(TcpStream::connect(address).await.unwrap()));
         let (mut accepted, _) = bounded.accept().await;
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_reply_without_end_goes_on_while_something_moves() {
+    async fn a_reply_without_end_goes_on_while_something_moves() {
         let (mut bounded, address) = bounded(timeouts(300, 300)).await;
         let mut peer = TcpStream::connect(address).await.unwrap();
         peer.write_all(b"x").await.unwrap();

@@ -19,7 +19,7 @@ impl Recovery {
         if numbers.is_empty() {
             return true;
         }
-        // With several topics, each one gets its messages when it has its turn.
+        // With several topics, this query only verifies. Each topic gets its messages later, in its turn.
         let (messages_max, bytes_max) = match numbers[..] {
             [number] => {
                 let capacity = self.capacity(core, slot, number).unwrap_or(1);

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_an_reply_is_read_as_it_was_written() {
+    fn what_waits_for_a_reply_is_read_as_it_was_written() {
         let subscription = Subscribe {
             topic: "room".into(),
             since: Some(Since::Last(3)),

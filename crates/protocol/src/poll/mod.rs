@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_reply_with_a_recovery_gap_gives_the_reason() {
+    fn a_reply_with_a_recovery_gap_gives_the_reason() {
         let text = |recovered, reason| {
             let token = "0000000a:7/9-0000000b.8".parse().unwrap();
             let reply = reply(std::iter::empty(), &token, recovered, reason, &[]);

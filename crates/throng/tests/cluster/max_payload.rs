@@ -115,7 +115,7 @@ fn a_user_of_whom_nats_refuses_what_it_shows_is_missing_alone_until_nats_takes_m
     let mut socket = websocket(&a.node, "user=large");
     let meta = json!({"text": "x".repeat(10_000)});
     command(&mut socket, json!({"type": "subscribe", "id": 1, "topic": "room:1", "meta": meta}));
-    // The presence entries of these topics are larger than a packet of NATS.
+    // The presence entries of these topics are together larger than a packet of NATS.
     let topics: Vec<String> = (0..40).map(|n| format!("topic=room:{n}")).collect();
     let crowd = (0..10).map(|n| format!("{}&user=u{n}", topics.join("&")));
     let _crowd: Vec<WebSocket> = crowd.map(|query| websocket(&a.node, &query)).collect();

@@ -32,7 +32,7 @@ impl Config {
     }
 }
 
-/// A member of a topic with its presence list: for each ref the user and the user's payload.
+/// A member of a topic with its presence list: for each ref the user and the user's meta.
 pub struct Member {
     stream: Stream,
     here: BTreeMap<String, (String, Value)>,
@@ -40,7 +40,7 @@ pub struct Member {
     pub left: BTreeSet<String>,
 }
 
-/// Returns the entries of a snapshot or of a part of a diff: ref, user and payload.
+/// Returns the entries of a snapshot or of a part of a diff: ref, user and meta.
 fn metas(list: &Value) -> Vec<(String, (String, Value))> {
     let users = list.as_object().unwrap().iter();
     let metas = users.flat_map(|(user, entry)| {

@@ -161,7 +161,7 @@ fn what_is_left_out_is_as_it_was() {
     assert_eq!(refused(&server, Transport::Sse, "case=refused", ""), (403, "forbidden".into()));
 }
 
-/// The client enters topics that the application gives like topics of the request, but without a grant.
+/// The client enters topics that the application gives like topics of the request, but needs no grant for them.
 #[test]
 fn given_topics_are_entered_by_the_applications_word() {
     let app = Application::replying(

@@ -110,7 +110,7 @@ fn those_that_come_back_go_to_another_target_and_miss_nothing_when_one_dies() {
         run.until_count(count, least);
     }
     let end = run.stop();
-    // The tool counts the end of a target as cuts of its connections, and failed reconnects to it as no failures.
+    // The tool counts the end of a target as cuts, and does not count failed reconnects to it.
     end.all_recovered(100).counts([("closed", 0), ("publish_failed", 0), ("publish_unsure", 0)]);
     let targets = end.summary["targets"].as_array().unwrap();
     assert_eq!(

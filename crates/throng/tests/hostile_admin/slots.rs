@@ -254,7 +254,7 @@ fn an_upload_may_take_longer_than_a_head() {
 }
 
 #[test]
-fn silent_connections_are_closed_and_idle_ones_after_an_reply_stay() {
+fn silent_connections_are_closed_and_idle_ones_after_a_reply_stay() {
     let server = Server::with(&[], &[("THRONG_ADMIN_HEAD_SECONDS", "2")]);
     let send_request = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut resting = Stream::new(connect(server.admin));

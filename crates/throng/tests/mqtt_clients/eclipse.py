@@ -8,7 +8,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 HOST, PORT, PATH = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-# A conversation fails after this many seconds.
+# A step of a conversation fails after this many seconds.
 TIMEOUT = 60
 API = mqtt.CallbackAPIVersion.VERSION2
 

@@ -229,7 +229,7 @@ fn a_subprotocol_with_a_token_is_accepted() {
     expect(&mut socket, &[r#"[null,"5","phoenix","phx_reply",{"status":"ok","response":{}}]"#]);
 }
 
-/// GraphQL clients send other JSON values than strings.
+/// GraphQL clients send refs that are JSON values other than strings.
 #[test]
 fn refs_may_be_any_json() {
     let server = serve(&[]);

@@ -180,7 +180,7 @@ fn an_absent_user_learns_of_what_was_dropped() {
                 assert_eq!(page.take(&node, 3), numbers(5..8), "{at}");
                 assert!(!page.recoveries.iter().any(|it| it["recovered"] == json!(false)), "{at}");
             }
-            // The cursor is the position: when it is behind the dropped messages, none is missed.
+            // The cursor is the position: when it is past the dropped messages, none is missed.
             let page = node.history(&format!("@{user}"), "").1;
             node.ack(json!({"user": user, "id": page["messages"][0]["id"]}));
             let mut page = Listener::away(style, &[], &query);

@@ -15,7 +15,7 @@ const MARK: &str = "s3cret";
 const SECRET: &str = "s3cret-s3cret-s3cret-s3cret-s3cret";
 
 #[test]
-fn no_token_and_no_key_is_in_a_log_or_an_reply() {
+fn no_token_and_no_key_is_in_a_log_or_a_reply() {
     let folder = Scratch::new("tokens-log");
     let log = folder.path().join("log");
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));

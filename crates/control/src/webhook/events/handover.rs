@@ -101,7 +101,7 @@ impl Queue {
         let full = self.events.full.load(std::sync::atomic::Ordering::Relaxed);
         QueueState {
             next: self.next,
-            // `lost` does not include the latest drops before the next batch is made.
+            // `lost` gets the latest drops only with the next batch, so the export adds them.
             lost: self.lost + (full - self.full_seen),
             begun: self.begun,
             again: self.again.as_ref().map(|batch| (batch.events, batch.lost)),

@@ -128,7 +128,7 @@ async fn rules_come_and_go_and_what_is_for_one_that_is_gone_is_refused() {
 }
 
 #[test]
-fn an_reply_goes_where_its_client_said_or_to_its_user() {
+fn a_reply_goes_where_its_client_said_or_to_its_user() {
     let reply_to = |request: ForwardRequest| {
         let queue = queue();
         queue.clone().put(request, "1".into(), 0).unwrap();

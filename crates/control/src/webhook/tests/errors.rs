@@ -25,7 +25,7 @@ async fn replies_that_are_none_become_errors() {
 }
 
 #[tokio::test]
-async fn an_reply_without_a_body_is_ok() {
+async fn a_reply_without_a_body_is_ok() {
     for status in [StatusCode::OK, StatusCode::NO_CONTENT] {
         let app = app(OPEN, move |_| status.into_response()).await;
         let mut bench = bench(1, settings(&app.url));

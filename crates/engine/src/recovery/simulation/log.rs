@@ -66,7 +66,8 @@ pub(super) const TOPICS: [(&str, What); 17] = [
     ("extra", What::Extra),
     ("*", What::All),
 ];
-/// A client that acknowledges on its connection gets the messages of this topic again.
+/// The topic whose rule redelivers: a client that can acknowledge on its connection gets messages again that it has not
+/// acknowledged.
 pub(super) const AGAIN: usize = 8;
 pub(super) const EXTRA: usize = 15;
 pub(super) const ALL: usize = 16;

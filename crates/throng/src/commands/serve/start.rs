@@ -332,8 +332,9 @@ impl Start<'_> {
         let connections = control::Connections::new(settings::admin(config));
         let is_new = !matches!(came.stage, control::UpgradeStage::Done);
         if is_new && link.is_some() {
-            // This comes before the first message of another node. The control thread ends it after it has read the
-            // retained messages of another node.
+            // This comes before the first message of another node. The control thread ends the sync when it has
+            // read the retained messages of another node, or has found no such node for 10 s after the link has
+            // connected.
             shared.retained.begin_sync();
         }
         let upgrade = Upgrade::new(passes_on, came);

@@ -33,7 +33,7 @@ func done(what string, token mqtt.Token) {
 	check(what, token.Error())
 }
 
-// A conversation fails after this time.
+// A step of a conversation fails when it waits longer than this.
 const timeout = 60 * time.Second
 
 // Returns when the connection has ended. With a short time Disconnect would return earlier, and the old connection

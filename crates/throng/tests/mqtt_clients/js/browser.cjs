@@ -3,7 +3,7 @@
 
 const fs = require("node:fs");
 const http = require("node:http");
-// The installation of the Phoenix tests.
+// Playwright, from the packages of the Phoenix tests.
 const { chromium } = require(`${__dirname}/../../phoenix/node_modules/playwright-core`);
 
 const [url] = process.argv.slice(2);
