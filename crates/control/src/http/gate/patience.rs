@@ -56,25 +56,25 @@ impl Gate {
     /// outlasted every attempt; then all requests continue. The shards may stand still afterwards.
     ///
     /// # Errors
-    /// Those of `attempts`. New requests may still wait then.
-    pub fn pause_when_quiet<A: PauseSteps>(
+    /// Those of `steps`. New requests may still wait then.
+    pub fn pause_when_quiet<S: PauseSteps>(
         &self,
         patience: Patience,
-        attempts: &mut A,
-    ) -> Result<Option<Instant>, A::Error> {
+        steps: &mut S,
+    ) -> Result<Option<Instant>, S::Error> {
         let Patience { wait, still, pause, interval, .. } = patience;
         for attempt in 1..=patience.attempts {
             let since = Instant::now();
             self.pause();
-            poll(wait, interval, attempts, || self.is_quiet())?;
+            poll(wait, interval, steps, || self.is_quiet())?;
             if !self.is_quiet() {
-                attempts.stand_still()?;
-                poll(still, interval, attempts, || self.is_quiet())?;
+                steps.stand_still()?;
+                poll(still, interval, steps, || self.is_quiet())?;
             }
             if self.is_quiet() {
                 return Ok(Some(since));
             }
-            attempts.go_on()?;
+            steps.go_on()?;
             self.release();
             tracing::info!(
                 attempt,
@@ -85,23 +85,23 @@ impl Gate {
             if attempt == patience.attempts {
                 break;
             }
-            poll(pause, interval, attempts, || false)?;
-            attempts.retry()?;
+            poll(pause, interval, steps, || false)?;
+            steps.retry()?;
         }
         Ok(None)
     }
 }
 
 /// Waits until a condition holds, and at most for `wait`.
-fn poll<A: PauseSteps>(
+fn poll<S: PauseSteps>(
     wait: Duration,
     interval: Duration,
-    attempts: &mut A,
+    steps: &mut S,
     holds: impl Fn() -> bool,
-) -> Result<(), A::Error> {
+) -> Result<(), S::Error> {
     let began = Instant::now();
     while began.elapsed() < wait && !holds() {
-        attempts.check()?;
+        steps.check()?;
         std::thread::sleep(interval);
     }
     Ok(())
@@ -123,7 +123,7 @@ mod tests {
 
     /// Counts the calls.
     #[derive(Default)]
-    struct Counted {
+    struct CountedSteps {
         gate: Arc<Gate>,
         /// A request that ends when the shards stand still.
         waits_for_shards: Option<crate::http::gate::Working>,
@@ -134,7 +134,7 @@ mod tests {
         retry_fails: bool,
     }
 
-    impl PauseSteps for Counted {
+    impl PauseSteps for CountedSteps {
         type Error = &'static str;
 
         fn check(&mut self) -> Result<(), &'static str> {
@@ -167,9 +167,9 @@ mod tests {
         let slow = gate.work();
         let other = gate.clone();
         let pause = std::thread::spawn(move || {
-            let mut attempts = Counted { gate: other.clone(), ..Counted::default() };
-            let paused = other.pause_when_quiet(PATIENCE, &mut attempts).unwrap();
-            paused.is_some() && attempts.retry >= 3 && attempts.go_on == attempts.retry
+            let mut steps = CountedSteps { gate: other.clone(), ..CountedSteps::default() };
+            let paused = other.pause_when_quiet(PATIENCE, &mut steps).unwrap();
+            paused.is_some() && steps.retry >= 3 && steps.go_on == steps.retry
         });
         // Requests wait and continue, more than once.
         for _ in 0..3 {
@@ -190,13 +190,14 @@ mod tests {
     fn requests_that_wait_for_shards_end_when_these_stand_still() {
         let gate = Arc::new(Gate::default());
         let waits_for_shards = gate.work();
-        let mut attempts = Counted { gate: gate.clone(), waits_for_shards, ..Counted::default() };
-        assert!(gate.pause_when_quiet(PATIENCE, &mut attempts).unwrap().is_some());
-        assert_eq!((attempts.stand_still, attempts.go_on, attempts.retry), (1, 0, 0));
+        let mut steps =
+            CountedSteps { gate: gate.clone(), waits_for_shards, ..CountedSteps::default() };
+        assert!(gate.pause_when_quiet(PATIENCE, &mut steps).unwrap().is_some());
+        assert_eq!((steps.stand_still, steps.go_on, steps.retry), (1, 0, 0));
         // Without requests under way, the shards need not stand still.
         gate.release();
-        assert!(gate.pause_when_quiet(PATIENCE, &mut attempts).unwrap().is_some());
-        assert_eq!(attempts.stand_still, 1);
+        assert!(gate.pause_when_quiet(PATIENCE, &mut steps).unwrap().is_some());
+        assert_eq!(steps.stand_still, 1);
     }
 
     #[test]
@@ -204,16 +205,16 @@ mod tests {
         let gate = Arc::new(Gate::default());
         let never = gate.work();
         let patience = Patience { attempts: 3, ..PATIENCE };
-        let mut attempts = Counted { gate: gate.clone(), ..Counted::default() };
-        assert_eq!(gate.pause_when_quiet(patience, &mut attempts), Ok(None));
-        assert_eq!((attempts.stand_still, attempts.go_on), (3, 3));
-        assert_eq!(attempts.retry, 2, "none after the last attempt");
+        let mut steps = CountedSteps { gate: gate.clone(), ..CountedSteps::default() };
+        assert_eq!(gate.pause_when_quiet(patience, &mut steps), Ok(None));
+        assert_eq!((steps.stand_still, steps.go_on), (3, 3));
+        assert_eq!(steps.retry, 2, "none after the last attempt");
         assert!(gate.work().is_some());
-        attempts.check_fails = true;
-        assert_eq!(gate.pause_when_quiet(PATIENCE, &mut attempts), Err("an end"));
+        steps.check_fails = true;
+        assert_eq!(gate.pause_when_quiet(PATIENCE, &mut steps), Err("an end"));
         gate.release();
-        (attempts.check_fails, attempts.retry_fails) = (false, true);
-        assert_eq!(gate.pause_when_quiet(PATIENCE, &mut attempts), Err("an end"));
+        (steps.check_fails, steps.retry_fails) = (false, true);
+        assert_eq!(gate.pause_when_quiet(PATIENCE, &mut steps), Err("an end"));
         drop(never);
     }
 }

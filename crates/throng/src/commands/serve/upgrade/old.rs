@@ -516,22 +516,34 @@ impl Upgrade {
         }
     }
 
-    /// Polls until `is_so` returns true. Fails after the time `wait`, with an error that names `what`.
+    /// Waits until a condition holds, and at most for `wait`. Returns whether it holds.
+    pub(super) fn wait(
+        &self,
+        wait: Duration,
+        mut holds: impl FnMut() -> bool,
+    ) -> Result<bool, Reason> {
+        let began = Instant::now();
+        while !holds() {
+            self.check_progress()?;
+            if began.elapsed() > wait {
+                return Ok(false);
+            }
+            std::thread::sleep(POLL_INTERVAL / 2);
+        }
+        Ok(true)
+    }
+
+    /// Waits until a condition holds. Fails if that takes longer than `wait`; `what` names the work in the error.
     pub(super) fn until(
         &self,
         wait: Duration,
         what: &str,
-        mut is_so: impl FnMut() -> bool,
+        holds: impl FnMut() -> bool,
     ) -> Result<(), Reason> {
-        let began = Instant::now();
-        while !is_so() {
-            self.check_progress()?;
-            if began.elapsed() > wait {
-                return Err(format!("{what} took longer than {} s", wait.as_secs()));
-            }
-            std::thread::sleep(POLL_INTERVAL / 2);
+        match self.wait(wait, holds)? {
+            true => Ok(()),
+            false => Err(format!("{what} took longer than {} s", wait.as_secs())),
         }
-        Ok(())
     }
 }
 

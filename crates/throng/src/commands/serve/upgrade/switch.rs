@@ -38,8 +38,8 @@ const STILL_WAIT: Duration = Duration::from_secs(10);
 /// How long the new process may take to serve once it has everything.
 const SERVING_WAIT: Duration = Duration::from_secs(20);
 
-/// The pause of the admin port: what the gate calls until no call is under way.
-struct Calls<'a> {
+/// The steps of the pause of the admin port: new calls wait, and those under way end.
+struct CallsPause<'a> {
     upgrade: &'a Upgrade,
     /// How long the last pass over the changed connections took.
     last_pass: Duration,
@@ -49,7 +49,7 @@ struct Calls<'a> {
     standstills: u32,
 }
 
-impl Calls<'_> {
+impl CallsPause<'_> {
     /// Makes new calls wait once no call is under way. Returns since when they wait.
     fn pause(&mut self) -> Result<Instant, Reason> {
         self.upgrade.old.gate.pause_when_quiet(CALLS, self)?.ok_or_else(|| {
@@ -66,7 +66,7 @@ impl Calls<'_> {
     }
 }
 
-impl PauseSteps for Calls<'_> {
+impl PauseSteps for CallsPause<'_> {
     type Error = Reason;
 
     fn check(&mut self) -> Result<(), Reason> {
@@ -85,10 +85,7 @@ impl PauseSteps for Calls<'_> {
         self.stands_still = true;
         self.standstills += 1;
         let began = Instant::now();
-        while began.elapsed() < TURNS_WAIT && upgrade.count(GiverStage::Still) < givers.len() {
-            upgrade.check_progress()?;
-            std::thread::sleep(POLL_INTERVAL);
-        }
+        upgrade.wait(TURNS_WAIT, || upgrade.count(GiverStage::Still) == givers.len())?;
         let turns_ms = began.elapsed().as_millis() as u64;
         tracing::info!(turns_ms, "the shards stand still, so that calls of the admin API end");
         Ok(())
@@ -121,14 +118,15 @@ impl Upgrade {
         last_pass: Duration,
     ) -> Result<(), Reason> {
         let givers = &self.old.givers;
-        let mut calls = Calls { upgrade: self, last_pass, stands_still: false, standstills: 0 };
+        let mut calls =
+            CallsPause { upgrade: self, last_pass, stands_still: false, standstills: 0 };
         let began = calls.pause()?;
         let called = began.elapsed();
         if !calls.stands_still {
             self.finish_handshakes()?;
         }
         let handshakes = began.elapsed();
-        self.stand_still(calls.stands_still)?;
+        self.bring_to_rest(calls.stands_still)?;
         let rested = began.elapsed();
         givers.iter().for_each(|giver| giver.order(Give::Rest));
         self.send_parts(main, sent)?;
@@ -163,8 +161,9 @@ impl Upgrade {
         Ok(())
     }
 
-    /// Makes everything stand still and come to rest. `shards_stand_still` is true if the shards do already.
-    fn stand_still(&self, shards_stand_still: bool) -> Result<(), Reason> {
+    /// Makes all parts of the node stand still, and waits until no work is under way. `shards_stand_still` is true if the
+    /// shards stand still already.
+    fn bring_to_rest(&self, shards_stand_still: bool) -> Result<(), Reason> {
         let old = &self.old;
         old.webhook.stand_still();
         // The shards deliver the messages that came from other nodes before they come to rest.
@@ -217,7 +216,7 @@ impl Upgrade {
                 old.gate.forward(forwarded.to_owned());
             }
             Err(error) => {
-                // Calls that wait at the gate fail when this process ends.
+                // CallsPause that wait at the gate fail when this process ends.
                 tracing::error!(%error, "the new process did not confirm that it serves");
             }
         }
@@ -229,15 +228,10 @@ impl Upgrade {
         if !self.old.has_tls {
             return Ok(());
         }
-        let (givers, began) = (&self.old.givers, Instant::now());
+        let givers = &self.old.givers;
         givers.iter().for_each(|giver| giver.order(Give::FinishHandshakes));
-        while began.elapsed() < HANDSHAKES_WAIT
-            && !givers.iter().all(|giver| giver.has_finished_handshakes())
-        {
-            self.check_progress()?;
-            std::thread::sleep(POLL_INTERVAL / 2);
-        }
-        Ok(())
+        let are_finished = || givers.iter().all(|giver| giver.has_finished_handshakes());
+        self.wait(HANDSHAKES_WAIT, are_finished).map(drop)
     }
 
     /// Waits until no work is under way between the shards, in the store or in the database.
