@@ -139,10 +139,10 @@ impl Driver {
             status.since = Some(Instant::now());
             status.connections_lost += u64::from(error.is_some());
         });
-        let waiting = self.postgres.0.queue.close();
+        let pending = self.postgres.0.queue.close();
         self.follower.reply_rest();
         let away = self.postgres.away();
-        waiting.into_iter().for_each(|item| (item.done)(Err(away.clone())));
+        pending.into_iter().for_each(|item| (item.done)(Err(away.clone())));
         let why: Arc<str> = away_text(self.postgres.error().as_deref()).into();
         let jobs = self.postgres.0.jobs.close();
         jobs.into_iter().for_each(|job| job.fail(HistoryError::Unavailable(why.clone())));

@@ -84,7 +84,7 @@ impl Job {
 /// Jobs that wait for the reader. While there is no connection the queue rejects jobs, so that none waits for the
 /// next connection.
 pub(crate) struct Jobs {
-    waiting: Mutex<PendingJobs>,
+    pending: Mutex<PendingJobs>,
     /// Wakes the reader.
     added: Notify,
     jobs_max: usize,
@@ -106,28 +106,28 @@ pub(crate) enum NotTaken {
 impl Jobs {
     /// Creates a queue that rejects all jobs until it is opened.
     pub fn new(jobs_max: usize) -> Self {
-        let waiting = Mutex::new(PendingJobs { is_closed: true, ..PendingJobs::default() });
-        Jobs { waiting, added: Notify::new(), jobs_max }
+        let pending = Mutex::new(PendingJobs { is_closed: true, ..PendingJobs::default() });
+        Jobs { pending, added: Notify::new(), jobs_max }
     }
 
     fn lock(&self) -> MutexGuard<'_, PendingJobs> {
         // A poisoned lock has consistent content: no code panics between two changes that belong together.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn push(&self, job: Job) -> Result<(), NotTaken> {
-        let mut waiting = self.lock();
-        let not_taken = match (waiting.is_closed, waiting.jobs.len() >= self.jobs_max) {
+        let mut pending = self.lock();
+        let not_taken = match (pending.is_closed, pending.jobs.len() >= self.jobs_max) {
             (true, _) => NotTaken::Closed,
             (false, true) => NotTaken::Full,
             (false, false) => {
-                waiting.jobs.push_back(job);
-                drop(waiting);
+                pending.jobs.push_back(job);
+                drop(pending);
                 self.added.notify_one();
                 return Ok(());
             }
         };
-        drop(waiting);
+        drop(pending);
         job.discard();
         Err(not_taken)
     }
@@ -149,9 +149,9 @@ impl Jobs {
 
     /// Rejects all jobs from now on, and returns those that wait.
     pub fn close(&self) -> VecDeque<Job> {
-        let mut waiting = self.lock();
-        waiting.is_closed = true;
-        std::mem::take(&mut waiting.jobs)
+        let mut pending = self.lock();
+        pending.is_closed = true;
+        std::mem::take(&mut pending.jobs)
     }
 }
 
@@ -178,16 +178,16 @@ mod tests {
         assert_eq!(jobs.push(delete(&replies)), Ok(()));
         assert_eq!(jobs.push(delete(&replies)), Err(NotTaken::Full));
         assert!(replies.lock().unwrap().is_empty(), "an error of the call stands for the reply");
-        let mut waiting = jobs.close();
+        let mut pending = jobs.close();
         assert_eq!(
             jobs.push(delete(&replies)),
             Err(NotTaken::Closed),
             "it would wait for the next"
         );
-        waiting.pop_front().unwrap().fail(HistoryError::Busy);
+        pending.pop_front().unwrap().fail(HistoryError::Busy);
         assert_eq!(*replies.lock().unwrap(), [Err(HistoryError::Busy)]);
         // The reader's tasks drop their jobs like this when they are aborted.
-        drop(waiting);
+        drop(pending);
         let replies = replies.lock().unwrap();
         assert!(matches!(replies[1], Err(HistoryError::Unavailable(_))) && replies.len() == 2);
     }

@@ -134,7 +134,7 @@ impl Postgres {
 
     /// Returns the status.
     pub fn status(&self) -> Status {
-        let (messages, bytes) = self.0.queue.waiting();
+        let (messages, bytes) = self.0.queue.pending();
         let status = lock(&self.0.status).clone();
         let backlog = self.state().backlog();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -9,7 +9,7 @@ use crate::batch::{self, PendingMessage};
 
 /// The queue in front of the writer.
 pub(crate) struct Queue {
-    waiting: Mutex<PendingMessages>,
+    pending: Mutex<PendingMessages>,
     /// Wakes the writer.
     pub added: Notify,
     messages_max: usize,
@@ -35,41 +35,41 @@ pub(crate) enum NotQueued {
 impl Queue {
     /// Creates a queue that rejects all messages until it is opened.
     pub fn new(messages_max: usize, bytes_max: usize) -> Self {
-        let waiting = Mutex::new(PendingMessages { is_closed: true, ..PendingMessages::default() });
-        Queue { waiting, added: Notify::new(), messages_max, bytes_max }
+        let pending = Mutex::new(PendingMessages { is_closed: true, ..PendingMessages::default() });
+        Queue { pending, added: Notify::new(), messages_max, bytes_max }
     }
 
     fn lock(&self) -> MutexGuard<'_, PendingMessages> {
         // A poisoned lock has consistent content: no code panics between two changes that belong together.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a message. An empty queue takes a message that is larger than the bound.
     pub fn push(&self, item: PendingMessage) -> Result<(), Box<NotQueued>> {
         let bytes = item.bytes();
-        let mut waiting = self.lock();
-        if waiting.is_closed {
+        let mut pending = self.lock();
+        if pending.is_closed {
             return Err(Box::new(NotQueued::Closed(item)));
         }
-        let exceeds_bytes_max = waiting.bytes.saturating_add(bytes) > self.bytes_max;
-        if waiting.items.len() >= self.messages_max
-            || (exceeds_bytes_max && !waiting.items.is_empty())
+        let exceeds_bytes_max = pending.bytes.saturating_add(bytes) > self.bytes_max;
+        if pending.items.len() >= self.messages_max
+            || (exceeds_bytes_max && !pending.items.is_empty())
         {
             return Err(Box::new(NotQueued::Full(item)));
         }
-        waiting.items.push_back(item);
-        waiting.bytes += bytes;
-        drop(waiting);
+        pending.items.push_back(item);
+        pending.bytes += bytes;
+        drop(pending);
         self.added.notify_one();
         Ok(())
     }
 
     /// Takes the next batch, which is empty if no message waits. The writer [finishes](Self::finish) it.
     pub fn take(&self) -> Vec<PendingMessage> {
-        let mut waiting = self.lock();
-        let items = batch::next_batch(&mut waiting.items);
-        waiting.bytes -= items.iter().map(PendingMessage::bytes).sum::<usize>();
-        waiting.is_writing = !items.is_empty();
+        let mut pending = self.lock();
+        let items = batch::next_batch(&mut pending.items);
+        pending.bytes -= items.iter().map(PendingMessage::bytes).sum::<usize>();
+        pending.is_writing = !items.is_empty();
         items
     }
 
@@ -80,8 +80,8 @@ impl Queue {
 
     /// Returns true if no message waits and the writer has no batch.
     pub fn is_idle(&self) -> bool {
-        let waiting = self.lock();
-        waiting.items.is_empty() && !waiting.is_writing
+        let pending = self.lock();
+        pending.items.is_empty() && !pending.is_writing
     }
 
     pub fn open(&self) {
@@ -90,15 +90,15 @@ impl Queue {
 
     /// Rejects all messages from now on, and returns those that wait.
     pub fn close(&self) -> VecDeque<PendingMessage> {
-        let mut waiting = self.lock();
-        (waiting.is_closed, waiting.bytes) = (true, 0);
-        std::mem::take(&mut waiting.items)
+        let mut pending = self.lock();
+        (pending.is_closed, pending.bytes) = (true, 0);
+        std::mem::take(&mut pending.items)
     }
 
     /// Returns the number of waiting messages, and their bytes.
-    pub fn waiting(&self) -> (usize, usize) {
-        let waiting = self.lock();
-        (waiting.items.len(), waiting.bytes)
+    pub fn pending(&self) -> (usize, usize) {
+        let pending = self.lock();
+        (pending.items.len(), pending.bytes)
     }
 }
 
@@ -115,14 +115,14 @@ mod tests {
         queue.open();
         assert!(push(5_000) && !push(1), "a large one alone");
         assert!(!queue.is_idle());
-        assert_eq!((queue.take().len(), queue.waiting()), (1, (0, 0)));
+        assert_eq!((queue.take().len(), queue.pending()), (1, (0, 0)));
         assert!(!queue.is_idle(), "the writer has it");
         queue.finish();
         assert!(queue.is_idle());
         assert!(push(300) && push(300) && !push(300), "by bytes");
         assert_eq!(queue.take().len(), 2);
         assert!(push(1) && push(1) && push(1) && !push(1), "by number");
-        assert_eq!((queue.close().len(), queue.waiting()), (3, (0, 0)));
+        assert_eq!((queue.close().len(), queue.pending()), (3, (0, 0)));
         assert!(!push(1));
         assert!(queue.take().is_empty());
     }

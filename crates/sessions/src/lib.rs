@@ -47,7 +47,7 @@ pub use interests::Interests;
 pub use registry::Local;
 pub use retained::{
     DamagedRecord, LocalRetained, RETAINED, Retained, RetainedPage, RetainedPart, RetainedStats,
-    StoreRetained, SyncPage,
+    RetainedWriter, SyncPage,
 };
 pub use session::{
     Author, Backlog, ProgressRecord, Replay, Session, SessionRecord, Subscription,

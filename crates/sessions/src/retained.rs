@@ -101,12 +101,12 @@ pub struct RetainedStats {
 
 /// Writes a record of a topic, or removes it if there is no value. Reports once, from any thread, whether it is
 /// stored.
-pub type StoreRetained = Box<dyn Fn(&str, Option<Vec<u8>>, Done) + Send + Sync>;
+pub type RetainedWriter = Box<dyn Fn(&str, Option<Vec<u8>>, Done) + Send + Sync>;
 
 /// The retained messages of one process.
 pub struct LocalRetained {
     messages: RwLock<RetainedTable>,
-    store_retained: Option<StoreRetained>,
+    writer: Option<RetainedWriter>,
     /// Topics whose last record the store has rejected, so that it may have an older one.
     unstored: Unstored,
     messages_max: AtomicUsize,
@@ -162,11 +162,11 @@ impl Record {
 }
 
 impl LocalRetained {
-    /// Makes an empty table. `store_retained` writes messages to a store.
-    pub fn new(store_retained: Option<StoreRetained>) -> Self {
+    /// Makes an empty table. `writer` writes messages to a store.
+    pub fn new(writer: Option<RetainedWriter>) -> Self {
         LocalRetained {
             messages: RwLock::default(),
-            store_retained,
+            writer,
             unstored: Unstored::default(),
             messages_max: AtomicUsize::new(100_000),
             bytes_max: AtomicUsize::new(64 << 20),
@@ -263,7 +263,7 @@ impl LocalRetained {
     /// in order.
     fn note_removed(&self, table: &mut RetainedTable, by: &Envelope) {
         let (may_be_overtaken, is_syncing) =
-            (self.store_retained.is_some() && !by.is_retained(), self.is_syncing.load(Relaxed));
+            (self.writer.is_some() && !by.is_retained(), self.is_syncing.load(Relaxed));
         if may_be_overtaken || is_syncing {
             table.note_removed(&by.publication.topic, by.published_us, is_syncing);
         }
@@ -298,10 +298,10 @@ impl LocalRetained {
 
     /// Gives the store a topic's message.
     fn store_record(&self, table: &RetainedTable, topic: &Name) {
-        let Some(store_retained) = &self.store_retained else { return };
+        let Some(writer) = &self.writer else { return };
         let message = table.of_clients(topic);
         let value = message.and_then(|message| minicbor::to_vec(self.record(message)).ok());
-        store_retained(topic, value, self.unstored.unless_stored(topic, None));
+        writer(topic, value, self.unstored.unless_stored(topic, None));
     }
 
     fn record(&self, message: &Message) -> Record {
@@ -472,9 +472,8 @@ mod tests {
         type StoredRecords = Vec<(String, Option<Vec<u8>>)>;
         let stored_records: Arc<Mutex<StoredRecords>> = Arc::default();
         let notes = stored_records.clone();
-        let store_retained =
-            move |topic: &str, value, _| notes.lock().unwrap().push((topic.into(), value));
-        let retained = LocalRetained::new(Some(Box::new(store_retained)));
+        let writer = move |topic: &str, value, _| notes.lock().unwrap().push((topic.into(), value));
+        let retained = LocalRetained::new(Some(Box::new(writer)));
         retained.set_clock(7_000);
         retained.retain(&message("a/b", "one", 1));
         retained.retain(&message("a/b", "two", 2));
@@ -531,9 +530,9 @@ mod tests {
         type StoredRecords = std::collections::HashMap<String, Option<Vec<u8>>>;
         let stored_records: Arc<Mutex<StoredRecords>> = Arc::default();
         let notes = stored_records.clone();
-        let store_retained =
+        let writer =
             move |topic: &str, value, _| drop(notes.lock().unwrap().insert(topic.into(), value));
-        let retained = LocalRetained::new(Some(Box::new(store_retained)));
+        let retained = LocalRetained::new(Some(Box::new(writer)));
         let offset = |topic: &str| retained.get(topic).map(|it| it.id.offset);
         retained.retain(&published("a", "newer", 20));
         let stored = stored_records.lock().unwrap().get("a").cloned();
@@ -562,7 +561,7 @@ mod tests {
         type Taken = (Vec<(String, bool)>, Vec<Done>, bool);
         let store: Arc<Mutex<Taken>> = Arc::default();
         let takes = store.clone();
-        let store_retained = move |topic: &str, value: Option<Vec<u8>>, done: Done| {
+        let writer = move |topic: &str, value: Option<Vec<u8>>, done: Done| {
             let mut takes = takes.lock().unwrap();
             if takes.2 {
                 drop(takes);
@@ -571,7 +570,7 @@ mod tests {
             takes.0.push((topic.into(), value.is_some()));
             takes.1.push(done);
         };
-        let retained = LocalRetained::new(Some(Box::new(store_retained)));
+        let retained = LocalRetained::new(Some(Box::new(writer)));
         let given = |is_full: bool| {
             let mut store = store.lock().unwrap();
             store.2 = is_full;

@@ -33,7 +33,7 @@ pub(crate) fn limited(node: &Node) -> BTreeMap<&'static str, u64> {
         "limits.outbox_bytes_max",
         closed(CloseReason::SlowConsumer).saturating_sub(outboxes),
     );
-    all.extend(node.access.refused.counts());
+    all.extend(node.access.rejections.counts());
     all.insert("limits.frame_bytes_max", closed(CloseReason::TooBig));
     all.insert("timeouts.head_seconds", closed(CloseReason::RequestTimeout));
     all

@@ -94,12 +94,12 @@ impl Engine {
 
     fn refuse_address(&mut self, slot: u32, request: &[u8], from: usize, out: &mut Vec<u8>) {
         let (refused, close) = (refused(Refusal::Address), CloseReason::Overloaded);
-        let mut how = RefusalReply::TurnedAway;
+        let mut reply = RefusalReply::TurnedAway;
         if self.core.turn_away(slot, request, &refused, close, out) {
-            how = RefusalReply::Replied;
+            reply = RefusalReply::Replied;
             self.core.log_reply(slot, &out[from..]);
         }
-        self.count_refusal(how, Refusal::Address);
+        self.count_refusal(reply, Refusal::Address);
         self.close_after(slot, close, out);
     }
 }

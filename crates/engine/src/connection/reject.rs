@@ -49,10 +49,10 @@ impl Core {
 
 impl Engine {
     /// Counts a connection for which there was no capacity, and its reply.
-    pub fn count_refusal(&self, refused: RefusalReply, refusal: Refusal) {
+    pub fn count_refusal(&self, reply: RefusalReply, refusal: Refusal) {
         let metrics = &self.core.metrics;
-        metrics.refused[refusal as usize].add(u64::from(refused != RefusalReply::Healthy));
-        match refused {
+        metrics.refused[refusal as usize].add(u64::from(reply != RefusalReply::Healthy));
+        match reply {
             RefusalReply::Healthy => metrics.replies[2].add(1),
             RefusalReply::Replied => metrics.replies[5].add(1),
             RefusalReply::TurnedAway => {}

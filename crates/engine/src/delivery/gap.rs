@@ -120,7 +120,7 @@ mod tests {
         }
         // The notices don't count as on their way any more.
         let hash = world.driver.engine.core.broker.hash("*");
-        let waiting = world.handle.backlog().counter(hash);
-        assert_eq!(waiting.load(std::sync::atomic::Ordering::Relaxed), 0);
+        let backlog = world.handle.backlog().counter(hash);
+        assert_eq!(backlog.load(std::sync::atomic::Ordering::Relaxed), 0);
     }
 }

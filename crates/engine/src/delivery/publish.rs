@@ -204,11 +204,11 @@ impl Engine {
         to: ReplyTarget,
         response: WebhookResponse,
     ) {
-        let sent = match response.decided(false) {
+        let outcome = match response.decided(false) {
             Ok((response, _)) => PublishOutcome::Replied(response),
             Err(refusal) => PublishOutcome::Rejected(refusal),
         };
-        self.send_publication(slot, to, sent);
+        self.send_publication(slot, to, outcome);
     }
 
     /// The application has decided about a message. Without a slot its connection has ended: the message may have
@@ -311,9 +311,9 @@ impl Engine {
     }
 
     /// Sends a client the delayed outcome of its publication.
-    fn send_publication(&mut self, slot: u32, to: ReplyTarget, sent: PublishOutcome) {
+    fn send_publication(&mut self, slot: u32, to: ReplyTarget, outcome: PublishOutcome) {
         let mut out = Vec::new();
-        self.reply_published(slot, to, sent, &mut out);
+        self.reply_published(slot, to, outcome, &mut out);
         if !out.is_empty() {
             self.send(slot, &out, 0);
         }
@@ -324,15 +324,15 @@ impl Engine {
         &mut self,
         slot: u32,
         to: ReplyTarget,
-        sent: PublishOutcome,
+        outcome: PublishOutcome,
         out: &mut Vec<u8>,
     ) {
         let Some(protocol) = self.core.protocol(slot) else {
             return;
         };
         match to {
-            ReplyTarget::Id(id) => self.reply_sent(protocol, &id, &sent, out),
-            ReplyTarget::Phoenix(message) => match &sent {
+            ReplyTarget::Id(id) => self.reply_with_id(protocol, &id, &outcome, out),
+            ReplyTarget::Phoenix(message) => match &outcome {
                 PublishOutcome::Published(result) => {
                     phoenix_published(protocol, &message, result, out)
                 }
@@ -345,7 +345,7 @@ impl Engine {
                 }
             },
             ReplyTarget::Mqtt(ack) => {
-                let result = match &sent {
+                let result = match &outcome {
                     PublishOutcome::Published(Ok(_)) | PublishOutcome::Replied(_) => Ok(()),
                     PublishOutcome::Published(Err(error)) => Err(error.code().into()),
                     PublishOutcome::Rejected(_) => Err(ReasonCode::NotAuthorized),
@@ -357,7 +357,7 @@ impl Engine {
             ReplyTarget::MqttAuth(_) => {}
             ReplyTarget::Http(respond) => {
                 let keep_alive = respond.keep_alive;
-                self.reply_late(slot, keep_alive, |out| match sent {
+                self.reply_late(slot, keep_alive, |out| match outcome {
                     PublishOutcome::Published(result) => {
                         http::publish_reply(&respond, result.map_err(CodedError::from), out);
                     }
@@ -413,16 +413,16 @@ impl Engine {
         self.core.resumed.push(slot);
     }
 
-    fn reply_sent(
+    fn reply_with_id(
         &mut self,
         protocol: ProtocolRef,
         id: &str,
-        sent: &PublishOutcome,
+        outcome: &PublishOutcome,
         out: &mut Vec<u8>,
     ) {
         let published;
         let failed;
-        let result = match sent {
+        let result = match outcome {
             PublishOutcome::Published(Ok(id)) => {
                 published = protocol::json::published(*id);
                 Ok(published.as_str())

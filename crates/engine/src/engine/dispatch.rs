@@ -73,8 +73,8 @@ impl Engine {
             match self.charge_request(slot, &request, read.consumed, open) {
                 None => self.dispatch(slot, protocol, request, from, out),
                 Some(limited) => {
-                    let refused = LimitedRequest { protocol, request, limited };
-                    self.reject_limited(slot, refused, bytes, from, out);
+                    let rejected = LimitedRequest { protocol, request, limited };
+                    self.reject_limited(slot, rejected, bytes, from, out);
                     return (if open { read.consumed } else { bytes.len() }, read.again);
                 }
             }

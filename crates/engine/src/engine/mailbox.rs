@@ -156,12 +156,12 @@ fn deliver(engine: &mut Engine, delivery: broker::Delivery) {
             lists += u32::from(here > 0);
         }
     }
-    let waiting = &core.handle.inbox.backlog;
+    let backlog = &core.handle.inbox.backlog;
     match lists {
         // The message has no list of members here.
-        0 => waiting.leave(&message),
+        0 => backlog.leave(&message),
         // Each list counts it until all of its members have it.
-        lists => (1..lists).for_each(|_| waiting.enter(&message)),
+        lists => (1..lists).for_each(|_| backlog.enter(&message)),
     }
     for key in &groups {
         let passed = passed.clone().unwrap_or_default();

@@ -347,9 +347,9 @@ impl Core {
     /// Returns whether the members of a topic keep up.
     pub(crate) fn pressure(&self, hash: u64) -> Pressure {
         let max = self.settings.outbox_bytes_max as u64;
-        let of = |waiting: &ShardBacklog| {
-            let bytes = waiting.counter(hash).load(Ordering::Relaxed);
-            match waiting.capacity(hash) {
+        let of = |backlog: &ShardBacklog| {
+            let bytes = backlog.counter(hash).load(Ordering::Relaxed);
+            match backlog.capacity(hash) {
                 Capacity::Enough if bytes <= max / WAY_PART => Pressure::None,
                 Capacity::Enough | Capacity::Half if bytes <= max => Pressure::Wait,
                 Capacity::Enough | Capacity::Half | Capacity::Full | Capacity::None => {

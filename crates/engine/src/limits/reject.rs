@@ -65,12 +65,12 @@ impl Engine {
     pub(crate) fn reject_limited(
         &mut self,
         slot: u32,
-        refused: LimitedRequest,
+        rejected: LimitedRequest,
         bytes: &[u8],
         from: usize,
         out: &mut Vec<u8>,
     ) {
-        let LimitedRequest { protocol, request, limited } = refused;
+        let LimitedRequest { protocol, request, limited } = rejected;
         let message = limit_message(limited);
         if let Request::Mqtt(incoming) = &request {
             self.mqtt_reject_limited(slot, incoming, out);

@@ -14,7 +14,7 @@ use sessions::{Backlog, Outgoing, Session, Source, State, SubscriptionOptions};
 
 use super::deliver::{NOTED_MAX, mqtt_source};
 use super::shared_groups::has_left;
-use super::state::{Delivery, Found, QueuedMessage, Reading, Reads};
+use super::state::{Delivery, Found, OutgoingMessage, Reading, Reads};
 use crate::core::Core;
 use crate::core::command::Command;
 use crate::engine::Engine;
@@ -135,12 +135,17 @@ impl Engine {
         }
     }
 
-    fn mqtt_send_waiting(&mut self, slot: u32, waiting: QueuedMessage, out: &mut Vec<u8>) -> Step {
+    fn mqtt_send_waiting(
+        &mut self,
+        slot: u32,
+        waiting: OutgoingMessage,
+        out: &mut Vec<u8>,
+    ) -> Step {
         if waiting.group.is_some() {
             self.core.mqtt_send_shared(slot, waiting, out);
             return Step::More;
         }
-        let QueuedMessage { message, qos, retained, retain, ids, group: _ } = waiting;
+        let OutgoingMessage { message, qos, retained, retain, ids, group: _ } = waiting;
         let delivery = Delivery { qos, retain, ids: ids.into() };
         let details = self.core.mqtt.details(slot);
         let outlives = details.is_some_and(|it| it.session.outlives());
@@ -186,7 +191,7 @@ impl Engine {
             let qos = message.publication.qos.min(options.qos);
             let ids = if id > 0 { Box::from([id]) } else { Box::default() };
             let group = None;
-            details.waiting.push_back(QueuedMessage {
+            details.waiting.push_back(OutgoingMessage {
                 message,
                 qos,
                 retained: true,

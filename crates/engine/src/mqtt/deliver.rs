@@ -15,7 +15,7 @@ use model::{CloseReason, Envelope, Message, Name, Publication, Qos, TopicKind};
 use protocol::mqtt::{Mqtt, Stamp};
 use sessions::{Session, Source, State, Subscription, SubscriptionOptions, session_mark};
 
-use super::state::{Behind, Delivery, Details, OPTIONS_OF_ADDED, QueuedMessage};
+use super::state::{Behind, Delivery, Details, OPTIONS_OF_ADDED, OutgoingMessage};
 use crate::connection::Flag;
 use crate::core::Core;
 use crate::core::command::Command;
@@ -601,7 +601,7 @@ impl Engine {
                 self.core.trace_not_delivered(slot, &message, NotDelivered::Queued);
                 let Some(details) = self.core.mqtt.details_mut(slot) else { return };
                 let waiting =
-                    QueuedMessage { message, qos, retained: false, retain, ids, group: None };
+                    OutgoingMessage { message, qos, retained: false, retain, ids, group: None };
                 details.waiting.push_back(waiting);
                 self.core.mqtt.wake(slot);
             }

@@ -9,7 +9,9 @@ use protocol::mqtt::{ClientLimits, ReasonCode, RetainHandling, Subscribe, Want};
 use sessions::record::PublicationRecord;
 use sessions::{ProgressRecord, Session, SessionRecord, SubscriptionOptions};
 
-use super::state::{Behind, Clients, Details, PendingSubscribe, QueuedMessage, Row, Target, Work};
+use super::state::{
+    Behind, Clients, Details, OutgoingMessage, PendingSubscribe, Row, Target, Work,
+};
 use crate::handover::message_key::MessageKey;
 use crate::handover::value::Text;
 
@@ -49,7 +51,7 @@ struct DetailsRecord {
     #[n(5)]
     outgoing_aliases: Vec<(Text<Name>, u16)>,
     #[n(6)]
-    waiting: Vec<QueuedMessageRecord>,
+    waiting: Vec<OutgoingRecord>,
     #[n(7)]
     again: Vec<u16>,
     /// Where the session fell behind, the offset from which it reads, and the last one that it skipped.
@@ -73,7 +75,7 @@ struct DetailsRecord {
     forwarding: Option<Vec<u16>>,
     /// Messages for which groups chose the client, by packet identifier.
     #[n(16)]
-    shared: Option<Vec<(u16, QueuedMessageRecord)>>,
+    shared: Option<Vec<(u16, OutgoingRecord)>>,
     /// Packet identifiers of messages that are on their way to the disk.
     #[n(17)]
     writing: Option<Vec<u16>>,
@@ -88,7 +90,7 @@ struct DetailsRecord {
 /// A message that waits for its turn.
 #[derive(Encode, Decode)]
 #[cbor(map)]
-struct QueuedMessageRecord {
+struct OutgoingRecord {
     #[n(0)]
     publication: PublicationRecord,
     #[n(1)]
@@ -245,7 +247,7 @@ impl Details {
             method: method.as_deref().map(String::from),
             aliases,
             outgoing_aliases,
-            waiting: waiting.iter().map(QueuedMessageRecord::new).collect(),
+            waiting: waiting.iter().map(OutgoingRecord::new).collect(),
             again: again.iter().copied().collect(),
             behind: behind.as_ref().map(|it| (it.from, it.after, it.deferred_offset)),
             through: *through,
@@ -263,7 +265,7 @@ impl Details {
             already_delivered: (!already_delivered.is_empty())
                 .then(|| already_delivered.iter().map(|message| MessageKey::of(message)).collect()),
             shared: Some(shared).filter(|all| !all.is_empty()).map(|all| {
-                all.iter().map(|(id, waiting)| (*id, QueuedMessageRecord::new(waiting))).collect()
+                all.iter().map(|(id, waiting)| (*id, OutgoingRecord::new(waiting))).collect()
             }),
         }
     }
@@ -324,12 +326,12 @@ impl DetailsRecord {
     }
 }
 
-impl QueuedMessageRecord {
-    fn new(waiting: &QueuedMessage) -> Self {
-        let QueuedMessage { message, qos, retained, retain, ids, group } = waiting;
+impl OutgoingRecord {
+    fn new(waiting: &OutgoingMessage) -> Self {
+        let OutgoingMessage { message, qos, retained, retain, ids, group } = waiting;
         let Message { id, topic_hash: _, published_us, at_ms, retention: _, publication } =
             &message.message;
-        QueuedMessageRecord {
+        OutgoingRecord {
             publication: publication.into(),
             id: Text(*id),
             published_us: *published_us,
@@ -343,8 +345,8 @@ impl QueuedMessageRecord {
         }
     }
 
-    fn import(self, hash: impl Fn(&str) -> u64) -> QueuedMessage {
-        let QueuedMessageRecord { publication, id, published_us, at_ms, in_history, .. } = self;
+    fn import(self, hash: impl Fn(&str) -> u64) -> OutgoingMessage {
+        let OutgoingRecord { publication, id, published_us, at_ms, in_history, .. } = self;
         let publication = model::Publication::from(publication);
         let topic_hash = hash(&publication.topic);
         let message = Message::new(publication, id.0, topic_hash, published_us);
@@ -359,7 +361,7 @@ impl QueuedMessageRecord {
         });
         let qos = Qos::from_number(self.qos).unwrap_or_default();
         let (retained, retain) = (self.retained, self.retain);
-        QueuedMessage { message, qos, retained, retain, ids: self.ids.into(), group }
+        OutgoingMessage { message, qos, retained, retain, ids: self.ids.into(), group }
     }
 }
 

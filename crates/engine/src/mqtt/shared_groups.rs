@@ -17,7 +17,7 @@ use model::{CloseReason, Envelope, FilterKey, Name, Qos};
 use sessions::{RedispatchOutcome, Session, Source};
 
 use super::deliver::{merged, mqtt_source};
-use super::state::{Delivery, Details, QueuedMessage, Reads};
+use super::state::{Delivery, Details, OutgoingMessage, Reads};
 use crate::core::Core;
 use crate::core::command::Command;
 use crate::engine::Engine;
@@ -100,7 +100,7 @@ impl Engine {
         }
         let (message, group) = (message.clone(), Some(key.clone()));
         let ids = ids.into();
-        let waiting = QueuedMessage { message, qos, retained: false, retain, ids, group };
+        let waiting = OutgoingMessage { message, qos, retained: false, retain, ids, group };
         let Some(details) = self.core.mqtt.details_mut(slot) else { return false };
         match when {
             When::Later(_) if qos.is_confirmed() => {
@@ -173,10 +173,15 @@ impl Core {
     }
 
     /// Sends a message to the member that its group has chosen.
-    pub(super) fn mqtt_send_shared(&mut self, slot: u32, shared: QueuedMessage, out: &mut Vec<u8>) {
+    pub(super) fn mqtt_send_shared(
+        &mut self,
+        slot: u32,
+        shared: OutgoingMessage,
+        out: &mut Vec<u8>,
+    ) {
         let Some(details) = self.mqtt.details(slot) else { return };
         let source = shared_source(&details.session, &shared);
-        let QueuedMessage { message, qos, retain, ids, .. } = &shared;
+        let OutgoingMessage { message, qos, retain, ids, .. } = &shared;
         let in_flight = details.session.flow.in_flight();
         let delivery = Delivery { qos: *qos, retain: *retain, ids: ids.to_vec() };
         // The member has capacity.
@@ -197,7 +202,7 @@ impl Core {
             return;
         }
         let under_way = std::mem::take(&mut details.shared).into_iter().map(|(_, shared)| shared);
-        for QueuedMessage { message, group, .. } in under_way.chain(details.waiting.drain(..)) {
+        for OutgoingMessage { message, group, .. } in under_way.chain(details.waiting.drain(..)) {
             let Some(key) = group else { continue };
             self.mqtt_pass_on(&message, &key, None);
         }
@@ -362,7 +367,7 @@ impl Core {
 /// Returns where a session that outlives its connection can read a message of a group again.
 fn shared_source(
     session: &Session,
-    QueuedMessage { message, group, .. }: &QueuedMessage,
+    OutgoingMessage { message, group, .. }: &OutgoingMessage,
 ) -> Option<Source> {
     let source = mqtt_source(session, message)?;
     Some(Source { group: group.as_ref().map(|key| key.name.as_str().into()), ..source })

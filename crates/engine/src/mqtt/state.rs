@@ -121,10 +121,10 @@ pub(crate) struct Details {
     /// The aliases that the server gave to topics.
     pub outgoing_aliases: HashMap<Name, u16>,
     /// Messages that wait until the client has confirmed others. They are older than live ones.
-    pub waiting: VecDeque<QueuedMessage>,
+    pub waiting: VecDeque<OutgoingMessage>,
     /// Unconfirmed messages for which groups chose the client, by packet identifier: another member gets them if the
     /// session ends.
-    pub shared: Vec<(u16, QueuedMessage)>,
+    pub shared: Vec<(u16, OutgoingMessage)>,
     /// What the session reads from the history.
     pub work: Work,
     /// Messages that an ended subscription has delivered, and that other lists still have for the client.
@@ -157,8 +157,8 @@ pub(crate) struct Details {
     pub is_pinned: bool,
 }
 
-/// A message that waits for its turn.
-pub(crate) struct QueuedMessage {
+/// A message to a client. It waits for its turn, or the client has not confirmed it yet.
+pub(crate) struct OutgoingMessage {
     pub message: Arc<Envelope>,
     pub qos: Qos,
     /// A retained message, sent because of a new subscription.
@@ -171,7 +171,7 @@ pub(crate) struct QueuedMessage {
     pub group: Option<Arc<FilterKey>>,
 }
 
-impl QueuedMessage {
+impl OutgoingMessage {
     /// Checks whether this message was published to the other one's topic before it.
     pub fn is_older(&self, message: &Envelope) -> bool {
         self.message.publication.topic == message.publication.topic

@@ -81,13 +81,13 @@ impl Engine {
                 self.forward_taken(slot, deliver, publication, to, &mut out);
             }
             (WebhookResponse::Error(refusal), Some(slot)) => {
-                let sent = PublishOutcome::Unforwarded(refusal, ReasonCode::UnspecifiedError);
-                self.reply_published(slot, to, sent, &mut out);
+                let outcome = PublishOutcome::Unforwarded(refusal, ReasonCode::UnspecifiedError);
+                self.reply_published(slot, to, outcome, &mut out);
             }
             (WebhookResponse::Silent(reason), Some(slot)) => {
                 let refusal = Refusal::silent(ErrorCode::NoApplicationReply, reason).into();
-                let sent = PublishOutcome::Unforwarded(refusal, ReasonCode::UnspecifiedError);
-                self.reply_published(slot, to, sent, &mut out);
+                let outcome = PublishOutcome::Unforwarded(refusal, ReasonCode::UnspecifiedError);
+                self.reply_published(slot, to, outcome, &mut out);
             }
             (WebhookResponse::Error(_) | WebhookResponse::Silent(_), None) => {}
         }

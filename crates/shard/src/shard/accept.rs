@@ -215,16 +215,16 @@ impl Shard {
         let (protocols, settings) = (self.engine.shared().protocols, self.engine.settings());
         let (request, reply) = (&self.buffer[..read], &mut self.out);
         reply.clear();
-        let how = if port.tls {
+        let reply_kind = if port.tls {
             reply.extend_from_slice(&ALERT_OVERLOADED);
             RefusalReply::TurnedAway
         } else {
             refuse(protocols, &settings.session, port.listener, request, refusal, reply)
         };
-        self.engine.count_refusal(how, refusal);
+        self.engine.count_refusal(reply_kind, refusal);
         let _ = crate::sender::send_one(std::os::fd::AsFd::as_fd(&socket), &self.out);
         self.out.clear();
-        if how != RefusalReply::Healthy {
+        if reply_kind != RefusalReply::Healthy {
             self.log_refusal(refusal, address);
         }
     }

@@ -157,8 +157,8 @@ impl Shard {
             }
         }
         if let Some(topic) = topic.filter(|_| !short.is_empty()) {
-            let waiting = self.engine.handle().backlog();
-            self.short.add(waiting, topic, &short, now_us);
+            let backlog = self.engine.handle().backlog();
+            self.short.add(backlog, topic, &short, now_us);
         }
         if self.batch.len() >= BATCH || !slow.is_empty() {
             self.send_batch();

@@ -37,13 +37,13 @@ impl Short {
     /// Adds members of a topic that are short of capacity.
     pub fn add(
         &mut self,
-        waiting: &ShardBacklog,
+        backlog: &ShardBacklog,
         hash: u64,
         members: &[(u32, Capacity)],
         now_us: u64,
     ) {
         let topic = self.topics.entry(hash).or_default();
-        let before = waiting.capacity(hash);
+        let before = backlog.capacity(hash);
         let mut least = before;
         for (slot, capacity) in members {
             let shortage = topic.entry(*slot).or_insert_with(|| {
@@ -54,12 +54,12 @@ impl Short {
             least = least.max(shortage.counts(*capacity, now_us));
         }
         if least != before {
-            waiting.set_capacity(hash, least);
+            backlog.set_capacity(hash, least);
         }
     }
 
     /// Scans which members have capacity again; `capacity` gives the capacity of a slot.
-    fn scan(&mut self, waiting: &ShardBacklog, now_us: u64, capacity: impl Fn(u32) -> Capacity) {
+    fn scan(&mut self, backlog: &ShardBacklog, now_us: u64, capacity: impl Fn(u32) -> Capacity) {
         let mut left = 0;
         self.topics.retain(|hash, members| {
             let mut least = Capacity::Enough;
@@ -72,8 +72,8 @@ impl Short {
                 now_us.saturating_sub(shortage.last_us) < SHORTAGE_US
             });
             left += members.len();
-            if least != waiting.capacity(*hash) {
-                waiting.set_capacity(*hash, least);
+            if least != backlog.capacity(*hash) {
+                backlog.set_capacity(*hash, least);
             }
             !members.is_empty()
         });
@@ -117,26 +117,26 @@ mod tests {
 
     #[test]
     fn a_member_without_capacity_concerns_its_topic_only_and_not_for_ever() {
-        let (waiting, mut short) = (ShardBacklog::default(), Short::default());
+        let (backlog, mut short) = (ShardBacklog::default(), Short::default());
         let (topic, other) = (7, 8);
-        short.add(&waiting, topic, &[(1, Capacity::Full)], 1);
+        short.add(&backlog, topic, &[(1, Capacity::Full)], 1);
         assert_eq!(
-            (waiting.capacity(topic), waiting.capacity(other)),
+            (backlog.capacity(topic), backlog.capacity(other)),
             (Capacity::Full, Capacity::Enough)
         );
         // The member stays full with short breaks: publishers wait, and get no error.
         for ms in 0..60_000 {
             let now_us = ms * 1_000;
             let capacity = if ms % 100 < 90 { Capacity::Full } else { Capacity::Enough };
-            short.scan(&waiting, now_us, |_| capacity);
-            let is_full = waiting.capacity(topic) == Capacity::Full;
+            short.scan(&backlog, now_us, |_| capacity);
+            let is_full = backlog.capacity(topic) == Capacity::Full;
             assert!(!is_full || now_us <= FULL_US_MAX + 1, "{ms} ms");
         }
         // Long after, the scan has forgotten the member and its shortage.
-        short.scan(&waiting, 100_000_000, |_| Capacity::Enough);
-        assert_eq!((short.members, waiting.capacity(topic)), (0, Capacity::Enough));
-        assert!(!waiting.any_short());
-        short.add(&waiting, topic, &[(1, Capacity::Full)], 100_000_001);
-        assert_eq!(waiting.capacity(topic), Capacity::Full);
+        short.scan(&backlog, 100_000_000, |_| Capacity::Enough);
+        assert_eq!((short.members, backlog.capacity(topic)), (0, Capacity::Enough));
+        assert!(!backlog.any_short());
+        short.add(&backlog, topic, &[(1, Capacity::Full)], 100_000_001);
+        assert_eq!(backlog.capacity(topic), Capacity::Full);
     }
 }

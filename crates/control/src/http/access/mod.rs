@@ -47,7 +47,7 @@ pub struct Access {
     sessions: Mutex<Sessions>,
     rejected: [AtomicU64; COUNTED.len() + 1],
     /// Calls that were rejected for the rates of keys.
-    pub(crate) refused: RejectionCounts,
+    pub(crate) rejections: RejectionCounts,
 }
 
 /// The settings in force.

@@ -72,7 +72,7 @@ impl Caller {
             return Ok(());
         };
         account.refused(now_us);
-        served.access().refused.0[unit as usize].fetch_add(1, Ordering::Relaxed);
+        served.access().rejections.0[unit as usize].fetch_add(1, Ordering::Relaxed);
         let what = match unit {
             Unit::Commands => "calls",
             Unit::Bytes => "bytes",

@@ -8,11 +8,11 @@ use crate::{Owed, OwedMember};
 impl Scene {
     /// Returns the bytes on their way to the members of all topics.
     fn under_way(&self) -> u64 {
-        let waiting = |driver: &Driver| {
-            let waiting = driver.engine.handle().backlog();
-            (0..1_024).map(|index| waiting.counter(index).load(Ordering::Relaxed)).sum::<u64>()
+        let backlog = |driver: &Driver| {
+            let backlog = driver.engine.handle().backlog();
+            (0..1_024).map(|index| backlog.counter(index).load(Ordering::Relaxed)).sum::<u64>()
         };
-        self.drivers.iter().map(waiting).sum()
+        self.drivers.iter().map(backlog).sum()
     }
 
     fn stand_still(&mut self) {

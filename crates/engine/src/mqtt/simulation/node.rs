@@ -64,12 +64,12 @@ fn implicit(interests: Arc<Interests>, durable: bool) -> Implicit {
 /// Returns sessions and retained messages that go to the disk.
 fn session_services(setup: &Setup, interests: Arc<Interests>) -> (Services, Arc<LocalRetained>) {
     let storage = setup.disk.clone().map(|disk| disk as Arc<dyn Storage>);
-    let store_retained = setup.disk.clone().map(|disk| -> sessions::StoreRetained {
+    let writer = setup.disk.clone().map(|disk| -> sessions::RetainedWriter {
         Box::new(move |topic, value, done| disk.put_record(RETAINED, topic, value, Some(done)))
     });
     let presence =
         presence::Limits { users_max: 0, list_bytes_max: 0, interval_us: 1_000, members_per_ms: 0 };
-    let retained = Arc::new(LocalRetained::new(store_retained));
+    let retained = Arc::new(LocalRetained::new(writer));
     (Services::with(NodeId(1), presence, interests, storage, retained.clone()), retained)
 }
 

@@ -34,17 +34,17 @@ impl Mqtt {
     /// Creates empty state. The store, if there is one, stores later sessions and retained messages.
     pub fn new(node: NodeId, store: Option<&Store>) -> Self {
         let interests = Arc::new(Interests::default());
-        let store_retained = store.cloned().map(|store| -> sessions::StoreRetained {
+        let writer = store.cloned().map(|store| -> sessions::RetainedWriter {
             let log = Log::new();
-            let store_retained = move |topic: &str, value: Option<Vec<u8>>, done: Done| {
+            let writer = move |topic: &str, value: Option<Vec<u8>>, done: Done| {
                 let puts = vec![(topic.into(), value.map(Into::into))];
                 if let Err(error) = store.put_records(RETAINED, puts, written(Some(done))) {
                     log.unwritten("a retained message is not stored yet", error);
                 }
             };
-            Box::new(store_retained)
+            Box::new(writer)
         });
-        let retained = Arc::new(LocalRetained::new(store_retained));
+        let retained = Arc::new(LocalRetained::new(writer));
         let storage = store.map(|store| -> Arc<dyn Storage> {
             let (store, retained) = (store.clone(), retained.clone());
             Arc::new(Saved { store, retained, log: Log::new() })
