@@ -52,9 +52,9 @@ async function bodyOf(request) {
 }
 
 /**
- * Serves the files of the folder of `module` (its `import.meta.url`), and the application's own calls: `calls["POST
- * /ask"]` gets the request's JSON and returns the response's. `ready` gets the page's URL. Returns the server, which
- * emits `error` if it can't listen.
+ * Serves the files of the folder of `module` (its `import.meta.url`), and the application's own calls:
+ * `calls["POST /ask"]` gets the request's JSON and returns the response's. `ready` gets the page's URL. Returns the
+ * server, which emits `error` if it can't listen.
  */
 export function serve(module, calls, ready = url => console.log(`Open ${url}`)) {
   const folder = fileURLToPath(new URL(".", module));

@@ -54,7 +54,7 @@ func refuse(code, message string) Reply {
 	return Reply{"status": "error", "response": Reply{"code": code, "message": message}}
 }
 
-// isSigned returns true if Throng has signed this body, within five minutes.
+// isSigned returns true if Throng has signed this body, at most five minutes before or after now.
 func isSigned(key []byte, header http.Header, body []byte, now time.Time) bool {
 	sent, err := strconv.ParseInt(header.Get("webhook-timestamp"), 10, 64)
 	if err != nil || now.Sub(time.Unix(sent, 0)).Abs() > 5*time.Minute {

@@ -263,7 +263,8 @@ function curlLine() {
 // ---- the composer
 
 const text = $("text");
-// A screen reader announces the rest at these counts. A number at every key would talk over the typing.
+// A screen reader announces how many characters are left, at these counts. A number at every key would talk over the
+// typing.
 const LEFT_SAID = [200, 50, 10, 0];
 let leftBefore = MESSAGE_CHARS_MAX;
 function fitComposer() {

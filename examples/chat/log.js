@@ -139,8 +139,8 @@ export class Log {
 
   #scrolled() {
     const gap = this.scroller.scrollHeight - this.scroller.clientHeight - this.scroller.scrollTop;
-    // The browser scrolls by itself, too: smoothly to the end, and when old messages disappear. Only the user leaves
-    // the end, and momentum goes on for a while.
+    // The browser scrolls by itself, too: smoothly to the end, and when old messages disappear. So only an upward
+    // scroll soon after the user's input leaves the end. Each one extends that time, since momentum scrolling goes on.
     const now = performance.now();
     const isUp = this.scroller.scrollTop < this.scrollTop && now - this.handAt < HAND_MS_MAX;
     if (isUp) this.handAt = now;

@@ -9,7 +9,7 @@ const TYPING_REPEAT_MS = 3000;
 const TYPING_ENDS_MS = 5000;
 // A user who reloads the page is back within this time, and others get no notice.
 const LEFT_AFTER_MS = 4000;
-// For this time after a return the page shows no notices: after a restart of the server all users come back.
+// After it rejoins a room, the page shows no notices there for this time: when the server restarts, all users rejoin.
 const RETURN_QUIET_MS = 10_000;
 // In a crowd, notices about users are noise, and a push at each keystroke to so many is a waste.
 const CROWD_USERS_MIN = 30;

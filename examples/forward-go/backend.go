@@ -38,7 +38,7 @@ type Message struct {
 // An Answer is a message that the server publishes for the back end.
 type Answer map[string]any
 
-// isSigned returns true if Throng has signed this body, within five minutes.
+// isSigned returns true if Throng has signed this body, at most five minutes before or after now.
 func isSigned(key []byte, header http.Header, body []byte, now time.Time) bool {
 	sent, err := strconv.ParseInt(header.Get("webhook-timestamp"), 10, 64)
 	if err != nil || now.Sub(time.Unix(sent, 0)).Abs() > 5*time.Minute {

@@ -3,7 +3,8 @@
 /// A hybrid logical clock: it follows the time of day, and is never behind a number that the node has seen.
 ///
 /// So an event has a larger number than all events that its node knew, whatever the clocks of the nodes show. Of two
-/// other events, the later one by the time of day has the larger number, unless a node has seen a higher one.
+/// events whose nodes did not know the other one, the later one by the time of day has the larger number, unless the
+/// node of the earlier one had already seen a higher number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogicalClock {
     newest: u64,

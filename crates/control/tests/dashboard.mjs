@@ -1,4 +1,4 @@
-// The dashboard's logic without a page: dashboard.rs beside it runs this by `node --test`.
+// Tests the dashboard's logic without a page. dashboard.rs runs this file with `node --test`.
 
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';

@@ -1,4 +1,4 @@
-//! The logic of the dashboard's page. Tests beside the code that serves its files test that it serves them.
+//! Runs the tests of the dashboard's JavaScript. The tests of serving its files are beside the code that serves them.
 
 use std::path::Path;
 use std::process::Command;

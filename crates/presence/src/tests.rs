@@ -568,8 +568,8 @@ fn keys_are_written_as_json() {
     assert_eq!(state(&presence, "t"), r#"{"a\"\\\n\u0001é":{"metas":[{"phx_ref":"1"}]}}"#);
 }
 
-/// A change must not cost in proportion to the number of members: then this test would take minutes. The same holds if
-/// one user has all connections.
+/// The test would take minutes if the cost of a change grew with the number of members, or with the number of one
+/// user's connections.
 #[test]
 fn a_storm_costs_as_much_as_its_changes_and_leaves_nothing() {
     for users in [50_000, 1] {

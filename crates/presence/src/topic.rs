@@ -285,7 +285,7 @@ impl TopicState {
             &mut self.listing
             && !*cleared
         {
-            // Also before the list comes back: a client takes a meta whose ref it has for unchanged.
+            // Also right before the list comes back: a client ignores a meta if it already has one with the same ref.
             notices.push((STATE, "{}".into()));
             *cleared = true;
         }

@@ -56,7 +56,7 @@ impl Poller {
         epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout))
     }
 
-    /// Returns true if more events may be there after a wait that returned so many.
+    /// Returns true if more events may be pending after a wait that returned so many.
     pub fn may_have_more(events: usize) -> bool {
         events >= EVENTS
     }

@@ -56,7 +56,7 @@ pub struct Prepared {
 pub struct Services {
     /// Publishes messages.
     pub broker: Arc<dyn Broker>,
-    /// The topics with history.
+    /// Stores the messages of topics with history.
     pub history: Arc<dyn History>,
     /// Sends requests to the application, if one is configured.
     pub webhook: Option<Arc<dyn Webhook>>,
@@ -94,7 +94,7 @@ pub struct Running {
     pub sender: &'static str,
     /// True if each shard has a descriptor table of its own.
     pub private_tables: bool,
-    /// Give each shard the orders to pass its connections to a new process.
+    /// One for each shard: it passes on the orders to give the shard's connections to a new process.
     pub givers: Vec<Arc<Giver>>,
     /// The progress of the take-over, if these shards replace others.
     pub taker: Option<Taker>,

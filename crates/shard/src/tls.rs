@@ -230,7 +230,8 @@ impl TlsTable {
         self.input_bytes
     }
 
-    /// Returns the connections with such input, and the memory of each.
+    /// Returns the connections with input that is incomplete or that the engine can't take yet: the memory of the
+    /// input, in bytes, and the slot.
     pub fn pending_inputs(&self) -> Vec<(usize, u32)> {
         let unfinished =
             self.unfinished.iter().map(|(slot, unfinished)| (unfinished.input_bytes(), *slot));

@@ -230,7 +230,7 @@ impl Handshake {
             if let Err(error) = encode(data, out) {
                 return error;
             }
-            // An encrypted alert is longer, so no pattern matches it.
+            // An encrypted alert is longer, so the first pattern does not match it.
             sent = match &out[begin..] {
                 [ALERT, _, _, 0, 2, _, alert] => Some(Alert(*alert)),
                 _ => None,

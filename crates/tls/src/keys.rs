@@ -14,8 +14,8 @@ pub(crate) const KEY_RECORDS_MAX: u64 = 1 << 60;
 /// The keys of one direction: 104 bytes, nothing on the heap, wiped on drop. (A move may leave a copy on the stack,
 /// which nothing wipes.)
 ///
-/// Each record expands the key, which takes about 0.14 µs. An expanded key would take 630 bytes of memory for as long
-/// as the connection is open, and most connections are idle.
+/// Every use of the keys for a record expands the key again, which takes about 0.14 µs. A stored expanded key would
+/// take 630 bytes of memory for as long as the connection is open, and most connections are idle.
 pub(crate) struct Keys {
     /// The sequence number of the next record.
     pub(crate) sequence: u64,

@@ -13,8 +13,8 @@ use zeroize::Zeroizing;
 /// Seconds for which a key encrypts new tickets. Then the next key does.
 pub const TICKET_KEY_SECONDS: u64 = 12 * 3_600;
 
-/// Seconds for which a ticket is valid, as clients learn it. The server accepts the ticket until it forgets the key:
-/// for this time at least, and for twice this time at most.
+/// Seconds for which a ticket is valid, as the server announces it to clients. The server accepts the ticket until it
+/// forgets the key: for this time at least, and for twice this time at most.
 pub const TICKET_SECONDS: u32 = 12 * 3_600;
 
 /// Seconds after which the server forgets a key: clients store the last tickets of that key for no longer.

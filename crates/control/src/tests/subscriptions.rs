@@ -278,8 +278,8 @@ async fn silent_shards_get_the_commands_and_are_not_counted() {
     assert_eq!(topics(&bench, "alice").await, json!(["a"]));
 }
 
-/// Changes few users' subscriptions concurrently, with a store that is slow and fails at times. At the end, memory has
-/// what a restart would load from the store.
+/// Changes the subscriptions of a few users concurrently, with a store that is slow and fails at times. At the end,
+/// memory has what a restart would load from the store.
 fn changes_at_once(seeds: &[(u8, u8, bool, bool)]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

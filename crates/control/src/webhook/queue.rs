@@ -17,8 +17,8 @@ use super::signature::RequestId;
 /// No request is added to a batch that has this many bytes: servers reject large bodies, often from 1 MiB.
 pub(super) const BATCH_BYTES_MAX: usize = 512 << 10;
 
-/// The id of the batch in which this process or the previous one has sent a request, and how many requests it had. `None`
-/// if the request was not sent, or if it is under way and others of its batch have failed.
+/// The id of the batch in which this process or the previous one has sent a request, and how many requests that batch
+/// had. `None` if the request was not sent, or if it is under way and others of its batch have failed.
 pub(super) type SentIn<'a> = Option<(&'a RequestId, usize)>;
 
 /// The key of a queue. All requests of a connection to a URL are in one queue.

@@ -66,7 +66,7 @@ impl RequestId {
         &self.0
     }
 
-    /// Returns the id of a request with these events, the same when they are sent again.
+    /// Returns the id of a request with the events from number `first` to `last`: the same id when they are sent again.
     pub fn of(first: u64, last: u64) -> Self {
         RequestId(format!("msg_{first}_{last}"))
     }

@@ -18,7 +18,8 @@ use super::response::{self, Expects, Responses};
 use super::signature::RequestId;
 use super::{Dispatcher, Settings};
 
-/// The pauses before a request is sent again that failed temporarily, if its time limit allows it.
+/// The pauses before each repetition of a request that failed temporarily. The time limit of the request may end the
+/// repetitions earlier.
 const RETRIES: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(300)];
 
 /// The control thread's side: sends requests to the application.

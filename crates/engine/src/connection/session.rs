@@ -42,7 +42,7 @@ pub(crate) struct PendingSessionRequest {
     pub anew: Option<(Encoding, Option<Principal>)>,
     /// The topics of a new session.
     pub topics: Vec<Name>,
-    /// The engine has requested the address of the request from the driver, for a new session.
+    /// True for a new session, while the engine waits for the driver to report the peer's address.
     pub opens: bool,
 }
 

@@ -252,7 +252,7 @@ pub enum Command {
         /// The serial number of the connection, because slots are reused.
         serial: u32,
     },
-    /// What an MQTT client's packets waited for is stored, or storing it has failed.
+    /// The record that an MQTT client's packets waited for is stored, or storing it has failed.
     MqttStored {
         /// The connection.
         slot: u32,
@@ -260,9 +260,9 @@ pub enum Command {
         serial: u32,
         /// The packets to send now.
         packets: Vec<u8>,
-        /// True if it is on disk.
+        /// True if the record is on disk.
         stored: bool,
-        /// True if the client's session progress was stored.
+        /// True if the record is the progress of the client's session.
         is_progress: bool,
     },
     /// The history has replied to a query for an MQTT client's session.
@@ -352,7 +352,7 @@ pub enum Command {
     },
 }
 
-/// What a connection gets a presence snapshot for.
+/// Why a connection gets a presence snapshot.
 #[derive(Debug)]
 pub enum PresenceQuery {
     /// The connection has entered the topic.

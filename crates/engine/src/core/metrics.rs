@@ -166,7 +166,7 @@ pub enum Limited {
     HeaderLines,
     /// `presence.meta_bytes_max`: payloads that were rejected.
     MetaBytes,
-    /// `limits.mailbox_messages_max`: wills and publishes that were rejected, without publishes that wait for the disk.
+    /// `limits.mailbox_messages_max`: wills and publishes that were rejected, except publishes that wait for the disk.
     Mailbox,
     /// `limits.connections_per_user_max`.
     UserConnections,
@@ -307,7 +307,7 @@ pub struct Metrics {
     pub closed: [Counter; CloseReason::ALL.len()],
     /// New connections refused, by [`Refusal`].
     pub refused: [Counter; Refusal::ALL.len()],
-    /// How often a limit rejected, delayed or closed, by [`Limited`].
+    /// How often a limit rejected a request, delayed a connection or closed one, by [`Limited`].
     pub limited: [Counter; Limited::ALL.len()],
     /// Gauge: descriptors of connections in use, including those of closing connections.
     pub open_connections: Counter,

@@ -5,7 +5,7 @@ use model::{Name, Position};
 use protocol::ProtocolRef;
 use protocol::phoenix::{self, ClientMessage, Content, Form, Phoenix, Serializer, Status};
 
-/// The error to a connection without a user that changes its presence.
+/// The error to a connection that wants to change its presence and has no user.
 pub(crate) const NO_USER: &str = "this connection has no user: connect with the parameter user";
 
 /// The error to a client that names a topic that it has not entered.

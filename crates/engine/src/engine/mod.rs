@@ -215,8 +215,8 @@ impl Engine {
         self.core.now_us = now_us;
     }
 
-    /// Sets whether input has come that this turn does not read. While it waits, no client becomes silent. Called after
-    /// [`Engine::set_now`].
+    /// Sets whether input has come that this turn does not read. While it waits, no open connection counts as silent.
+    /// Called after [`Engine::set_now`].
     pub fn set_input_waits(&mut self, waits: bool) {
         let since_us = self.core.input_waits_since_us.unwrap_or(self.core.now_us);
         self.core.input_waits_since_us = waits.then_some(since_us);

@@ -386,7 +386,8 @@ fn open_due(
             if !seconds.hit(slot, interval, 0) && !seconds.hit(slot, interval, half) || blocked {
                 return Due::Nothing;
             }
-            // If the shard was paused for half an interval, the connection has been silent for as long.
+            // The flag counts only if this pass comes less than half an interval after the one before. After a longer
+            // pause of the shard, the connection has been silent for as long.
             let scanned = half > 0 && seconds.span < half;
             if scanned && connection.is(Flag::WroteRecently) {
                 Due::NoHeartbeat

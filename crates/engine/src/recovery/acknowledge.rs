@@ -40,7 +40,7 @@ const SCANNED_MAX: usize = 1_000;
 pub(crate) struct Acks {
     pub(super) user: Name,
     pub(super) rule: AcknowledgeRule,
-    /// The connection has got all messages after this offset that the history had.
+    /// The connection gets every message after this offset that the history has.
     pub(super) from: u64,
     /// The messages in flight, in order: delivered and without an acknowledgement.
     pub(super) flight: VecDeque<Delivery>,
@@ -303,8 +303,8 @@ impl Recovery {
             Err(_) => false,
         };
         cursor.after = offset;
-        // A message before those in flight: the client has named a later position, so it has this message. Without
-        // capacity in the window, the message is skipped.
+        // Only a redelivery comes to a message that is not in flight but before one that is. The client named a later
+        // position when it connected, so it has this message: if the window has no capacity, the message is skipped.
         let is_full = position.is_err() && acks.flight.len() >= acks.window();
         if (position.is_ok() && !again) || is_full {
             return Next::Pass;

@@ -486,7 +486,7 @@ impl Core {
         &*self.history
     }
 
-    /// Returns the user as whom the connection acknowledges messages of this topic.
+    /// Returns the user for whom the connection acknowledges messages of this topic.
     pub(crate) fn user_of(&self, slot: u32, topic: &str) -> Option<Name> {
         let mut users = self.users(slot);
         match TopicKind::of(topic).user() {

@@ -18,8 +18,8 @@ const TOO_MANY: &str =
     "this connection is at its limit on pending pages of history: wait for a response";
 
 impl Engine {
-    /// A client that may read the topic's history requests a page. `out` gets the error at the
-    /// limit on pending pages, and a reply by HTTP that is available at once. All other replies are sent when they are
+    /// A client that may read the topic's history requests a page. `out` gets the error if the client is at its limit
+    /// on pending pages, and a reply by HTTP that is available at once. All other replies are sent when they are
     /// available.
     pub(crate) fn read_page(
         &mut self,

@@ -111,8 +111,8 @@ impl Pages {
         Ok(())
     }
 
-    /// Queries the history for the next request of a connection, unless a query is pending. Returns the replies that
-    /// are available at once.
+    /// Queries the history for the next request of a connection, unless a query is pending. Returns the reply if it is
+    /// available at once.
     pub fn next(
         &mut self,
         core: &Core,

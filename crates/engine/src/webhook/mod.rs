@@ -211,7 +211,7 @@ pub struct Changes {
     pub admission: Option<Box<Admission>>,
 }
 
-/// Why a request is rejected that needs the application's consent.
+/// Why a request that needs the application's consent is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The status of a reply by HTTP.

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-/// Stored pongs. Two arrive each second, and clocks drift apart by less than a microsecond over this many.
+/// Stored pongs: those of about 8 s, since two arrive each second. In this time clocks drift apart only a little.
 const PONGS_MAX: usize = 16;
 
 /// The coordinator's measurements of an agent's clock.

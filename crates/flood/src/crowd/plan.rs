@@ -173,7 +173,7 @@ pub struct Lifetime {
     pub stay_seconds: Option<f64>,
     /// Mean seconds until a connection that left, failed or was closed comes back; `None` if it never does.
     pub away_seconds: Option<f64>,
-    /// All connections close in order; otherwise half of them leave as if their network had failed.
+    /// All clients close their connections properly; otherwise half of them leave as if their network had failed.
     pub orderly: bool,
 }
 

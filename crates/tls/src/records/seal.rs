@@ -7,7 +7,7 @@ use crate::records::{
 };
 use crate::suite::{TAG_BYTES, Version};
 
-/// Bytes of an AES-GCM nonce that a record of TLS 1.2 has in it (RFC 5288, 3).
+/// The bytes of an AES-GCM nonce that each record of TLS 1.2 carries (RFC 5288, 3).
 pub(super) const EXPLICIT_NONCE_BYTES: usize = 8;
 
 /// The version in the header of records, also in TLS 1.3 (RFC 8446, 5.1).

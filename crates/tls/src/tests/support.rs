@@ -137,7 +137,7 @@ pub(super) fn client_with(suites: &[SupportedCipherSuite]) -> ClientConfig {
     client_as(suites, None)
 }
 
-/// Returns the same client with this certificate.
+/// Returns the same configuration as `client_with`, with this client certificate if there is one.
 pub(super) fn client_as(suites: &[SupportedCipherSuite], signed: Option<&Signed>) -> ClientConfig {
     let provider = CryptoProvider { cipher_suites: suites.to_vec(), ..default_provider() };
     let mut roots = RootCertStore::empty();

@@ -31,17 +31,18 @@ pub trait PauseSteps {
     /// If no attempt should continue.
     fn check(&mut self) -> Result<(), Self::Error>;
 
-    /// Called when requests take longer than [`Patience::wait`]. If they wait for shards of an overloaded node, this makes
-    /// the shards stand still: then these reply to requests, and do nothing else.
+    /// Called when requests take longer than [`Patience::wait`]. If they wait for the shards of an overloaded node,
+    /// this makes the shards stand still: they then only reply to requests.
     ///
     /// # Errors
-    /// If the shards can't.
+    /// If the shards can't stand still.
     fn stand_still(&mut self) -> Result<(), Self::Error>;
 
-    /// Called when the requests have not ended in [`Patience::still`] either: shards that stand still serve again.
+    /// Called when the requests have not ended within [`Patience::still`] either: makes shards that stand still serve
+    /// again.
     ///
     /// # Errors
-    /// If the shards can't.
+    /// If the shards can't serve again.
     fn go_on(&mut self) -> Result<(), Self::Error>;
 
     /// Called before each further attempt, when no request waits.
@@ -52,11 +53,11 @@ pub trait PauseSteps {
 }
 
 impl Gate {
-    /// Makes new requests wait, once no request is under way. Returns since when they wait, or `None` if a request
-    /// outlasted every attempt; then all requests continue. The shards may stand still afterwards.
+    /// Makes new requests wait, and returns once no request is under way: since when the new ones wait. The shards may
+    /// stand still then. Returns `None` if a request outlasted every attempt; then all requests continue.
     ///
     /// # Errors
-    /// Those of `steps`. New requests may still wait then.
+    /// Those of `steps`. New requests may still wait then, and the shards stand still.
     pub fn pause_when_quiet<S: PauseSteps>(
         &self,
         patience: Patience,

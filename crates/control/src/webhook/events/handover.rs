@@ -38,7 +38,7 @@ impl Events {
         inbox.events.iter().filter_map(|(at_ms, event)| write(*at_ms, event)).collect()
     }
 
-    /// Returns the first topics after this name, sorted by name.
+    /// Returns the first `limit` topics after this name, sorted by name.
     pub fn topics_after(&self, after: Option<&Name>, limit: usize) -> Vec<(Name, TopicState)> {
         let (now, now_ms) = (Instant::now(), now_ms());
         let inbox = self.lock();
@@ -55,7 +55,7 @@ impl Events {
         some.map(state).collect()
     }
 
-    /// Sets the state of a topic that another process has; `None` removes the topic.
+    /// Sets a topic to its state in the other process; `None` removes the topic.
     pub fn set_topic(&self, name: Name, state: Option<TopicState>) {
         let (now, now_ms) = (Instant::now(), now_ms());
         let mut inbox = self.lock();
@@ -84,7 +84,7 @@ impl Events {
 }
 
 impl Queue {
-    /// Passes the first waiting events after this number to `write`, in their order, and returns the results.
+    /// Passes the first `limit` waiting events after this number to `write`, in their order, and returns the results.
     pub fn after<T>(
         &self,
         number: Option<u64>,

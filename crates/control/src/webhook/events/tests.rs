@@ -15,8 +15,8 @@ fn inbox(occupancy_ms: u64) -> Inbox {
 }
 
 proptest! {
-    /// In whatever order shards report, the application gets occupied and vacated events in turn, only about a state
-    /// that has lasted for the time, and the last event has the final state.
+    /// In whatever order shards report, the application gets occupied and vacated events in turn. Each is about a state
+    /// that has lasted for 100 ms, and the last one has the final state.
     #[test]
     fn a_topic_is_reported_as_it_is(
         steps in prop::collection::vec((0u16..3, any::<bool>(), 0u64..150), 0..60),

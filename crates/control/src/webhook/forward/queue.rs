@@ -24,9 +24,9 @@ pub struct ForwardStats {
     pub taken: u64,
     /// Messages that the back end has not taken in time, or has rejected.
     pub failed: u64,
-    /// Messages without capacity whose clients got an error.
+    /// Messages that the queue rejected, at a limit or after its end, and whose clients got an error.
     pub refused: u64,
-    /// Messages without capacity for whose result no client waited.
+    /// Messages that the queue rejected, at a limit or after its end, and for whose results no client waited.
     pub dropped: u64,
     /// HTTP requests that were sent, or could not be.
     pub requests: u64,
@@ -136,7 +136,7 @@ struct State {
 /// Messages of one request.
 pub(super) struct UnderWay {
     pub id: RequestId,
-    /// The request was sent before.
+    /// True if its messages were sent before, in this request or another one.
     pub is_again: bool,
     pub messages: VecDeque<Pending>,
 }

@@ -39,7 +39,7 @@ struct Sending {
     messages: usize,
     body: Vec<u8>,
     id: RequestId,
-    /// The request was sent before.
+    /// True if its messages were sent before, in this request or another one.
     is_again: bool,
 }
 

@@ -119,7 +119,7 @@ async fn rules_come_and_go_and_what_is_for_one_that_is_gone_is_refused() {
     forwards.set(&[], &proof);
     assert!(forwards.begun().is_empty());
     assert_eq!(replies.load(Ordering::Relaxed), 0);
-    // The queue rejects the message. A reply would look like one of the back end to its client.
+    // Without a rule the message is rejected, and its `reply` is not called: a result would look like the back end's.
     assert_eq!(forwards.put(message("x", Some(&replies))), Err(QueueFull));
     assert_eq!(
         (forwards.put(message("x", None)), replies.load(Ordering::Relaxed)),

@@ -83,8 +83,9 @@ impl World {
         }
     }
 
-    /// Checks that no message comes to two members of the group. No message is lost while all members are connected,
-    /// and no QoS 1 message while one member stays connected.
+    /// Checks the messages of the group. Each message with QoS 0 or 2 comes at most once, to one member, unless it is a
+    /// will that may repeat. Except for wills and expiring messages, no message is lost while all members are
+    /// connected, and no QoS 1 message while one member stays connected.
     fn check_group(&self) {
         let members: Vec<&Client> = self.clients.iter().filter(|it| it.is_member()).collect();
         let counts: Vec<_> = members.iter().map(|member| member.counts()).collect();

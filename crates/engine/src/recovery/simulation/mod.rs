@@ -6,8 +6,8 @@
 //! is always the same. If a rule has `conflate`, a slow client gets the newest message of each key and is not closed.
 //! Now and then new engines replace all old ones, as in an upgrade, and no client may notice.
 //!
-//! `SHARD_SEED=n cargo test -p engine simulation` replays one run, with `SHARD_TRACE=1` step by step; `SHARD_SEEDS=n`
-//! plays so many.
+//! `SHARD_SEED=n cargo test -p engine simulation` replays one run, with `SHARD_TRACE=1` step by step. `SHARD_SEEDS=n`
+//! sets the number of runs.
 
 mod client;
 pub(crate) mod late;
@@ -472,8 +472,8 @@ impl World {
         self.publishes = publishes;
     }
 
-    /// Copies some connections to new engines as they are, or the new engines replace the old ones, or the upgrade
-    /// fails.
+    /// Makes one step of an upgrade: copies some connections to new engines as they are, replaces the old engines by
+    /// the new ones, or gives the upgrade up.
     fn upgrade(&mut self) {
         if self.swarm.topics.iter().all(|topic| conflates(*topic)) {
             self.empty_mailboxes();

@@ -44,7 +44,7 @@ impl std::fmt::Display for Wants {
 /// The message with which a topic begins for a client that requested stored messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begins {
-    /// The limit on the newest messages.
+    /// The topic begins with at most so many of its newest messages.
     newest: usize,
     /// The first message, if the reply was made at the time of the request.
     pub low: usize,

@@ -19,7 +19,7 @@ pub(super) struct Changes {
     all: Vec<Change>,
     /// The numbers of the retained messages.
     retained: Vec<usize>,
-    /// The floor after each message: of the messages before it, the limit has dropped all that are not retained.
+    /// The floor after each message. The limit may have dropped messages with numbers below the floor, and no others.
     floors: Vec<usize>,
 }
 
@@ -45,13 +45,13 @@ impl Changes {
         self.all.iter().rposition(|change| change.key == key)
     }
 
-    /// Returns the floor after so many messages: earlier messages may have been dropped.
+    /// Returns the floor after so many messages.
     pub fn floor(&self, messages: usize) -> usize {
         messages.checked_sub(1).map_or(0, |last| self.floors[last])
     }
 
-    /// Returns true if the states of a client include, for each key, the newest message that is among the first
-    /// `messages`. No limit has dropped any.
+    /// Returns true if a client with these states has the newest message of each key, except keys whose newest message
+    /// is not among the first `messages`. Only for topics of which no limit has dropped messages.
     fn is_newest(&self, states: &BTreeMap<usize, usize>, messages: usize) -> bool {
         (0..KEYS).all(|key| match self.newest(key).filter(|newest| *newest < messages) {
             Some(newest) if self.all[newest].removes => !states.contains_key(&key),
@@ -86,7 +86,7 @@ pub(super) struct State {
     entered: usize,
     /// The marker has come on this connection.
     complete: bool,
-    /// The marker has come, or the last reply has had it.
+    /// The marker has come, or the last reply included it.
     pub is_sent: bool,
 }
 

@@ -54,8 +54,8 @@ impl Mqtt {
         Mqtt { router, sessions, retained, interests }
     }
 
-    /// Called after all clients have disconnected. Stores what is not stored yet, for at most
-    /// `END_WAIT`, unless the store can't write.
+    /// Called after all clients have disconnected. Stores what is not stored yet, for at most `END_WAIT`, unless the
+    /// store can't write.
     pub fn end(&self, store: &Store) {
         let began = Instant::now();
         let is_stored = || self.sessions.is_all_stored() && self.retained.is_stored();

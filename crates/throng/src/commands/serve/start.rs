@@ -33,7 +33,7 @@ pub(super) struct Start<'a> {
     pub log: Log,
 }
 
-/// Sends SIGTERM to this process, so that it ends in order.
+/// Sends SIGTERM to this process, so that it shuts down gracefully.
 fn end_process() {
     if let Err(error) = signal_hook::low_level::raise(SIGTERM) {
         tracing::error!(%error, "this process can't signal itself to end");

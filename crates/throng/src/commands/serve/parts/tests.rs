@@ -289,7 +289,7 @@ fn filled() -> Process {
             reply: None,
         })
         .unwrap();
-    // A sign-in with a time in the far future, which counts as now, and a sample (below).
+    // A sign-in with a time in the far future, which counts as now.
     let signed_in = [&b"\xa2\x00\x58\x20"[..], &[5; 32], b"\x01\x1b\x00\x00\x00\xff\0\0\0\0"];
     process.part("sign-ins").import(&[4; 32], Some(&signed_in.concat())).unwrap();
     fill_cluster(process.part("cluster"));

@@ -456,8 +456,8 @@ impl Upgrade {
     }
 
     /// Copies the connections whose present state the other process does not have, and returns their number. At most
-    /// `copying_max` shards copy at a time. Calls `report` at each poll with the numbers of finished shards and of copied
-    /// connections.
+    /// `copying_max` shards copy at a time. Calls `report` at each poll with the numbers of finished shards and of
+    /// copied connections.
     fn copy_pass(&self, copying_max: usize, report: impl Fn(usize, u64)) -> Result<u64, Reason> {
         let (mut last, mut moved, mut logged) = ((0, 0), Instant::now(), Instant::now());
         let mut started = 0;

@@ -26,10 +26,11 @@ const CALLS: Patience = Patience {
 /// How long TLS handshakes may take to finish before the pause: some round trips. Slower ones end with this process.
 const HANDSHAKES_WAIT: Duration = Duration::from_millis(500);
 
-/// How often the shards stand still for calls that are slow.
+/// How often the shards stand still for slow calls, at most.
 const STANDSTILLS_MAX: u32 = 3;
 
-/// How long the turns that are under way may take to end when the shards stand still for calls. A longer turn ends later.
+/// How long the switch waits for the shards' turns under way to end, when the shards stand still for calls. The switch
+/// then continues before a longer turn has ended.
 const TURNS_WAIT: Duration = Duration::from_secs(2);
 
 /// How long the shards, the store, the database or the cluster may take to come to rest.
@@ -45,12 +46,12 @@ struct CallsPause<'a> {
     last_pass: Duration,
     /// True while the shards stand still, so that calls end.
     stands_still: bool,
-    /// How often they stood still.
+    /// How often the shards have stood still.
     standstills: u32,
 }
 
 impl CallsPause<'_> {
-    /// Makes new calls wait once no call is under way. Returns since when they wait.
+    /// Makes new calls wait, and returns once no call is under way: since when the new ones wait.
     fn pause(&mut self) -> Result<Instant, Reason> {
         self.upgrade.old.gate.pause_when_quiet(CALLS, self)?.ok_or_else(|| {
             let attempt = CALLS.wait + CALLS.still;
@@ -73,7 +74,8 @@ impl PauseSteps for CallsPause<'_> {
         self.upgrade.check_progress()
     }
 
-    /// Does nothing if no shard has pending commands: then the calls wait for something else, like a database.
+    /// Does nothing if no shard has pending commands, since the calls then wait for something else, like a database.
+    /// Does nothing after `STANDSTILLS_MAX` times, either.
     fn stand_still(&mut self) -> Result<(), Reason> {
         let (upgrade, givers) = (self.upgrade, &self.upgrade.old.givers);
         let has_commands = upgrade.old.handles.iter().any(|shard| shard.commands_pending() > 0);
