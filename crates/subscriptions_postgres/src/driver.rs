@@ -210,7 +210,7 @@ impl Driver {
 
     fn on_disconnected(&self, error: Option<&DatabaseError>) {
         self.postgres.set_status(|status| {
-            status.is_connected = false;
+            (status.is_connected, status.error) = (false, error.map(ToString::to_string));
             status.since = Some(Instant::now());
             status.connections_lost += u64::from(error.is_some());
         });
