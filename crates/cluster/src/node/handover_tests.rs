@@ -204,11 +204,12 @@ fn records_are_laid_out_like_this_for_good() {
     let mut later = peer.to_vec();
     later[0] += 1;
     later.extend(b"\x18\x63\x82\x01\x61x");
-    // The flags of the peer the other way round.
+    // In `other` the fields 3 and 4, `is_draining` and `has_calls`, have the other value.
     let mut other = peer.to_vec();
     other[9..13].copy_from_slice(b"\x03\xf5\x04\xf4");
-    let (flags, other_flags) = ((false, true), (true, false));
-    for (peer, flags) in [(&peer[..], flags), (&later, flags), (&other, other_flags)] {
+    for (peer, is_draining, has_calls) in
+        [(&peer[..], false, true), (&later, false, true), (&other, true, false)]
+    {
         let mut handover = Handover::default();
         handover.import(b"n", Some(numbers)).unwrap();
         handover.import(b"s\x04\x00", Some(stream)).unwrap();
@@ -220,7 +221,8 @@ fn records_are_laid_out_like_this_for_good() {
         assert_eq!(node.replay.stream(Stream::EVERYONE), ((5, 6), 4, true));
         let peer = &node.peers[&NodeId(2)];
         assert_eq!((&*peer.state.name, peer.hello_number, peer.entries.reads()), ("b", 9, 2));
-        assert_eq!((peer.state.is_draining, peer.state.has_calls), flags);
+        let flags = (peer.state.is_draining, peer.state.has_calls);
+        assert_eq!(flags, (is_draining, has_calls));
         assert_eq!(peer.streams.export().last, [(1_024, 7)]);
     }
 }

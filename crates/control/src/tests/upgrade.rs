@@ -92,7 +92,7 @@ impl Client {
         let head = loop {
             let mut buffer = [0; 4096];
             let length = stream.read(&mut buffer).unwrap();
-            assert!(length > 0, "no answer: {}", String::from_utf8_lossy(&reply));
+            assert!(length > 0, "no reply: {}", String::from_utf8_lossy(&reply));
             reply.extend_from_slice(&buffer[..length]);
             let text = String::from_utf8_lossy(&reply).to_lowercase();
             let Some((head, rest)) = text.split_once("\r\n\r\n") else { continue };
@@ -345,22 +345,16 @@ fn streams_need_their_key_where_another_process_serves_too() {
     });
     // The port accepts no more connections once requests are forwarded.
     let connected = calls.concat().into_iter().map(|call| {
-        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
-        assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
-        (stream, call)
+        let mut client = Client::new(listener.local_addr().unwrap());
+        assert_eq!(client.call("GET", "/healthz", ""), 200);
+        (client, call)
     });
     let connected: Vec<_> = connected.collect();
     old.gate.forward(folder.0.join("nobody"));
-    for (mut stream, (path, key, status)) in connected {
+    for (mut client, (path, key, status)) in connected {
         let head = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}");
-        stream.write_all(format!("{head}\r\n\r\n").as_bytes()).unwrap();
-        let mut reply = String::new();
-        stream.read_to_string(&mut reply).unwrap();
-        let line = reply.lines().find(|line| line.starts_with("HTTP/1.1"));
-        let want = format!("HTTP/1.1 {status} ");
-        assert!(line.is_some_and(|line| line.starts_with(&want)), "{path}, {key}: {reply}");
+        client.send(&format!("{head}\r\n\r\n"));
+        assert_eq!(client.read_reply(), status, "{path}, {key}");
     }
     old.running.end_forwarding();
 }

@@ -231,6 +231,17 @@ impl Node {
         }
     }
 
+    /// Waits for the end of an upgrade, which must succeed. If it was too slow, another one follows, as in
+    /// [`Node::switch`].
+    pub fn finish(&self, upgrade: Upgrade) {
+        let outcome = upgrade.end();
+        match outcome.code {
+            Some(0) => {}
+            Some(3) if outcome.is_too_slow() => self.switch(),
+            _ => panic!("{outcome:?}"),
+        }
+    }
+
     /// Tries to upgrade the server, which must fail: the same process serves on. Returns the command's output.
     pub fn upgrade_fails(&self, arguments: &[&str]) -> String {
         let before = self.only();

@@ -173,13 +173,16 @@ mod tests {
             paused.is_some() && steps.retry >= 3 && steps.go_on == steps.retry
         });
         // Requests wait and continue, more than once.
+        let until = |is_open: bool| {
+            let began = Instant::now();
+            while gate.work().is_some() != is_open {
+                assert!(!pause.is_finished() && began.elapsed() < Duration::from_secs(60));
+                std::thread::yield_now();
+            }
+        };
         for _ in 0..3 {
-            while gate.work().is_some() {
-                std::thread::yield_now();
-            }
-            while gate.work().is_none() {
-                std::thread::yield_now();
-            }
+            until(false);
+            until(true);
         }
         assert!(!pause.is_finished());
         drop(slow);

@@ -64,7 +64,7 @@ fn the_layout_of_frames_stays() {
     let mut peer = connect(&mut old);
     peer.send("GET /sse?topic=news HTTP/1.1\r\nHost: x\r\n\r\n");
     some_turns(&mut old);
-    let new = join(&mut old);
+    let new = connect_new_shard(&mut old);
     // This thread takes every frame.
     let taker = std::thread::spawn(move || {
         let mut frames = Vec::new();

@@ -168,7 +168,7 @@ impl New {
 }
 
 /// Lets the old shard begin to copy. Returns the new shard's end of the channel.
-fn join(old: &mut Shard) -> Channel {
+fn connect_new_shard(old: &mut Shard) -> Channel {
     let path = path();
     let listener = UnixListener::bind(&path).unwrap();
     old.giver.order(Give::Begin(path.clone()));
@@ -182,7 +182,7 @@ fn join(old: &mut Shard) -> Channel {
 
 /// Starts a new shard, to which the old one copies.
 fn begin(old: &mut Shard) -> New {
-    let taken = TakenShard::greet(join(old)).unwrap();
+    let taken = TakenShard::greet(connect_new_shard(old)).unwrap();
     assert_eq!((taken.number, taken.listeners.len()), (0, 0));
     New::start(taken.channel)
 }

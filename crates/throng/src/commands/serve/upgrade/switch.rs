@@ -50,6 +50,11 @@ struct CallsPause<'a> {
     standstills: u32,
 }
 
+/// Returns whether shards with so many pending commands should stand still for slow calls, after so many standstills.
+fn should_stand_still(pending: impl IntoIterator<Item = u64>, standstills: u32) -> bool {
+    standstills < STANDSTILLS_MAX && pending.into_iter().any(|commands| commands > 0)
+}
+
 impl CallsPause<'_> {
     /// Makes new calls wait, and returns once no call is under way: since when the new ones wait.
     fn pause(&mut self) -> Result<Instant, Reason> {
@@ -78,8 +83,8 @@ impl PauseSteps for CallsPause<'_> {
     /// Does nothing after `STANDSTILLS_MAX` times, either.
     fn stand_still(&mut self) -> Result<(), Reason> {
         let (upgrade, givers) = (self.upgrade, &self.upgrade.old.givers);
-        let has_commands = upgrade.old.handles.iter().any(|shard| shard.commands_pending() > 0);
-        if !has_commands || self.standstills == STANDSTILLS_MAX {
+        let pending = upgrade.old.handles.iter().map(|shard| shard.commands_pending());
+        if !should_stand_still(pending, self.standstills) {
             return Ok(());
         }
         upgrade.finish_handshakes()?;
@@ -278,5 +283,18 @@ impl Upgrade {
         old.givers.iter().for_each(|giver| giver.order(Give::Resume));
         old.webhook.go_on();
         old.gate.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_stand_still_for_calls_that_wait_for_them_and_not_for_ever() {
+        assert!(!should_stand_still([0, 0], 0), "the calls wait for something else");
+        assert!(should_stand_still([0, 1], 0));
+        assert!(should_stand_still([7, 0], STANDSTILLS_MAX - 1));
+        assert!(!should_stand_still([7, 0], STANDSTILLS_MAX));
     }
 }
