@@ -30,7 +30,7 @@ use crate::handover::Giver;
 use crate::handover::give::{CHANNEL, Giving};
 use crate::listen::{Balance, Listening};
 use crate::permits::{FanoutPermits, Permit};
-use crate::poller::Poller;
+use crate::poller::{MARKER, Poller};
 use crate::sender::{BATCH, Sender};
 use crate::socket::{Sockets, State};
 use crate::tls::{HANDSHAKES_QUEUED, TlsContext, TlsTable};
@@ -173,6 +173,7 @@ impl Shard {
             match self.poller.event(at) {
                 (WAKE, _) => self.wake(),
                 (CHANNEL, _) => self.on_taker_readable(),
+                (MARKER, _) => {}
                 (token @ LISTENERS.., _) => accept |= 1 << (token - LISTENERS),
                 (slot, flags) => self.ready(slot as u32, flags),
             }
@@ -213,7 +214,7 @@ impl Shard {
         let now_us = self.now_us();
         self.measure_turn(waits.map_or(now_us, |(_, ended_us)| ended_us), now_us);
         self.engine.set_now(now_us);
-        self.engine.set_input_waits(Poller::may_have_more(events));
+        self.engine.set_input_wait(self.poller.input_wait_us(now_us));
         events
     }
 

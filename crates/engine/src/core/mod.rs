@@ -108,8 +108,8 @@ pub(crate) struct Core {
     pub replies: u64,
     /// The time of this turn, in microseconds of the node's clock.
     pub now_us: u64,
-    /// Since when input waits to be read. `None` if the turn reads all input that has come.
-    pub input_waits_since_us: Option<u64>,
+    /// For how long input may have waited that this turn does not read, in microseconds.
+    pub input_wait_us: u64,
     /// Events for the application.
     pub hook_events: Vec<HookEvent>,
     /// The outputs for the driver.
@@ -144,12 +144,10 @@ impl Core {
         (self.now_us / 1_000_000) as u32
     }
 
-    /// Returns for how many seconds input has waited to be read. The input may be any peer's, so this time does not
-    /// count for the silence of a peer.
+    /// Returns for how many seconds input may have waited to be read. The input may be any client's, so this time does
+    /// not count as silence of a client.
     pub(crate) fn input_wait_s(&self) -> u32 {
-        let since_us = self.input_waits_since_us.unwrap_or(self.now_us);
-        let wait_us = self.now_us.saturating_sub(since_us);
-        u32::try_from(wait_us.div_ceil(1_000_000)).unwrap_or(u32::MAX)
+        u32::try_from(self.input_wait_us.div_ceil(1_000_000)).unwrap_or(u32::MAX)
     }
 
     /// The time of day, in milliseconds since 1970.

@@ -8,7 +8,7 @@
 //! - *polls* (`poll_outputs`, `poll_replies`, `poll_due_us`) take what the driver is to do, or when.
 //!
 //! A turn of the driver's loop calls them in this order:
-//! 1. `set_now` and `set_input_waits`, once, then `resume_waiters`, and `on_drained` for sockets that have sent
+//! 1. `set_now` and `set_input_wait`, once, then `resume_waiters`, and `on_drained` for sockets that have sent
 //!    everything;
 //! 2. an `on_*` for each thing that a socket did, and `take_commands` when another thread woke the shard;
 //! 3. `run_commands`, then `release_pending`;
@@ -152,7 +152,7 @@ impl Engine {
             woken: Vec::new(),
             replies: 0,
             now_us: config.now_us,
-            input_waits_since_us: None,
+            input_wait_us: 0,
             hook_events: Vec::new(),
             outputs: Default::default(),
             effects: Vec::new(),
@@ -215,11 +215,10 @@ impl Engine {
         self.core.now_us = now_us;
     }
 
-    /// Sets whether input has come that this turn does not read. While it waits, no open connection counts as silent.
-    /// Called after [`Engine::set_now`].
-    pub fn set_input_waits(&mut self, waits: bool) {
-        let since_us = self.core.input_waits_since_us.unwrap_or(self.core.now_us);
-        self.core.input_waits_since_us = waits.then_some(since_us);
+    /// Sets for how many microseconds input may have waited that this turn does not read. This time does not count as
+    /// silence of any client. It is 0 if the turn reads all input.
+    pub fn set_input_wait(&mut self, wait_us: u64) {
+        self.core.input_wait_us = wait_us;
     }
 
     /// Exchanges the pending outputs for `empty` ones, whose memory is reused.

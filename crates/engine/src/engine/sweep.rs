@@ -264,7 +264,7 @@ fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
     let Some(connection) = core.table.get(slot) else {
         return Due::Nothing;
     };
-    let silence_s = connection.silence_s(core.now_s());
+    let silence_s = connection.silence_s(core.now_s()).saturating_sub(pass.input_wait_s);
     let cold = core.table.cold(slot);
     // The socket is not read, so the peer can't show that it is alive. But the connection's token and its time to
     // authenticate still expire.
@@ -273,8 +273,10 @@ fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
         if cold.reserved && silence_s > RESERVED_SECONDS && !is_unread {
             return Due::RequestTimeout;
         }
+        // The message by which it authenticates may wait to be read, too.
         let age_s = |since_s: u32| core.now_s().saturating_sub(since_s);
-        if cold.stranger_since_s.is_some_and(|since| age_s(since) > core.settings.head_seconds) {
+        let time_s = core.settings.head_seconds.saturating_add(pass.input_wait_s);
+        if cold.stranger_since_s.is_some_and(|since| age_s(since) > time_s) {
             return Due::Close(CloseReason::Unauthorized);
         }
     }
@@ -304,7 +306,6 @@ fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
         Phase::Open if core.delivery(connection) == Delivery::Gathered => Due::Session,
         Phase::Open => {
             let keep_alive_s = core.mqtt.row(slot).map_or(0, |row| row.keep_alive_s);
-            let silence_s = silence_s.saturating_sub(pass.input_wait_s);
             open_due(slot, connection, (silence_s, keep_alive_s), pass)
         }
         Phase::Closing if silence_s > CLOSING_SECONDS => Due::End,
