@@ -97,10 +97,10 @@ pub enum TokenError {
     /// No key is known that could have signed it.
     #[error("the token is signed with a key that this server does not have")]
     UnknownKey,
-    /// The same, and the keys are being fetched: try again in a moment.
+    /// No known key verifies the token, and the keys of its issuer are being fetched: try again in a moment.
     #[error("the server is fetching the keys of this token's issuer: try again in a moment")]
     KeysComing,
-    /// The same, and the keys could not be fetched.
+    /// No known key verifies the token, and the keys of its issuer could not be fetched.
     #[error(
         "the server has not been able to fetch the keys of this token's issuer: try again later"
     )]

@@ -15,7 +15,7 @@ pub enum Kind {
     /// An address with a port, or a name with a port that the caller's system resolves: `"127.0.0.1:8000"`,
     /// `"localhost:8000"`.
     Address,
-    /// The same, or an empty text for no address.
+    /// An address or a name with a port, as in `Address`, or an empty text for no address.
     OptionalAddress,
     /// Any text.
     Text,

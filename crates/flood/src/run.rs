@@ -39,7 +39,7 @@ pub const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_millis(1_500);
 /// How long the run waits for messages on their way, unless the user says otherwise.
 const SETTLE: Duration = Duration::from_secs(30);
-/// The same after the run was stopped.
+/// How long a run that was stopped waits for messages on their way, unless the user says otherwise.
 const SETTLE_STOPPED: Duration = Duration::from_secs(5);
 /// Time between two checks for what is due.
 const POLL_EVERY: Duration = Duration::from_millis(20);

@@ -183,8 +183,9 @@ pub struct Limits {
     /// A topic with more users than this has counts only, and no list. The list comes back at three quarters of it.
     /// With 0, no topic lists its users.
     pub users_max: usize,
-    /// The same for the bytes of a topic's list. A `presence_diff` is not much larger either. With
-    /// 0, no topic lists its users.
+    /// A topic whose list has more bytes than this has counts only, and no list. The list comes back at three
+    /// quarters of `users_max` and of this. A `presence_diff` is not much larger either. With 0, no topic lists its
+    /// users.
     pub list_bytes_max: usize,
     /// The least time between two notices of a topic, in microseconds.
     pub interval_us: u64,

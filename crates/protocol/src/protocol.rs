@@ -315,7 +315,7 @@ pub enum Delivery {
     Nothing,
     /// Each message is sent when it is published.
     Pushed,
-    /// The same, in a form that depends on the subscription of the connection.
+    /// Each message is sent when it is published, in a form that depends on the subscription of the connection.
     Subscribed,
     /// A request waits. A message wakes it, and it reads the messages that were published meanwhile.
     Woken,

@@ -51,7 +51,7 @@ pub struct Settings {
     pub ws_ping_seconds: u32,
     /// Seconds of silence after which the server closes a WebSocket.
     pub ws_silence_seconds: u32,
-    /// The same for a Phoenix WebSocket, whose client sends the heartbeats.
+    /// Seconds of silence after which the server closes a Phoenix WebSocket, whose client sends the heartbeats.
     pub phoenix_silence_seconds: u32,
     /// The limits and features of MQTT clients; `None` disables MQTT.
     pub mqtt: Option<MqttSettings>,

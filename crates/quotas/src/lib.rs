@@ -216,7 +216,7 @@ pub struct Account {
     until_ns: [AtomicU64; UNITS],
     /// The total use by unit, and last the rejections.
     spent: [AtomicU64; UNITS + 1],
-    /// The same at the last tick.
+    /// The total use by unit, and last the rejections, as they were at the last tick.
     before: [AtomicU64; UNITS + 1],
     /// The mean rates per second over the last few, in thousandths.
     rates: [AtomicU64; UNITS + 1],

@@ -21,7 +21,7 @@ const JUMP_MS: i64 = 60_000;
 /// How long a time of day that has jumped forwards must last before it counts, in milliseconds: a day.
 const JUMP_DOUBT_MS: u64 = 24 * 3_600_000;
 
-/// The same if it is ahead at the start, in milliseconds: an hour.
+/// How long a time of day that is ahead at the start must last at least before it counts, in milliseconds: an hour.
 const START_DOUBT_MS: u64 = 3_600_000;
 
 /// Two clocks at the same moment.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 #[derive(Default)]
 pub(super) struct Gate {
     state: Mutex<State>,
-    /// The same as in the state, readable in a turn.
+    /// True while the gate is closed. Readable in a turn, which has the lock of the state.
     is_closed: AtomicBool,
     opened: Notify,
 }

@@ -195,7 +195,8 @@ impl Engine {
         self.join_with(slot, topic, presence, "{}")
     }
 
-    /// The same with a presence meta, the text of a JSON object.
+    /// Joins a topic; with `presence` its members see each other. The connection's presence payload is `meta`, the text
+    /// of a JSON object. Returns false if the connection is a member already.
     pub(crate) fn join_with(&mut self, slot: u32, topic: &str, presence: bool, meta: &str) -> bool {
         if matches!(TopicKind::of(topic), TopicKind::Filter(_)) {
             return self.listen(slot, topic);

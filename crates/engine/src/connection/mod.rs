@@ -291,7 +291,7 @@ impl Table {
         self.cold.get_mut(at).map(|cold| &mut **cold)
     }
 
-    /// The same, and creates one if there is none. `None` without a connection.
+    /// Returns the cold state of a connection, and creates one if it has none. `None` if there is no such connection.
     pub fn cold_or_new(&mut self, slot: u32) -> Option<&mut ColdState> {
         let connection = self.connections.get_mut(slot)?;
         if connection.cold == NO_COLD {

@@ -111,7 +111,7 @@ impl Peers {
         if self.proxied.is_empty() { None } else { self.proxied.get(&slot) }
     }
 
-    /// The same, mutable.
+    /// Returns the mutable state of a connection through a proxy.
     pub fn proxied_mut(&mut self, slot: u32) -> Option<&mut Proxied> {
         if self.proxied.is_empty() { None } else { self.proxied.get_mut(&slot) }
     }

@@ -23,7 +23,7 @@ pub(crate) struct Session {
     pub polled: bool,
     /// The address for which it counts, while sessions of an address are limited.
     pub address: Option<IpAddr>,
-    /// The same, while connections of an address are limited.
+    /// The address for which the session counts as a connection, while connections of an address are limited.
     pub peer: Option<IpAddr>,
 }
 

@@ -108,7 +108,7 @@ pub struct Shared {
     pub retained: Arc<dyn Retained>,
     /// When the node's clock began, in microseconds since 1970.
     clock_began_us: AtomicU64,
-    /// The same by the clock by which ages are counted.
+    /// When the node's clock began, by the clock by which ages are counted, in microseconds since 1970.
     ages_began_us: AtomicU64,
 }
 
@@ -168,12 +168,12 @@ impl Shared {
         (self.clock_began_us.load(Ordering::Relaxed) + now_us) / 1_000_000
     }
 
-    /// The same in microseconds.
+    /// The time of day at a time of the node's clock in microseconds, in microseconds since 1970.
     pub fn unix_us(&self, now_us: u64) -> u64 {
         self.clock_began_us.load(Ordering::Relaxed) + now_us
     }
 
-    /// The same in milliseconds.
+    /// The time of day at a time of the node's clock in microseconds, in milliseconds since 1970.
     pub fn unix_ms(&self, now_us: u64) -> u64 {
         (self.clock_began_us.load(Ordering::Relaxed) + now_us) / 1_000
     }

@@ -165,7 +165,8 @@ impl Core {
         self.shared.age_ms(self.now_us)
     }
 
-    /// The same as [`Core::now_s`], as [`Connection::last_received_s`] has it.
+    /// The time of this turn, in seconds of the node's clock that wrap around, as [`Connection::last_received_s`] has
+    /// them.
     pub(crate) fn now_wrapping_s(&self) -> u16 {
         wrapping_s(self.now_s())
     }

@@ -314,7 +314,7 @@ fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
     }
 }
 
-/// The same for a connection whose request is being read.
+/// Returns what is due for a connection whose request is being read.
 fn request_due(
     core: &Core,
     connection: &Connection,
@@ -336,7 +336,7 @@ fn idle_due(core: &Core, silence_s: u32) -> Due {
     if idle { Due::Close(CloseReason::Idle) } else { Due::Nothing }
 }
 
-/// The same for a connection that waits for a reply.
+/// Returns what is due for a connection that waits for a reply.
 fn reply_due(core: &Core, cold: Option<&ColdState>, silence_s: u32) -> Due {
     match cold.and_then(|cold| cold.poll.as_ref()) {
         // The second in which it began is not counted.
@@ -349,7 +349,7 @@ fn reply_due(core: &Core, cold: Option<&ColdState>, silence_s: u32) -> Due {
     }
 }
 
-/// The same for a connection with an open transport.
+/// Returns what is due for a connection with an open transport.
 fn open_due(
     slot: u32,
     connection: &Connection,

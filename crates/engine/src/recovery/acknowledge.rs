@@ -375,8 +375,8 @@ impl Recovery {
         true
     }
 
-    /// The same for the reply to a poll, which has a new window each time. Counts the deliveries of its acknowledged
-    /// topics, and takes out messages that are acknowledged or given up.
+    /// Counts the deliveries in the reply to a poll for the acknowledged topics whose rules limit deliveries, and takes
+    /// out messages that are acknowledged or given up. Each poll has a new window.
     pub(crate) fn count_polled(
         &mut self,
         core: &mut Core,

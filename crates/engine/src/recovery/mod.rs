@@ -290,7 +290,8 @@ impl Recovery {
         self.pull_on(core, slot, out);
     }
 
-    /// The same for topics that the connection has joined without a request for recovery.
+    /// Begins the catch-ups of topics that the connection has joined without a request for recovery, and sends the
+    /// first messages, if there are any.
     pub(crate) fn begin_now(&mut self, core: &mut Core, slot: u32, topics: &[Name]) {
         if core.protocol(slot).is_some_and(|protocol| protocol.capabilities().joins) {
             // A Phoenix client recovers each topic by its join.

@@ -46,7 +46,7 @@ struct PendingQuery {
     _requester: Requester,
 }
 
-/// The same for another engine, which makes the query again.
+/// A request for a page, as it is exported to another engine, which makes the query again.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct PageRecord {

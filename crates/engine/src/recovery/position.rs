@@ -147,7 +147,7 @@ pub(super) struct Delivered<'a> {
     pub behind: &'a [Arc<Envelope>],
     /// The first message of each topic that waits in the hub: see [`CatchupTable::waiting`].
     pub waiting: &'a [Behind],
-    /// The same with a piece of missed messages.
+    /// The point in the piece of missed messages, if such a piece is being sent.
     pub pulled: Option<Pulled<'a>>,
 }
 

@@ -229,7 +229,7 @@ fn ticks(out: &mut String, across: &Axis, up: &Axis) {
 struct Drawing {
     /// The path through all stretches of two or more points.
     path: String,
-    /// The same path, closed along the bottom.
+    /// The stretches of `path`, each closed along the bottom of the frame.
     area: String,
     /// Single points between two gaps, which a path would not show.
     dots: Vec<(f64, f64)>,

@@ -75,7 +75,8 @@ impl Route<'_> {
         self.decide_with(principal, action, topic, &[])
     }
 
-    /// The same, but one of these tokens may grant what the principal's own does not.
+    /// Decides whether the principal may do this with the topic; the application may have to decide. One of these
+    /// tokens for single topics may grant what the principal's own token does not.
     pub(crate) fn decide_with(
         &self,
         principal: &Principal,
@@ -173,8 +174,8 @@ impl Route<'_> {
         Ok(Listener { principal, topics, named, query, stranger: false })
     }
 
-    /// The same for a connection that may authenticate later: without a required token the client is a stranger, and
-    /// may name no topics yet.
+    /// Reads the parameters of a connection that may authenticate later, and decides about each topic. A client that
+    /// lacks a required token is a stranger, and may name no users or topics yet, unless the application admits it.
     pub(crate) fn listener_or_stranger(&self) -> Result<Listener, Interrupt> {
         if !self.lacks_token()? {
             return self.listener();

@@ -53,7 +53,7 @@ impl Content<'_> {
         }
     }
 
-    /// The same with the server's annotations.
+    /// Appends the content with the server's annotations as the `payload` of a push or a broadcast, always an object.
     pub(super) fn annotated(self, annotations: &Annotations<'_>, out: &mut Vec<u8>) {
         if let Content::Json(text) = self
             && self.is_object()

@@ -189,7 +189,8 @@ impl Decoder {
         }
     }
 
-    /// The same for one frame, or its received part: for a caller that may stop between two frames.
+    /// Reads one frame of `input`, or its received part, and returns the number of consumed bytes. A message or control
+    /// frame that is complete is passed to `on`. For a caller that may stop between two frames.
     pub fn feed_frame(
         &mut self,
         cx: &mut Context<'_>,

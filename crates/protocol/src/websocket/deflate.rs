@@ -158,7 +158,7 @@ mod tests {
     /// The example of RFC 7692, section 7.2.3.1.
     const HELLO: [u8; 7] = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
 
-    /// The same with the last-block bit, without the empty block.
+    /// The text "Hello", compressed in a block with the last-block bit, without the empty block that follows it.
     const HELLO_LAST: [u8; 7] = [0xf3, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
 
     #[test]

@@ -20,7 +20,7 @@ pub const ERROR: u16 = 18;
 /// The number of a listener in [`HELLO`], which never changes.
 pub const CLIENT: u8 = 0;
 pub const MQTT: u8 = 1;
-/// The same with TLS.
+/// The number of a listener with TLS in [`HELLO`], which never changes.
 pub const CLIENT_TLS: u8 = 2;
 pub const MQTT_TLS: u8 = 3;
 

@@ -52,7 +52,7 @@ struct Unsent {
 struct Piece {
     bytes: Arc<[u8]>,
     messages: u32,
-    /// The same bytes, once an outbox has them.
+    /// The bytes as a piece of outboxes, which share it; `None` until an outbox has them.
     outbox: Option<Arc<engine::Piece>>,
 }
 
@@ -227,7 +227,8 @@ impl Shard {
         incomplete
     }
 
-    /// The same where some of the connections have TLS: the shard first encrypts the bytes for each of these.
+    /// Sends the entries of a batch where some of the connections have TLS, and returns those that are not sent whole.
+    /// The shard first encrypts the bytes for each connection with TLS.
     fn send_entries_tls(&mut self, batch: &Batch) -> Vec<Unsent> {
         let mut incomplete = Vec::new();
         let mut sealed = std::mem::take(&mut self.tls_sealed);

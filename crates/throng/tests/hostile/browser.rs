@@ -72,7 +72,8 @@ fn serve_page(socket: TcpStream) {
     );
 }
 
-/// The same requests without a browser, with the header that names the page's origin.
+/// Sends a page's requests without a browser, with the header that names the page's origin: the server rejects foreign
+/// origins with any content type.
 #[test]
 fn a_foreign_origin_is_refused_whatever_the_body_is_called() {
     let origin = ("THRONG_CLIENT_CORS_ORIGINS", "http://good.example");

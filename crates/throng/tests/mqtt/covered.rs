@@ -11,7 +11,8 @@ const OF_3_1_1: &str = "\
     4.1.0-2 4.3.1-1 4.3.2-2 4.3.3-2 4.4.0-1 4.5.0-2 4.6.0-6 4.7.1-3 4.7.2-1 4.7.3-4 4.8.0-2 6.0.0-4 7.0.0-2 \
     7.1.1-1 7.1.2-1";
 
-/// The same for MQTT 5.0 (its Appendix B). Its section 2.2.1 begins with 2.
+/// The sections of MQTT 5.0 with numbered statements, each with its last number (its Appendix B). Section 2.2.1 begins
+/// with 2.
 const OF_5_0: &str = "\
     1.5.4-3 1.5.5-1 1.5.7-1 2.1.3-1 2.2.1-6 2.2.2-1 3.1.0-2 3.1.2-30 3.1.3-12 3.1.4-6 3.2.0-2 3.2.2-22 \
     3.3.1-13 3.3.2-20 3.3.4-10 3.4.2-3 3.5.2-3 3.6.1-1 3.6.2-3 3.7.2-3 3.8.1-1 3.8.3-5 3.8.4-8 3.9.2-2 \

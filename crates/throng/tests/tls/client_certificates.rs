@@ -66,7 +66,7 @@ fn a_certificate_is_the_user_of_its_connection() {
     assert!(status != 0, "{text}");
 }
 
-/// The same by MQTT: the device gets the user's messages.
+/// A device that connects by MQTT is the user of its certificate, and gets the user's messages.
 #[test]
 fn a_device_is_the_user_of_its_certificate() {
     let authority = Authority::new();

@@ -24,7 +24,8 @@ pub(crate) use peer::{CloseReason, Peer};
 pub struct ConnectionLimits {
     /// Connections at the same time; above, a new one evicts one for which the server waits.
     pub connections_max: usize,
-    /// The same for connections of one address.
+    /// Connections of one address at the same time; above, a new one evicts one of this address for which the server
+    /// waits.
     pub per_address_max: usize,
     /// Time until the head of a request is whole, from the connect or from its first byte.
     pub head_max: Duration,

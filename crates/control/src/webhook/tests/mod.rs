@@ -51,7 +51,7 @@ pub fn hook_request(slot: u32) -> WebhookRequest {
     }
 }
 
-/// The same with this payload.
+/// A request with this payload, of the connection in this slot, whose response is ignored.
 pub fn hook_request_with(slot: u32, payload: Data) -> WebhookRequest {
     let mut base = hook_request(slot);
     base.details.payload = Some(payload);

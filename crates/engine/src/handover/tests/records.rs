@@ -139,7 +139,7 @@ fn records_are_refused_where_they_can_not_go_on() {
 /// of this version, and of all that read it, must read them as they are.
 const VERSION_1: &str = include_str!("version_1.txt");
 
-/// The same as they are written now: with fields that the first servers did not write.
+/// The records of `VERSION_1` as a server writes them now: with fields that the first servers did not write.
 const VERSION_1_NOW: &str = include_str!("version_1_now.txt");
 
 fn lines(text: &str) -> Vec<Vec<u8>> {

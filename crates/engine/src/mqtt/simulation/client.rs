@@ -132,7 +132,7 @@ const FIRST_PACKET_ID: u16 = 40_000;
 /// DISCONNECT of a client that wants no will.
 const DISCONNECT: [u8; 2] = [0xe0, 0];
 
-/// The same with a session expiry of 0.
+/// DISCONNECT of an MQTT 5.0 client that wants no will and ends its session: with a session expiry of 0.
 const DISCONNECT_WITH_SESSION: [u8; 9] = [0xe0, 7, 0, 5, id::SESSION_EXPIRY_INTERVAL, 0, 0, 0, 0];
 
 /// Returns the kind of a message: `m` is any, `r` is retained, `x` expires soon, and `w` is a will.

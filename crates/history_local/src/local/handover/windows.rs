@@ -25,7 +25,8 @@ const TOPIC: u8 = b't';
 /// Messages come in the order of their offsets.
 const MESSAGE: u8 = b'm';
 
-/// The same for a message that only operators still see.
+/// The first byte of the key of a message that only operators still see; its offset follows, 8 bytes, the highest
+/// first.
 const SHOWN: u8 = b'n';
 
 /// Topics and their messages.

@@ -59,7 +59,7 @@ fn connect(shard: &mut Shard) -> Peer {
     connect_to(shard, false)
 }
 
-/// The same, at a port with TLS or one without.
+/// Opens a connection at a port with TLS or one without, and returns the peer's end.
 fn connect_to(shard: &mut Shard, tls: bool) -> Peer {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();

@@ -468,7 +468,7 @@ proptest! {
         }
     }
 
-    /// The same with released records that have one flipped bit.
+    /// A part imports or rejects released records that have a flipped bit, and never panics.
     #[test]
     fn damaged_records_harm_no_part(
         damages in prop::collection::vec((any::<prop::sample::Index>(), 0_u8..8), NAMES.len()),
