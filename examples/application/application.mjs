@@ -34,9 +34,9 @@ export async function call(path, body) {
     const isLater = response instanceof Error || response.status === 503;
     if (isLater && Date.now() < end) continue;
     if (response instanceof Error) throw new Error(`${API} does not answer: is Throng running?`);
-    const answer = await response.json();
-    if (!response.ok) throw new Error(`${path}: ${answer.error.message}`);
-    return answer;
+    const result = await response.json();
+    if (!response.ok) throw new Error(`${path}: ${result.error.message}`);
+    return result;
   }
 }
 
@@ -58,7 +58,7 @@ async function bodyOf(request) {
  */
 export function serve(module, calls, ready = url => console.log(`Open ${url}`)) {
   const folder = fileURLToPath(new URL(".", module));
-  const answer = async request => {
+  const handle = async request => {
     const path = new URL(request.url, "http://page").pathname;
     const own = calls[`${request.method} ${path}`];
     // Pages of other sites can't read the response of a call, but without this they could make the call.
@@ -73,7 +73,7 @@ export function serve(module, calls, ready = url => console.log(`Open ${url}`)) 
   };
   const server = createServer(async (request, response) => {
     try {
-      const [type, body] = await answer(request);
+      const [type, body] = await handle(request);
       if (!type) return response.writeHead(404).end();
       response.writeHead(200, { "Content-Type": TYPES[type] ?? "application/json", "Cache-Control": "no-store" });
       response.end(body);

@@ -151,8 +151,8 @@ type Online struct {
 	topics      map[string]bool
 }
 
-// hear handles an event, and returns false if it requests a decision instead.
-func (online *Online) hear(event Event) bool {
+// onEvent applies an event, and returns false if it requests a decision instead.
+func (online *Online) onEvent(event Event) bool {
 	switch event.Kind {
 	case "started", "connected", "disconnected", "joined", "left", "occupied", "vacated":
 	default:
@@ -221,42 +221,42 @@ func main() {
 		port = "9000"
 	}
 	online := &Online{connections: map[string]string{}, topics: map[string]bool{}}
-	answer := func(w http.ResponseWriter, status int, value any) {
+	respond := func(w http.ResponseWriter, status int, value any) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
 		_ = json.NewEncoder(w).Encode(value)
 	}
 	handler := func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost {
-			answer(w, http.StatusOK, online.shown())
+			respond(w, http.StatusOK, online.shown())
 			return
 		}
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyBytesMax))
 		if err != nil {
-			answer(w, http.StatusRequestEntityTooLarge, Reply{})
+			respond(w, http.StatusRequestEntityTooLarge, Reply{})
 			return
 		}
 		if !isSigned(key, r.Header, body, time.Now()) {
-			answer(w, http.StatusUnauthorized, Reply{"error": "the signature is wrong"})
+			respond(w, http.StatusUnauthorized, Reply{"error": "the signature is wrong"})
 			return
 		}
 		var request struct {
 			Events []Event `json:"events"`
 		}
 		if err := json.Unmarshal(body, &request); err != nil {
-			answer(w, http.StatusBadRequest, Reply{"error": err.Error()})
+			respond(w, http.StatusBadRequest, Reply{"error": err.Error()})
 			return
 		}
 		// Events that request a decision need one reply each, in order. Others need none.
 		replies := make([]Reply, 0, len(request.Events))
 		for _, event := range request.Events {
-			if online.hear(event) {
+			if online.onEvent(event) {
 				replies = append(replies, ok(nil))
 			} else {
 				replies = append(replies, decide(event))
 			}
 		}
-		answer(w, http.StatusOK, Reply{"replies": replies})
+		respond(w, http.StatusOK, Reply{"replies": replies})
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:"+port)
 	if err != nil {

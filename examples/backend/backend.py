@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A back end for Throng, with the standard library alone: it says who comes, decides who enters
-documents, looks at what is said in chats, takes orders, and keeps who is online."""
+"""A back end for Throng, with the standard library alone: it names the users of connections, admits
+users to documents, moderates chats, takes orders, and tracks who is online."""
 
 import base64
 import hashlib
@@ -46,7 +46,7 @@ def error(code, message):
 
 
 def session_user(event):
-    """Whose session somebody brings who comes: in a cookie, or, to try it, in the URL."""
+    """Returns the user of a connection's session: from a cookie, or, to try it, from the URL."""
     try:
         cookie = SimpleCookie(event["headers"].get("cookie", "")).get("session")
     except CookieError:
@@ -56,7 +56,7 @@ def session_user(event):
 
 
 def decide(event):
-    """The reply to a question."""
+    """Returns the reply to an event that requests a decision."""
     topic, user, payload = event.get("topic"), event["user"], event.get("payload")
     if event["kind"] == "connect":
         user = session_user(event)
@@ -85,12 +85,12 @@ def decide(event):
 
 
 class Online:
-    """Who is connected, by what Throng tells. Events come at least once, with ids that grow."""
+    """Has the connected users, by Throng's events, which come at least once, with ascending ids."""
 
     def __init__(self):
         self.last_id, self.connections, self.topics = 0, {}, set()
 
-    def hear(self, event):
+    def on_event(self, event):
         if int(event["id"]) <= self.last_id:
             return
         self.last_id = int(event["id"])
@@ -114,7 +114,8 @@ class Online:
 
 
 ONLINE = Online()
-TOLD = {"started", "connected", "disconnected", "joined", "left", "occupied", "vacated"}
+# Kinds of events that need no decision.
+NOTIFICATIONS = {"started", "connected", "disconnected", "joined", "left", "occupied", "vacated"}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -124,21 +125,22 @@ class Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("content-length") or 0)
         if length > BODY_BYTES_MAX:
             self.close_connection = True
-            return self.answer(413, {})
+            return self.respond(413, {})
         body = self.rfile.read(length)
         if not is_signed(self.headers, body, time.time()):
-            return self.answer(401, {"error": "the signature is wrong"})
+            return self.respond(401, {"error": "the signature is wrong"})
         events = json.loads(body)["events"]
         # Events that request a decision need one reply each, in order. Others need none.
         for event in events:
-            if event["kind"] in TOLD:
-                ONLINE.hear(event)
-        self.answer(200, {"replies": [ok() if e["kind"] in TOLD else decide(e) for e in events]})
+            if event["kind"] in NOTIFICATIONS:
+                ONLINE.on_event(event)
+        replies = [ok() if e["kind"] in NOTIFICATIONS else decide(e) for e in events]
+        self.respond(200, {"replies": replies})
 
     def do_GET(self):
-        self.answer(200, ONLINE.shown())
+        self.respond(200, ONLINE.shown())
 
-    def answer(self, status, value):
+    def respond(self, status, value):
         body = json.dumps(value).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")

@@ -38,7 +38,7 @@ const drawRoom = onceAFrame(() => { drawHead(); drawTyping(); });
 const drawPeople = onceAFrame(drawPeopleList);
 const drawStatus = onceAFrame(() => { drawLink(); drawBanner(); });
 
-function tell(what, room, item) {
+function onChange(what, room, item) {
   if (what === "status") return drawStatus();
   const isShown = room === current;
   if (what === "item") {
@@ -299,7 +299,7 @@ $("skip").addEventListener("click", () => text.focus());
 
 // ---- the name
 
-function askName({ isFirst }) {
+function showNameDialog({ isFirst }) {
   $("welcome-title").textContent = isFirst ? "Come on in" : "Change your name";
   $("welcome-text").textContent = isFirst
     ? "A chat in a few hundred lines, on a Throng server. No account; any name will do."
@@ -316,7 +316,7 @@ $("shuffle").addEventListener("click", () => { $("name").value = suggestName(); 
 $("name-cancel").addEventListener("click", () => $("welcome").close());
 $("welcome").addEventListener("cancel", event => { if (!rooms) event.preventDefault(); });
 // Chromium lets a second Escape through whatever `cancel` says.
-$("welcome").addEventListener("close", () => { if (!rooms) askName({ isFirst: true }); });
+$("welcome").addEventListener("close", () => { if (!rooms) showNameDialog({ isFirst: true }); });
 $("name-form").addEventListener("submit", event => {
   event.preventDefault();
   const name = cleanName($("name").value);
@@ -332,7 +332,7 @@ $("name-form").addEventListener("submit", event => {
   // On a phone the keyboard would cover the messages.
   if (matchMedia("(pointer: fine)").matches) text.focus();
 });
-$("me").addEventListener("click", () => askName({ isFirst: false }));
+$("me").addEventListener("click", () => showNameDialog({ isFirst: false }));
 function drawMe() {
   $("me-name").textContent = rooms.user;
   $("me-avatar").replaceChildren(avatar(rooms.user));
@@ -412,7 +412,7 @@ visualViewport?.addEventListener("resize", () => {
 // ---- start
 
 function start(name) {
-  rooms = new Rooms(name, tell);
+  rooms = new Rooms(name, onChange);
   rooms.connect();
   for (const room of store.loadRooms().map(cleanRoom)) if (room) rooms.join(room, store.loadItems(room));
   drawMe();
@@ -431,4 +431,4 @@ if (as) {
 }
 const known = cleanName(store.loadName() ?? "");
 if (known) start(known);
-else askName({ isFirst: true });
+else showNameDialog({ isFirst: true });

@@ -4,7 +4,7 @@ import { Presence, Socket } from "./phoenix.js";
 import { MESSAGE_CHARS_MAX, cleanName, cut } from "./text.js";
 
 const LONG_POLL_AFTER_MS = 3000;
-const ANSWER_MS_MAX = 8000;
+const REPLY_MS_MAX = 8000;
 const TYPING_REPEAT_MS = 3000;
 const TYPING_ENDS_MS = 5000;
 // A user who reloads the page is back within this time, and others get no notice.
@@ -23,20 +23,20 @@ const randomId = () => Array.from(crypto.getRandomValues(new Uint32Array(4)), pa
 
 export class Rooms {
   /**
-   * Calls `tell(what, room, item)` for every change: "status" (connection), "room" (its state or typists), "people",
+   * Calls `notify(what, room, item)` for every change: "status" (connection), "room" (its state or typists), "people",
    * "item" (a new one), "changed" (an item), "removed" (an item).
    */
-  constructor(user, tell) {
+  constructor(user, notify) {
     this.user = user;
-    this.tell = tell;
+    this.notify = notify;
     this.list = new Map();
     this.everOpen = false;
     this.rttMs = null;
     // A function, so that a changed name is sent with the next connection.
     this.socket = new Socket("/socket", { params: () => ({ user: this.user }), longPollFallbackMs: LONG_POLL_AFTER_MS });
     this.socket.onOpen(() => this.#opened());
-    this.socket.onClose(() => this.tell("status"));
-    this.socket.onError(() => this.tell("status"));
+    this.socket.onClose(() => this.notify("status"));
+    this.socket.onError(() => this.notify("status"));
   }
 
   connect() { this.socket.connect(); }
@@ -52,7 +52,7 @@ export class Rooms {
   }
 
   measure() {
-    this.socket.ping(ms => { this.rttMs = ms; this.tell("status"); });
+    this.socket.ping(ms => { this.rttMs = ms; this.notify("status"); });
   }
 
   #opened() {
@@ -65,7 +65,7 @@ export class Rooms {
     });
     // The first reply waits behind the joins, so its time says little.
     setTimeout(() => this.measure(), 1500);
-    this.tell("status");
+    this.notify("status");
   }
 
   /** Joins a room, with its items from before. */
@@ -93,9 +93,9 @@ export class Rooms {
     this.#watchPeople(room, channel);
     // The hooks apply to every later rejoin as well, which the client does by itself.
     channel.join()
-      .receive("ok", answer => this.#joined(room, answer))
-      .receive("error", answer => { room.state = "refused"; room.reason = String(answer?.reason ?? "no reason given"); this.tell("room", room); })
-      .receive("timeout", () => { room.state = "refused"; room.reason = "no answer"; this.tell("room", room); });
+      .receive("ok", reply => this.#joined(room, reply))
+      .receive("error", reply => { room.state = "refused"; room.reason = String(reply?.reason ?? "no reason given"); this.notify("room", room); })
+      .receive("timeout", () => { room.state = "refused"; room.reason = "no answer"; this.notify("room", room); });
     return room;
   }
 
@@ -111,7 +111,7 @@ export class Rooms {
     }
     if (room.wasJoined) room.quietUntil = Date.now() + RETURN_QUIET_MS;
     Object.assign(room, { state: "joined", reason: "", wasJoined: true });
-    this.tell("room", room);
+    this.notify("room", room);
     this.#flush(room);
   }
 
@@ -135,12 +135,12 @@ export class Rooms {
       // It is unknown whether these arrived. They are sent again with the same id, and receivers drop the repetition.
       for (const item of room.items) if (item.state === "sending") this.#mark(room, item, "queued");
       this.#clearTypists(room);
-      this.tell("room", room);
+      this.notify("room", room);
     });
     channel.onClose(() => {
       if (this.list.get(room.name) !== room || room.channel !== channel) return;
       room.state = "closed";
-      this.tell("room", room);
+      this.notify("room", room);
     });
   }
 
@@ -163,21 +163,21 @@ export class Rooms {
     room.byId.delete(keyOf(item));
     item.user = this.user;
     room.byId.set(keyOf(item), item);
-    const tries = item.tries = (item.tries ?? 0) + 1;
+    const attempts = item.attempts = (item.attempts ?? 0) + 1;
     this.#mark(room, item, "sending");
     const settle = (state, reason) => {
-      if (item.tries === tries && item.state === "sending") this.#mark(room, item, state, reason);
+      if (item.attempts === attempts && item.state === "sending") this.#mark(room, item, state, reason);
     };
-    room.channel.push("message", { id: item.id, text: item.text, at: item.at }, ANSWER_MS_MAX)
+    room.channel.push("message", { id: item.id, text: item.text, at: item.at }, REPLY_MS_MAX)
       .receive("ok", () => settle("sent"))
-      .receive("error", answer => settle("failed", String(answer?.reason ?? "refused")))
+      .receive("error", reply => settle("failed", String(reply?.reason ?? "refused")))
       .receive("timeout", () => settle("failed", "no answer"));
   }
 
   discard(room, item) {
     room.items = room.items.filter(other => other !== item);
     room.byId.delete(keyOf(item));
-    this.tell("removed", room, item);
+    this.notify("removed", room, item);
   }
 
   #flush(room) {
@@ -188,7 +188,7 @@ export class Rooms {
     if (item.state === state && item.reason === reason) return;
     item.state = state;
     item.reason = reason;
-    this.tell("changed", room, item);
+    this.notify("changed", room, item);
   }
 
   /** `position` is the message's id in the room's history, from which a rejoin continues. */
@@ -215,9 +215,9 @@ export class Rooms {
     if (room.items.length > ITEMS_MAX) {
       const old = room.items.shift();
       room.byId.delete(keyOf(old));
-      this.tell("removed", room, old);
+      this.notify("removed", room, old);
     }
-    if (!quiet) this.tell("item", room, item);
+    if (!quiet) this.notify("item", room, item);
   }
 
   // ---- people
@@ -246,12 +246,12 @@ export class Rooms {
     presence.onSync(() => {
       syncing = false;
       room.people = peopleIn(presence);
-      this.tell("people", room);
+      this.notify("people", room);
     });
     // Above the server's limit only counts come, and no snapshot.
     channel.on("presence_count", ({ users, connections }) => {
       room.crowd = { users: Number(users) || 0, connections: Number(connections) || 0 };
-      this.tell("people", room);
+      this.notify("people", room);
     });
   }
 
@@ -279,7 +279,7 @@ export class Rooms {
     if (last?.kind !== "notice") return this.#add(room, { kind: "notice", at: Date.now(), joined: [], left: [], [kind]: [name] });
     if (last[opposite].includes(name)) last[opposite] = last[opposite].filter(other => other !== name);
     else if (!last[kind].includes(name)) last[kind].push(name);
-    if (last.joined.length + last.left.length) this.tell("changed", room, last);
+    if (last.joined.length + last.left.length) this.notify("changed", room, last);
     else this.discard(room, last);
   }
 
@@ -301,7 +301,7 @@ export class Rooms {
     this.#endTypist(room, user);
     if (payload.on === true) {
       room.typists.set(user, setTimeout(() => this.#endTypist(room, user), TYPING_ENDS_MS));
-      this.tell("room", room);
+      this.notify("room", room);
     }
   }
 
@@ -309,7 +309,7 @@ export class Rooms {
     if (!room.typists.has(user)) return;
     clearTimeout(room.typists.get(user));
     room.typists.delete(user);
-    this.tell("room", room);
+    this.notify("room", room);
   }
 
   #clearTypists(room) {

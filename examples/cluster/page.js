@@ -90,9 +90,9 @@ function present({ joins, leaves }) {
 
 async function call(path, body) {
   const response = await fetch(path, body && { method: "POST", body: JSON.stringify(body) });
-  const answer = await response.json();
-  if (!response.ok) throw new Error(answer.error);
-  return answer;
+  const result = await response.json();
+  if (!response.ok) throw new Error(result.error);
+  return result;
 }
 
 function makeCard({ name }) {

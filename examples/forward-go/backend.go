@@ -35,8 +35,8 @@ type Message struct {
 	Client string          `json:"client"`
 }
 
-// An Answer is a message that the server publishes for the back end.
-type Answer map[string]any
+// An Object is a JSON object: a message that the server publishes for the back end, or a part of one.
+type Object map[string]any
 
 // isSigned returns true if Throng has signed this body, at most five minutes before or after now.
 func isSigned(key []byte, header http.Header, body []byte, now time.Time) bool {
@@ -66,46 +66,46 @@ func signingKey(text string) ([]byte, error) {
 }
 
 // handle returns the messages to publish for a client's message: the reply, and an order for the shop.
-func handle(message Message) []Answer {
+func handle(message Message) []Object {
 	// Messages of MQTT clients are text; messages by WebSocket may be JSON.
 	var item string
 	_ = json.Unmarshal(message.Data, &item)
 	price, known := prices[item]
 	if !known {
-		return []Answer{{"reply_to": message.ID, "data": Answer{"error": "there is tea and cake"}}}
+		return []Object{{"reply_to": message.ID, "data": Object{"error": "there is tea and cake"}}}
 	}
 	if message.Topic == "requests/price" {
-		return []Answer{{"reply_to": message.ID, "data": Answer{"item": item, "price": price}}}
+		return []Object{{"reply_to": message.ID, "data": Object{"item": item, "price": price}}}
 	}
 	// An order: the client gets a confirmation, and the shop gets the order.
-	order := Answer{"item": item, "from": message.User, "client": message.Client}
-	return []Answer{
-		{"reply_to": message.ID, "data": Answer{"ordered": item, "price": price}},
-		{"topic": "orders", "data": order, "mqtt": Answer{"qos": 1}},
+	order := Object{"item": item, "from": message.User, "client": message.Client}
+	return []Object{
+		{"reply_to": message.ID, "data": Object{"ordered": item, "price": price}},
+		{"topic": "orders", "data": order, "mqtt": Object{"qos": 1}},
 	}
 }
 
 // Seen has the replies to recent messages: a repeated message gets the same ones.
 type Seen struct {
 	sync.Mutex
-	answers map[string][]Answer
+	replies map[string][]Object
 	order   []string
 }
 
-func (seen *Seen) handle(message Message) []Answer {
+func (seen *Seen) handle(message Message) []Object {
 	seen.Lock()
 	defer seen.Unlock()
-	if had, known := seen.answers[message.ID]; known {
-		return had
+	if replies, known := seen.replies[message.ID]; known {
+		return replies
 	}
-	answers := handle(message)
-	seen.answers[message.ID] = answers
+	replies := handle(message)
+	seen.replies[message.ID] = replies
 	seen.order = append(seen.order, message.ID)
 	if len(seen.order) > seenMax {
-		delete(seen.answers, seen.order[0])
+		delete(seen.replies, seen.order[0])
 		seen.order = seen.order[1:]
 	}
-	return answers
+	return replies
 }
 
 func main() {
@@ -121,8 +121,8 @@ func main() {
 	if port == "" {
 		port = "9000"
 	}
-	seen := &Seen{answers: map[string][]Answer{}}
-	answer := func(w http.ResponseWriter, status int, value any) {
+	seen := &Seen{replies: map[string][]Object{}}
+	respond := func(w http.ResponseWriter, status int, value any) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
 		_ = json.NewEncoder(w).Encode(value)
@@ -130,25 +130,25 @@ func main() {
 	handler := func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyBytesMax))
 		if err != nil {
-			answer(w, http.StatusRequestEntityTooLarge, Answer{"error": "too large"})
+			respond(w, http.StatusRequestEntityTooLarge, Object{"error": "too large"})
 			return
 		}
 		if !isSigned(key, r.Header, body, time.Now()) {
-			answer(w, http.StatusUnauthorized, Answer{"error": "the signature is wrong"})
+			respond(w, http.StatusUnauthorized, Object{"error": "the signature is wrong"})
 			return
 		}
 		var request struct {
 			Messages []Message `json:"messages"`
 		}
 		if err := json.Unmarshal(body, &request); err != nil {
-			answer(w, http.StatusBadRequest, Answer{"error": err.Error()})
+			respond(w, http.StatusBadRequest, Object{"error": err.Error()})
 			return
 		}
-		answers := []Answer{}
+		messages := []Object{}
 		for _, message := range request.Messages {
-			answers = append(answers, seen.handle(message)...)
+			messages = append(messages, seen.handle(message)...)
 		}
-		answer(w, http.StatusOK, Answer{"messages": answers})
+		respond(w, http.StatusOK, Object{"messages": messages})
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:"+port)
 	if err != nil {

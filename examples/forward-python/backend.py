@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A back end that answers what clients publish below requests/, with the standard library alone: it tells
-prices, takes orders, and tells the shop of them."""
+"""A back end that replies to clients' messages below requests/, with the standard library alone: it
+replies with prices, takes orders, and notifies the shop of them."""
 
 import base64
 import hashlib
@@ -40,7 +40,7 @@ def is_signed(headers, body, now):
 
 
 def handle(message):
-    """The messages that answer one."""
+    """Returns the messages to publish for a message: the reply, and an order for the shop."""
     # Messages of MQTT clients are text; messages by WebSocket may be JSON.
     item = message["data"] if isinstance(message["data"], str) else None
     price = PRICES.get(item)
@@ -56,8 +56,8 @@ def handle(message):
     ]
 
 
-def answers(message):
-    """The same, once for each message: one that comes again gets the answer that it had."""
+def handle_once(message):
+    """Handles each message once: a repeated message gets the same messages to publish."""
     with lock:
         if message["id"] not in seen:
             seen[message["id"]] = handle(message)
@@ -73,14 +73,14 @@ class Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         if length > BODY_BYTES_MAX:
             self.close_connection = True
-            return self.answer(413, {"error": "too large"})
+            return self.respond(413, {"error": "too large"})
         body = self.rfile.read(length)
         if not is_signed(self.headers, body, time.time()):
-            return self.answer(401, {"error": "the signature is wrong"})
+            return self.respond(401, {"error": "the signature is wrong"})
         messages = json.loads(body)["messages"]
-        self.answer(200, {"messages": [one for it in messages for one in answers(it)]})
+        self.respond(200, {"messages": [one for it in messages for one in handle_once(it)]})
 
-    def answer(self, status, value):
+    def respond(self, status, value):
         body = json.dumps(value).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")

@@ -22,16 +22,16 @@ func publish(api, key, topic string, data any) (string, error) {
 		return "", err
 	}
 	request.Header.Set("Authorization", "Bearer "+key)
-	answer, err := client.Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return "", err
 	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("publish: %s", answer.Status)
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("publish: %s", response.Status)
 	}
 	var published struct{ ID string }
-	err = json.NewDecoder(answer.Body).Decode(&published)
+	err = json.NewDecoder(response.Body).Decode(&published)
 	return published.ID, err
 }
 

@@ -13,8 +13,8 @@ KEY = os.environ.get("THRONG_API_KEY", "")
 def publish(topic, data):
     body = json.dumps({"topic": topic, "data": data}).encode()
     request = Request(f"{API}/api/publish", body, {"Authorization": f"Bearer {KEY}"})
-    with urlopen(request, timeout=10) as answer:
-        return json.load(answer)["id"]
+    with urlopen(request, timeout=10) as response:
+        return json.load(response)["id"]
 
 
 print(publish(sys.argv[1], sys.argv[2]))

@@ -1,5 +1,5 @@
 // An application that replies to questions with a language model: each reply is a topic, each token a message. The
-// request that asks ends at once, and the reply goes on whether clients listen or not.
+// request with the question ends at once, and the reply goes on whether clients listen or not.
 import { randomUUID } from "node:crypto";
 import { call, serve } from "../application/application.mjs";
 
@@ -19,7 +19,7 @@ async function* generate(question) {
   }
 }
 
-async function answer(topic, question) {
+async function reply(topic, question) {
   let n = 0;
   // A repeated call does not publish the token twice: the key identifies it.
   const publish = (event, data) => call("/api/publish", { topic, event, data, idempotency_key: `${topic}/${n++}` });
@@ -36,7 +36,7 @@ serve(import.meta.url, {
   "POST /ask": ({ question }) => {
     if (typeof question !== "string" || !question.trim()) throw new Error("question is missing");
     const id = randomUUID();
-    answer(`answer:${id}`, question.trim()).catch(error => console.error(error.message));
+    reply(`answer:${id}`, question.trim()).catch(error => console.error(error.message));
     return { id };
   },
 });

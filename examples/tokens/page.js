@@ -36,9 +36,9 @@ function end(words) {
 form.onsubmit = async event => {
   event.preventDefault();
   const response = await fetch("/ask", { method: "POST", body: JSON.stringify({ question: question.value }) });
-  const answer = await response.json();
-  if (!response.ok) return say("wait", answer.error);
-  location.hash = answer.id;
+  const result = await response.json();
+  if (!response.ok) return say("wait", result.error);
+  location.hash = result.id;
 };
 
 const show = () => { if (location.hash) follow(location.hash.slice(1)); };

@@ -5,18 +5,18 @@ const topic = "room:lobby";
 const [log, link, form, name, text] = ["log", "link", "form", "name", "text"].map(id => document.getElementById(id));
 name.value = address.get("as") ?? sessionStorage.name ?? `guest ${Math.floor(Math.random() * 1000)}`;
 
-let socket, last, tries = 0; // `last` is a position: the log has everything up to it.
-const asked = new Map(); // Commands that wait for their reply, by id.
+let socket, last, failures = 0; // `last` is a position: the log has everything up to it.
+const pending = new Map(); // Commands that wait for their reply, by id.
 const waiting = new Map(); // Texts whose publish is not confirmed, by the id in their `data`.
 const lines = new Map(); // The lines of the log, by the same id.
 const here = new Map(); // Present users: the refs of each user's connections.
 const newId = () => crypto.getRandomValues(new Uint32Array(3)).join("-");
 
 /** Sends a command. Returns its `ok`, or throws its `error`; null if the connection ends before. */
-const ask = command => new Promise((resolve, reject) => {
+const request = command => new Promise((resolve, reject) => {
   if (socket.readyState !== WebSocket.OPEN) return reject(null);
   const id = newId();
-  asked.set(id, { resolve, reject });
+  pending.set(id, { resolve, reject });
   socket.send(JSON.stringify({ ...command, id, topic }));
 });
 
@@ -46,7 +46,7 @@ async function send(id, said) {
   waiting.set(id, said);
   show(id, name.value, said, Date.now(), "sending");
   try {
-    await ask({ type: "publish", data: { id, text: said } });
+    await request({ type: "publish", data: { id, text: said } });
   } catch (error) {
     if (!error) return; // The next connection sends it again.
     waiting.delete(id);
@@ -58,14 +58,14 @@ async function send(id, said) {
 async function enter() {
   try {
     for (let more = true; more;) {
-      const page = await ask({ type: "history", since: last ?? "last:50" });
+      const page = await request({ type: "history", since: last ?? "last:50" });
       if (!page.complete) show(newId(), "", "… what was said here is gone", Date.now(), "said");
       page.messages.forEach(arrived);
       more = page.more;
       last = more ? page.next : page.last;
     }
-    await ask({ type: "subscribe", since: last });
-    tries = 0;
+    await request({ type: "subscribe", since: last });
+    failures = 0;
     [link.textContent, link.dataset.state] = ["Connected", "live"];
     for (const [id, said] of waiting) send(id, said);
   } catch (error) {
@@ -90,8 +90,8 @@ function present({ joins, leaves }) {
 function receive({ data }) {
   const it = JSON.parse(data);
   if (it.type === "reply") {
-    const { resolve, reject } = asked.get(it.id) ?? {};
-    asked.delete(it.id);
+    const { resolve, reject } = pending.get(it.id) ?? {};
+    pending.delete(it.id);
     if (it.ok) resolve?.(it.ok); else reject?.(it.error);
   }
   if (it.type !== "message" || it.topic !== topic) return;
@@ -105,12 +105,12 @@ function connect() {
   socket.onopen = enter;
   socket.onmessage = receive;
   socket.onclose = ({ code }) => {
-    asked.forEach(({ reject }) => reject(null));
-    asked.clear();
+    pending.forEach(({ reject }) => reject(null));
+    pending.clear();
     // 4000: the application closed it. The others: the same error would happen again.
     const stays = [1002, 1007, 1009, 4000].includes(code);
     [link.textContent, link.dataset.state] = [stays ? `Closed by the server (${code})` : "Connecting …", "wait"];
-    if (!stays) setTimeout(connect, Math.min(30, 2 ** tries++) * (750 + Math.random() * 500));
+    if (!stays) setTimeout(connect, Math.min(30, 2 ** failures++) * (750 + Math.random() * 500));
   };
 }
 

@@ -50,9 +50,9 @@ impl Server {
             "{head}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         )
         .unwrap();
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer).unwrap();
-        answer
+        let mut response = String::new();
+        socket.read_to_string(&mut response).unwrap();
+        response
     }
 }
 
@@ -87,7 +87,7 @@ impl Client {
         }
     }
 
-    fn ask(&mut self, text: &str) -> String {
+    fn request(&mut self, text: &str) -> String {
         self.say(&format!("{text}\n"));
         self.line()
     }
@@ -112,13 +112,14 @@ fn lines_are_spoken_beside_http() {
     assert!(server.request(server.client, "HEAD /healthz", "").starts_with("HTTP/1.1 200 "));
     alice.say("LO alice\n");
     assert!(alice.line().starts_with("OK HELLO "));
-    assert!(bob.ask("HELLO").starts_with("OK HELLO "));
-    assert!(alice.ask("SUB news").starts_with("OK SUB {\"topic\":\"news\""));
-    assert!(bob.ask("PUB news one two").starts_with("OK PUB {\"id\":"));
+    assert!(bob.request("HELLO").starts_with("OK HELLO "));
+    assert!(alice.request("SUB news").starts_with("OK SUB {\"topic\":\"news\""));
+    assert!(bob.request("PUB news one two").starts_with("OK PUB {\"id\":"));
     let (data, first) = alice.message();
     assert_eq!(data, "one two");
-    let answer = server.request(server.admin, "POST /api/send", r#"{"user":"alice","data":"you"}"#);
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let response =
+        server.request(server.admin, "POST /api/send", r#"{"user":"alice","data":"you"}"#);
+    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
     assert_eq!(alice.message().0, "you");
     let metrics = server.request(server.admin, "GET /metrics", "");
     assert!(metrics.contains("throng_connections{transport=\"line\"} 2"), "{metrics}");
@@ -126,28 +127,28 @@ fn lines_are_spoken_beside_http() {
     assert!(stats.contains("\"line\":2"), "{stats}");
 
     // The client gets the messages that it missed.
-    assert_eq!(alice.ask("QUIT"), "");
-    assert!(bob.ask("PUB news three").starts_with("OK PUB "));
+    assert_eq!(alice.request("QUIT"), "");
+    assert!(bob.request("PUB news three").starts_with("OK PUB "));
     let mut alice = server.client();
-    assert!(alice.ask("HELLO alice").starts_with("OK HELLO "));
-    assert!(alice.ask(&format!("SUB news {first}")).contains("\"recovered\":true"));
+    assert!(alice.request("HELLO alice").starts_with("OK HELLO "));
+    assert!(alice.request(&format!("SUB news {first}")).contains("\"recovered\":true"));
     assert_eq!(alice.message().0, "three");
-    assert!(alice.ask("UNSUB news").starts_with("OK UNSUB "));
-    assert!(alice.ask("UNSUB news").starts_with("ERR UNSUB not_subscribed "));
+    assert!(alice.request("UNSUB news").starts_with("OK UNSUB "));
+    assert!(alice.request("UNSUB news").starts_with("ERR UNSUB not_subscribed "));
 }
 
 #[test]
-fn what_is_no_command_is_answered_and_what_has_no_end_ends() {
+fn an_invalid_command_gets_an_error_and_a_line_without_an_end_closes() {
     let server = Server::start();
     let mut client = server.client();
     // Before HELLO the client may do nothing.
-    assert!(client.ask("HELLO \u{7}").starts_with("ERR HELLO bad_user "));
-    assert!(client.ask("SUB news").starts_with("ERR SUB bad_command "));
-    assert!(client.ask("HELLO").starts_with("OK HELLO "));
-    assert!(client.ask("HELLO").starts_with("ERR HELLO bad_command "));
-    assert!(client.ask("SUB ").starts_with("ERR SUB bad_topic "));
-    assert!(client.ask("PUB private x").starts_with("ERR PUB "));
-    assert!(client.ask("ACK news x").starts_with("ERR ACK bad_id "));
+    assert!(client.request("HELLO \u{7}").starts_with("ERR HELLO bad_user "));
+    assert!(client.request("SUB news").starts_with("ERR SUB bad_command "));
+    assert!(client.request("HELLO").starts_with("OK HELLO "));
+    assert!(client.request("HELLO").starts_with("ERR HELLO bad_command "));
+    assert!(client.request("SUB ").starts_with("ERR SUB bad_topic "));
+    assert!(client.request("PUB private x").starts_with("ERR PUB "));
+    assert!(client.request("ACK news x").starts_with("ERR ACK bad_id "));
     client.say(&"x".repeat(2 << 20));
     assert_eq!(client.line(), "ERR too_long a line must end");
     let mut rest = Vec::new();
@@ -160,7 +161,7 @@ fn what_is_no_command_is_answered_and_what_has_no_end_ends() {
 fn last_words_say_why() {
     let mut server = Server::start();
     let mut client = server.client();
-    assert!(client.ask("HELLO alice").starts_with("OK HELLO "));
+    assert!(client.request("HELLO alice").starts_with("OK HELLO "));
     let pid = server.child.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     assert!(client.line().starts_with("BYE drain "));
