@@ -19,14 +19,13 @@ use model::NodeId;
 
 use crate::entries::PresenceMemory;
 use crate::groups::OwnGroups;
-use crate::incoming::{StreamOutput, Times};
+use crate::incoming::StreamOutput;
 use crate::logical_clock::LogicalClock;
 use crate::peer::Peer;
 use crate::replay::{RETAINED_US, Replay};
 use crate::stream::PerStream;
 use crate::{
-    Counts, HeadsReply, HeadsRequest, Hello, Message, Output, Packet, PacketError, PeerState,
-    ReplayReply, ReplayRequest, Stream, Target, TooLarge,
+    Counts, Hello, Message, Output, Packet, PacketError, PeerState, Stream, Target, TooLarge,
 };
 
 /// The interval of a node's hellos, in microseconds.
@@ -511,46 +510,6 @@ impl Node {
         if hello.is_reply_requested && is_up {
             self.send_hello(now_us, false, false);
         }
-    }
-
-    fn on_heads_request(&mut self, request: &HeadsRequest, now_us: u64) {
-        let heads = self.replay.heads(&request.streams);
-        let reply = HeadsReply { node: self.settings.node.0, id: request.id, now_us, heads };
-        self.send(Target::Node(NodeId(request.node)), Packet::HeadsReply(reply).encode());
-    }
-
-    fn on_heads_reply(&mut self, reply: &HeadsReply, now_us: u64) {
-        let node = NodeId(reply.node);
-        let Some(peer) = self.peers.get_mut(&node) else { return };
-        let Some((sent_us, streams)) = peer.take_request(reply.id) else { return };
-        peer.state.received_us = now_us;
-        let mut out = Vec::new();
-        let times = Times { sent_us, their_us: reply.now_us, now_us };
-        peer.streams.on_heads(&streams, &reply.heads, times, &mut out);
-        self.deliver(node, out, now_us);
-    }
-
-    fn on_replay_request(&mut self, request: &ReplayRequest) {
-        let found = self.replay.find(&request.ranges);
-        let target = Target::Node(NodeId(request.node));
-        self.counts.replayed += found.packets.len() as u64;
-        for packet in found.packets {
-            self.send_or_report(target, packet, TooLarge::Message);
-        }
-        let (node, ranges) = (self.settings.node.0, found.ranges);
-        let reply = ReplayReply { node, id: request.id, ranges };
-        self.send(target, Packet::ReplayReply(reply).encode());
-    }
-
-    fn on_replay_reply(&mut self, reply: &ReplayReply, now_us: u64) {
-        let node = NodeId(reply.node);
-        let Some(peer) = self.peers.get_mut(&node) else { return };
-        peer.state.received_us = now_us;
-        let mut out = Vec::new();
-        for replayed in &reply.ranges {
-            peer.streams.on_replayed(replayed, now_us, &mut out);
-        }
-        self.deliver(node, out, now_us);
     }
 
     fn deliver(&mut self, node: NodeId, outputs: Vec<StreamOutput>, now_us: u64) {

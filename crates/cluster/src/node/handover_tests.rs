@@ -12,7 +12,9 @@ use proptest::prelude::*;
 use random::Random;
 
 use super::*;
-use crate::{Head, MessagesFrom, ReplayedRange, RetainedMessage};
+use crate::{
+    Head, HeadsReply, MessagesFrom, ReplayReply, ReplayRequest, ReplayedRange, RetainedMessage,
+};
 
 const SECOND_US: u64 = 1_000_000;
 

@@ -1,7 +1,13 @@
-//! A node's requests to others.
+//! A node's requests to others, and those of others: for the last numbers of streams, and for missing messages.
+
+use model::NodeId;
 
 use super::Node;
-use crate::{GroupsRequest, HeadsRequest, Output, Packet, PresenceRequest, ReplayRequest, Target};
+use crate::incoming::Times;
+use crate::{
+    GroupsRequest, HeadsReply, HeadsRequest, Output, Packet, PresenceRequest, ReplayReply,
+    ReplayRequest, Target, TooLarge,
+};
 
 /// Streams in one request: its packet stays below 64 kB.
 const REQUEST_STREAMS_MAX: usize = 1_024;
@@ -47,5 +53,49 @@ impl Node {
                 self.outputs.push(Output::Send { target, bytes });
             }
         }
+    }
+
+    /// Sends the last numbers of streams to a node that requests them.
+    pub(super) fn on_heads_request(&mut self, request: &HeadsRequest, now_us: u64) {
+        let heads = self.replay.heads(&request.streams);
+        let reply = HeadsReply { node: self.settings.node.0, id: request.id, now_us, heads };
+        self.send(Target::Node(NodeId(request.node)), Packet::HeadsReply(reply).encode());
+    }
+
+    /// Finds in the last numbers of another node's streams which messages are missing.
+    pub(super) fn on_heads_reply(&mut self, reply: &HeadsReply, now_us: u64) {
+        let node = NodeId(reply.node);
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let Some((sent_us, streams)) = peer.take_request(reply.id) else { return };
+        peer.state.received_us = now_us;
+        let mut out = Vec::new();
+        let times = Times { sent_us, their_us: reply.now_us, now_us };
+        peer.streams.on_heads(&streams, &reply.heads, times, &mut out);
+        self.deliver(node, out, now_us);
+    }
+
+    /// Sends messages again to a node that misses them.
+    pub(super) fn on_replay_request(&mut self, request: &ReplayRequest) {
+        let found = self.replay.find(&request.ranges);
+        let target = Target::Node(NodeId(request.node));
+        self.counts.replayed += found.packets.len() as u64;
+        for packet in found.packets {
+            self.send_or_report(target, packet, TooLarge::Message);
+        }
+        let (node, ranges) = (self.settings.node.0, found.ranges);
+        let reply = ReplayReply { node, id: request.id, ranges };
+        self.send(target, Packet::ReplayReply(reply).encode());
+    }
+
+    /// Takes in which of the requested messages the other node has sent again; the others are gone.
+    pub(super) fn on_replay_reply(&mut self, reply: &ReplayReply, now_us: u64) {
+        let node = NodeId(reply.node);
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        peer.state.received_us = now_us;
+        let mut out = Vec::new();
+        for replayed in &reply.ranges {
+            peer.streams.on_replayed(replayed, now_us, &mut out);
+        }
+        self.deliver(node, out, now_us);
     }
 }
