@@ -251,9 +251,9 @@ fn a_permit_says_what_the_rule_says_of_the_topic() {
     assert!(permit("room:1").audience.leaves_sender_out());
     assert_eq!(permit("log:1"), Permit { durable: true, ..Permit::default() });
     assert_eq!(permit("open:1"), Permit::default());
-    let asks = |action| policy.decide(&anonymous, action, &policy.topic("asks:1"));
-    assert_eq!(asks(Action::Subscribe), Decision::Webhook(Hook::Subscribe));
-    assert_eq!(asks(Action::Publish), Decision::Webhook(Hook::Message));
+    let decide = |action| policy.decide(&anonymous, action, &policy.topic("asks:1"));
+    assert_eq!(decide(Action::Subscribe), Decision::Webhook(Hook::Subscribe));
+    assert_eq!(decide(Action::Publish), Decision::Webhook(Hook::Message));
 }
 
 /// Clients compare codes, and some Phoenix applications reasons: they never change.

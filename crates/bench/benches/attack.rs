@@ -45,7 +45,7 @@ const MEMORY_MAX: u64 = 512 << 20;
 /// The p99 under attack may be at most this many times the p99 without an attack.
 const P99_TIMES_MAX: u64 = 3;
 
-const KEPT: &str = "kept";
+const WITHIN_LIMITS: &str = "kept";
 
 fn main() -> ExitCode {
     bench::main(run)
@@ -109,13 +109,13 @@ fn run(args: &Args) -> Result<()> {
         ]);
     }
     println!("{table}");
-    let mut all_kept = true;
+    let mut all_within_limits = true;
     let peace = parts[0].delivery.value_at_quantile(0.99).max(1_000_000);
     for part in &parts {
         let p99 = part.delivery.value_at_quantile(0.99);
-        let kept = part.lost == 0 && part.closed == 0 && part.wrong == 0;
-        let verdict = match (kept, p99 <= P99_TIMES_MAX * peace, part.memory <= MEMORY_MAX) {
-            (true, true, true) => KEPT,
+        let intact = part.lost == 0 && part.closed == 0 && part.wrong == 0;
+        let verdict = match (intact, p99 <= P99_TIMES_MAX * peace, part.memory <= MEMORY_MAX) {
+            (true, true, true) => WITHIN_LIMITS,
             (false, ..) => {
                 "NOT KEPT: honest clients lost connections or messages, or got wrong ids"
             }
@@ -123,9 +123,9 @@ fn run(args: &Args) -> Result<()> {
             (.., false) => "NOT KEPT: the memory is over its limit",
         };
         println!("{}: {verdict}", part.name);
-        all_kept &= verdict == KEPT;
+        all_within_limits &= verdict == WITHIN_LIMITS;
     }
-    ensure!(all_kept, "a limit was exceeded");
+    ensure!(all_within_limits, "a limit was exceeded");
     Ok(())
 }
 
@@ -147,8 +147,8 @@ fn part(name: &str, attacks: &[Attack], server: &mut Throng, crowd: &mut Crowd) 
         let due = SEND_EVERY * (sent as u32 + 1);
         if begin.elapsed() >= broadcast_at {
             let data = payload(Kind::Timed, now_ns(), 80);
-            let answer = api.post("/api/publish", &json!({"topic": "all", "data": data}));
-            witnesses.published(id(&answer.context("all")?)?);
+            let response = api.post("/api/publish", &json!({"topic": "all", "data": data}));
+            witnesses.published(id(&response.context("all")?)?);
             expected += honest as u64;
             broadcast_at += BROADCAST_EVERY;
         }
@@ -190,6 +190,6 @@ fn part(name: &str, attacks: &[Attack], server: &mut Throng, crowd: &mut Crowd) 
 }
 
 /// Returns the id in the reply to a publish.
-fn id(answer: &Value) -> Result<&str> {
-    answer["id"].as_str().with_context(|| format!("an answer without an id: {answer}"))
+fn id(response: &Value) -> Result<&str> {
+    response["id"].as_str().with_context(|| format!("an answer without an id: {response}"))
 }

@@ -64,7 +64,7 @@ struct Times {
     /// Until the user's connection had the message.
     received: Histogram<u64>,
     /// Until the application had its reply.
-    answered: Histogram<u64>,
+    replied: Histogram<u64>,
     /// Until a new connection had its response.
     connected: Histogram<u64>,
     /// Messages per second that the crowd received meanwhile.
@@ -123,8 +123,8 @@ fn measure_shards(args: &Args, shards: usize, table: &mut Table) -> Result<()> {
                 at(&times.received, 0.5),
                 at(&times.received, 0.99),
                 milliseconds(times.received.max()),
-                at(&times.answered, 0.5),
-                at(&times.answered, 0.99),
+                at(&times.replied, 0.5),
+                at(&times.replied, 0.99),
                 at(&times.connected, 0.5),
                 at(&times.connected, 0.99),
                 thousands(times.crowd_per_second),
@@ -146,7 +146,7 @@ fn measure(
     let (admin, members) = (server.admin, crowd.connections());
     probes.reset();
     let begin = now_ns();
-    let (answered, connected) = std::thread::scope(|scope| {
+    let (replied, connected) = std::thread::scope(|scope| {
         let broadcaster = match load {
             Load::Idle => None,
             Load::Every(period) => {
@@ -168,7 +168,7 @@ fn measure(
     let received = probes.take_latencies();
     ensure!(received.len() == SENDS, "{} of {SENDS} times were recorded", received.len());
     let crowd_per_second = broadcasts.load(Ordering::Relaxed) as f64 * members as f64 / seconds;
-    Ok(Times { received, answered, connected, crowd_per_second })
+    Ok(Times { received, replied, connected, crowd_per_second })
 }
 
 /// Returns the times until the application had its replies, and until new connections had their responses.
@@ -177,14 +177,14 @@ fn send_all(
     first_probe: usize,
     probes: &Crowd,
 ) -> Result<(Histogram<u64>, Histogram<u64>)> {
-    let (mut answered, mut connected) = (latency_histogram(), latency_histogram());
+    let (mut replied, mut connected) = (latency_histogram(), latency_histogram());
     for i in 0..SENDS {
         // The step is coprime to the number of probes, so this visits each in an order that doesn't
         // match the shards.
         let user = format!("u{}", first_probe + (i as usize * 37) % PROBES);
         let begin = now_ns();
         server.send(&user, &payload(Kind::Timed, begin, 80))?;
-        answered.saturating_record(now_ns() - begin);
+        replied.saturating_record(now_ns() - begin);
         // One at a time, so that a slow delivery doesn't delay the next.
         probes.wait_messages(i + 1, Duration::from_secs(20))?;
         if i % SENDS_PER_CONNECT == 0 {
@@ -192,7 +192,7 @@ fn send_all(
         }
         std::thread::sleep(PAUSE);
     }
-    Ok((answered, connected))
+    Ok((replied, connected))
 }
 
 /// Opens a stream, and returns the nanoseconds until its response began.

@@ -180,11 +180,11 @@ fn pass<T>(
     shards: usize,
     come: impl FnOnce() -> Result<T>,
 ) -> Result<()> {
-    let held = come()?;
+    let created = come()?;
     server.process.wait_idle(Duration::from_secs(60))?;
     let taken = server.process.anonymous_bytes()? as f64 - before as f64;
     let pauses = Pauses::watch(server.clients, shards)?;
-    drop(held);
+    drop(created);
     std::thread::sleep(Duration::from_secs(2));
     let leaving = pauses.end()?;
     let pauses = Pauses::watch(server.clients, shards)?;
@@ -248,10 +248,10 @@ fn token(clients: SocketAddrV4) -> Result<String> {
     let mut socket = TcpStream::connect(clients).context("a session's connection")?;
     let head = "GET /socket/longpoll?vsn=2.0.0 HTTP/1.1\r\nConnection: close";
     write!(socket, "{head}\r\nHost: {clients}\r\n\r\n")?;
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer)?;
-    let token = answer.split("\"token\":\"").nth(1).and_then(|rest| rest.split('"').next());
-    Ok(token.with_context(|| format!("no session: {answer}"))?.to_owned())
+    let mut response = String::new();
+    socket.read_to_string(&mut response)?;
+    let token = response.split("\"token\":\"").nth(1).and_then(|rest| rest.split('"').next());
+    Ok(token.with_context(|| format!("no session: {response}"))?.to_owned())
 }
 
 /// Sends requests with the largest allowed bodies, all but the last byte.
@@ -263,15 +263,15 @@ fn half_read(clients: SocketAddrV4) -> Result<Vec<TcpStream>> {
         BODY_BYTES + 1
     );
     let request = [head.as_bytes(), &vec![b'x'; BODY_BYTES]].concat();
-    let mut held = Vec::new();
+    let mut sockets = Vec::new();
     for _ in 0..BODIES {
         let mut socket = TcpStream::connect(clients).context("a request's connection")?;
         socket.set_write_timeout(Some(Duration::from_secs(10)))?;
         // A server may reject requests when it has too many.
         let _ = socket.write_all(&request);
-        held.push(socket);
+        sockets.push(socket);
     }
-    Ok(held)
+    Ok(sockets)
 }
 
 /// Topics that come and go.

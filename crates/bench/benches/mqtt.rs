@@ -139,7 +139,7 @@ fn run(args: &Args) -> Result<()> {
     for (name, start) in
         [("mosquitto", Broker::mosquitto as fn() -> Result<Broker>), ("mochi", Broker::mochi)]
     {
-        if let Err(error) = Broker::holds(connections) {
+        if let Err(error) = Broker::check_descriptors(connections) {
             eprintln!("without {name}: {error:#}");
             continue;
         }

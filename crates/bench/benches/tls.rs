@@ -283,7 +283,7 @@ fn memory(connections: usize) -> Result<()> {
     let (_waiting, bytes) = grown(UNDER_WAY, |_| Ok(begin()))?;
     table.row(["a handshake before the client sends".into(), thousands(bytes)]);
     let hello = sent(&mut connection(&client(&TLS13, false)?)?)?;
-    let (_answered, bytes) = grown(UNDER_WAY, |_| -> Result<Box<Handshake>> {
+    let (_replied, bytes) = grown(UNDER_WAY, |_| -> Result<Box<Handshake>> {
         let mut handshake = begin();
         handshake.on_received(&hello, &mut Vec::new())?;
         Ok(handshake)

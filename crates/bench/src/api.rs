@@ -27,14 +27,14 @@ impl Api {
     /// # Errors
     /// If no response comes, or it is anything but 2xx with JSON.
     pub fn post(&mut self, path: &str, body: &Value) -> Result<Value> {
-        let (status, answer) =
+        let (status, response) =
             self.0.request("POST", path, "application/json", &body.to_string())?;
         ensure!(
             (200..300).contains(&status),
             "POST {path} returned status {status}: {}",
-            String::from_utf8_lossy(&answer)
+            String::from_utf8_lossy(&response)
         );
-        serde_json::from_slice(&answer).with_context(|| format!("the response to POST {path}"))
+        serde_json::from_slice(&response).with_context(|| format!("the response to POST {path}"))
     }
 
     /// Gets a text. Returns the status and the body.
@@ -42,8 +42,8 @@ impl Api {
     /// # Errors
     /// If no response comes, or it is not HTTP.
     pub fn get(&mut self, path: &str) -> Result<(u16, String)> {
-        let (status, answer) = self.0.request("GET", path, "text/plain", "")?;
-        Ok((status, String::from_utf8_lossy(&answer).into_owned()))
+        let (status, response) = self.0.request("GET", path, "text/plain", "")?;
+        Ok((status, String::from_utf8_lossy(&response).into_owned()))
     }
 }
 
@@ -64,8 +64,8 @@ mod tests {
             let (mut stream, _) = listener.accept().expect("a client");
             let mut request = vec![0; 4096];
             let bytes = stream.read(&mut request).expect("a request");
-            let answer = b"HTTP/1.1 503 Full\r\ncontent-length: 4\r\n\r\nfull";
-            stream.write_all(answer).expect("an answer");
+            let response = b"HTTP/1.1 503 Full\r\ncontent-length: 4\r\n\r\nfull";
+            stream.write_all(response).expect("a response");
             request.truncate(bytes);
             request
         });

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn one_core_holds_for_what_is_started_later() {
+    fn one_core_applies_to_what_is_started_later() {
         let args = parse(&["--one-core", "--connections", "100"]);
         // A thread of its own, so that the other tests use all cores.
         let cores = std::thread::spawn(move || {

@@ -105,13 +105,13 @@ pub fn serve(arguments: &ChildArguments) -> Result<()> {
             .filter(|bytes| *bytes <= MESSAGE_BYTES_MAX)
             .with_context(|| format!("«{line}» is not a command; try «fan 120»"))?;
         let message: Arc<[u8]> = fan::message(bytes).into();
-        let answers = workers
+        let receivers = workers
             .iter()
             .map(|worker| worker.fan(message.clone()))
             .collect::<Result<Vec<Receiver<FanoutResult>>>>()?;
         let mut all = FanoutResult::default();
-        for answer in answers {
-            let fanned = answer.recv().context("a thread ended in a fan-out")?;
+        for receiver in receivers {
+            let fanned = receiver.recv().context("a thread ended in a fan-out")?;
             all.sent += fanned.sent;
             all.rejected += fanned.rejected;
         }
@@ -128,7 +128,7 @@ pub struct Baseline {
     /// The address for clients.
     pub clients: SocketAddrV4,
     commands: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    replies: BufReader<ChildStdout>,
 }
 
 impl Baseline {
@@ -148,9 +148,9 @@ impl Baseline {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut process = ServerProcess::start(command).context("starting a bare server")?;
-        let (commands, answers) = process.take_pipes().context("pipes to a bare server")?;
-        let mut baseline = Self { process, clients, commands, answers: BufReader::new(answers) };
-        let line = baseline.answer()?;
+        let (commands, replies) = process.take_pipes().context("pipes to a bare server")?;
+        let mut baseline = Self { process, clients, commands, replies: BufReader::new(replies) };
+        let line = baseline.read_reply()?;
         ensure!(line == READY, "a bare server replied «{line}»");
         Ok(baseline)
     }
@@ -161,7 +161,7 @@ impl Baseline {
     /// If the server has ended.
     pub fn fan(&mut self, bytes: usize) -> Result<FanoutResult> {
         writeln!(self.commands, "fan {bytes}").context("a command to a bare server")?;
-        let line = self.answer()?;
+        let line = self.read_reply()?;
         let mut words = line.split(' ');
         let mut number = || words.next()?.parse().ok();
         if let (None, Some(sent), Some(rejected)) = (number(), number(), number()) {
@@ -178,9 +178,9 @@ impl Baseline {
         self.process.cpu()
     }
 
-    fn answer(&mut self) -> Result<String> {
+    fn read_reply(&mut self) -> Result<String> {
         let mut line = String::new();
-        self.answers.read_line(&mut line).context("a reply of a bare server")?;
+        self.replies.read_line(&mut line).context("a reply of a bare server")?;
         Ok(line.trim_end().to_owned())
     }
 }

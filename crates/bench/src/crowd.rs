@@ -3,7 +3,7 @@
 //! Each thread has a private descriptor table, one poller and one read buffer. A connection costs it
 //! some 24 bytes and no allocation.
 
-mod answer;
+mod response;
 mod worker;
 
 use std::fmt;
@@ -41,9 +41,9 @@ pub struct Plan {
     /// request is written.
     pub status: Option<u16>,
     /// The whole response, if it is always the same and not HTTP.
-    pub answer: Option<&'static [u8]>,
-    /// True to reply to WebSocket pings.
-    pub answer_pings: bool,
+    pub response: Option<&'static [u8]>,
+    /// True to send a pong for each WebSocket ping.
+    pub send_pongs: bool,
     /// True to acknowledge MQTT messages of QoS 1.
     pub acknowledge: bool,
     /// The limit on connection attempts under way at one time, per thread.
@@ -64,8 +64,8 @@ impl Plan {
                 "GET {path} HTTP/1.1\r\nHost: {target}\r\nUser-Agent: throng-bench\r\n\r\n"
             )),
             status: Some(200),
-            answer: None,
-            answer_pings: false,
+            response: None,
+            send_pongs: false,
             acknowledge: false,
             in_flight_max: 256,
             sample_every: 1,
@@ -81,7 +81,7 @@ impl Plan {
                  Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
             )),
             status: Some(101),
-            answer_pings: true,
+            send_pongs: true,
             ..Self::get(target, connections, path)
         }
     }
@@ -112,14 +112,14 @@ impl Plan {
         subscribe.extend_from_slice(topic.as_bytes());
         subscribe.push(qos);
         let numbers: Vec<String> = (0..connections).map(|number| format!("{number:07}")).collect();
-        const ANSWERS: [&[u8]; 3] = [
+        const RESPONSES: [&[u8]; 3] = [
             &[0x20, 2, 0, 0, 0x90, 3, 0, 1, 0],
             &[0x20, 2, 0, 0, 0x90, 3, 0, 1, 1],
             &[0x20, 2, 0, 0, 0x90, 3, 0, 1, 2],
         ];
         Self {
             request: connect.with_texts(numbers.into()).then(&subscribe),
-            answer: ANSWERS.get(usize::from(qos)).copied(),
+            response: RESPONSES.get(usize::from(qos)).copied(),
             acknowledge: qos == 1,
             ..Self::get(target, connections, "/")
         }

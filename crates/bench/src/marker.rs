@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn payload_has_the_bytes_asked_for() {
+    fn payload_has_the_requested_bytes() {
         assert_eq!(payload(Kind::Counted, 7, 100).len(), 100);
         assert_eq!(payload(Kind::Timed, u64::MAX, 0).len(), PAYLOAD_BYTES_MIN);
     }

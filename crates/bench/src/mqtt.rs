@@ -35,9 +35,9 @@ impl Publisher {
         socket.set_nodelay(true).context("the publisher's socket")?;
         socket.set_read_timeout(Some(TIMEOUT)).context("the publisher's socket")?;
         socket.write_all(b"\x10\x0f\0\x04MQTT\x04\x02\0\0\0\x03pub").context("CONNECT")?;
-        let mut answer = [0; 4];
-        socket.read_exact(&mut answer).context("CONNACK")?;
-        ensure!(answer == [0x20, 2, 0, 0], "the broker answered CONNECT with {answer:?}");
+        let mut reply = [0; 4];
+        socket.read_exact(&mut reply).context("CONNACK")?;
+        ensure!(reply == [0x20, 2, 0, 0], "the broker answered CONNECT with {reply:?}");
         Ok(Self { socket, id: 0 })
     }
 
@@ -61,9 +61,9 @@ impl Publisher {
         packet.push(length as u8);
         packet.extend_from_slice(&rest);
         self.socket.write_all(&packet).context("PUBLISH")?;
-        let mut answer = [0; 4];
-        self.socket.read_exact(&mut answer).context("PUBACK")?;
-        ensure!(answer == [0x40, 2, high, low], "the broker answered PUBLISH with {answer:?}");
+        let mut reply = [0; 4];
+        self.socket.read_exact(&mut reply).context("PUBACK")?;
+        ensure!(reply == [0x40, 2, high, low], "the broker answered PUBLISH with {reply:?}");
         Ok(())
     }
 }
@@ -82,7 +82,7 @@ impl Broker {
     ///
     /// # Errors
     /// If it does not.
-    pub fn holds(connections: usize) -> Result<()> {
+    pub fn check_descriptors(connections: usize) -> Result<()> {
         let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let needed = connections as u64 + DESCRIPTORS_SLACK;
         ensure!(needed <= most, "{needed} open files are needed, and the limit is {most}");

@@ -75,14 +75,14 @@ impl Drop for Pauses {
 
 fn send_requests(sockets: &mut [TcpStream], stop: &AtomicBool) -> Result<Found> {
     let mut waits = crate::report::latency_histogram();
-    let mut answer = [0; 4096];
+    let mut response = [0; 4096];
     while !stop.load(Ordering::Relaxed) {
         for socket in &mut *sockets {
             let begin = Instant::now();
             socket.write_all(REQUEST)?;
-            let bytes = socket.read(&mut answer)?;
+            let bytes = socket.read(&mut response)?;
             waits.saturating_record(begin.elapsed().as_nanos() as u64);
-            ensure!(answer[..bytes].starts_with(b"HTTP/1.1 200"), "the probe was rejected");
+            ensure!(response[..bytes].starts_with(b"HTTP/1.1 200"), "the probe was rejected");
             std::thread::sleep(EVERY);
         }
     }

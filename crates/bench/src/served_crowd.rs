@@ -75,9 +75,9 @@ impl ServedCrowd {
         } else {
             let publish = || json!({"publish": {"topic": "all", "data": data()}});
             let commands: Vec<Value> = (0..messages).map(|_| publish()).collect();
-            let answer = self.server.api.post("/api/batch", &json!({"commands": commands}))?;
-            let rejected = answer.to_string().contains("\"error\"");
-            ensure!(!rejected, "a batch was rejected in part: {answer}");
+            let response = self.server.api.post("/api/batch", &json!({"commands": commands}))?;
+            let rejected = response.to_string().contains("\"error\"");
+            ensure!(!rejected, "a batch was rejected in part: {response}");
         }
         let expected = (connections * messages) as u64;
         let timeout = Duration::from_secs(20 + expected / 5_000);

@@ -167,8 +167,8 @@ impl Throng {
     /// # Errors
     /// If the server rejects it, or the number of members is another.
     pub fn publish(&mut self, topic: &str, data: &str, members: usize) -> Result<()> {
-        let answer = self.api.post("/api/publish", &json!({"topic": topic, "data": data}))?;
-        ensure!(answer["members"] == members, "{members} members expected: {answer}");
+        let response = self.api.post("/api/publish", &json!({"topic": topic, "data": data}))?;
+        ensure!(response["members"] == members, "{members} members expected: {response}");
         Ok(())
     }
 

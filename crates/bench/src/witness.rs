@@ -127,12 +127,12 @@ mod tests {
             let head = "HTTP/1.1 200 OK\r\n\r\n";
             socket.write_all(format!("{head}{events}").as_bytes()).expect("room");
         });
-        let mut witnesses = Witnesses::start(target, 1).expect("an answer");
+        let mut witnesses = Witnesses::start(target, 1).expect("a response");
         assert_eq!(witnesses.user(7), "witness0");
         witnesses.published("1:1");
         witnesses.published_to(0, "1:2");
         witnesses.published("1:3");
-        server.join().expect("it has answered");
+        server.join().expect("it has replied");
         witnesses.end(Duration::from_millis(50)).expect("a thread")
     }
 

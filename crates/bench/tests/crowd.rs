@@ -27,7 +27,7 @@ fn accept_within(listener: &TcpListener) -> TcpStream {
             }
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
         }
-        assert!(Instant::now() < end, "nobody has connected");
+        assert!(Instant::now() < end, "no client has connected");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -35,7 +35,7 @@ fn accept_within(listener: &TcpListener) -> TcpStream {
 /// Accepts this many connections, reads each request, replies in two pieces, and returns all sockets.
 fn server(
     connections: usize,
-    answer: &'static str,
+    response: &'static str,
 ) -> (SocketAddrV4, JoinHandle<Vec<(TcpStream, String)>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let SocketAddr::V4(address) = listener.local_addr().expect("an address") else {
@@ -45,7 +45,7 @@ fn server(
         let mut stream = accept_within(&listener);
         let mut request = vec![0; 4096];
         let bytes = stream.read(&mut request).expect("a request");
-        let (a, b) = answer.split_at(answer.len() / 3);
+        let (a, b) = response.split_at(response.len() / 3);
         for piece in [a, b] {
             stream.write_all(piece.as_bytes()).expect("room");
         }
@@ -109,7 +109,7 @@ fn a_missing_server_is_reported() {
 }
 
 #[test]
-fn a_websocket_crowd_answers_pings() {
+fn a_websocket_crowd_sends_pongs() {
     let (address, server) = server(2, UPGRADED);
     let (crowd, _) = Crowd::open_all(Plan::websocket(address, 2, "/ws")).expect("an open crowd");
     for (mut stream, _) in server.join().expect("no panic") {
@@ -122,7 +122,7 @@ fn a_websocket_crowd_answers_pings() {
 }
 
 #[test]
-fn a_poll_is_open_before_its_answer() {
+fn a_poll_is_open_before_its_response() {
     let (address, server) = server(1, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     let (crowd, _) = Crowd::open_all(Plan::poll(address, 1, "/poll")).expect("an open crowd");
     server.join().expect("no panic");

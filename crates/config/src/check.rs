@@ -291,13 +291,13 @@ fn topics(config: &Config, read: &mut Read) {
         if let Some(reason) = typed.webhook_url.as_deref().and_then(|url| webhook(url).err()) {
             add_error("webhook_url", reason);
         }
-        let asks = match (typed.join, typed.publish) {
+        let deciding_key = match (typed.join, typed.publish) {
             (JoinRule::Webhook, _) => Some("join"),
             (_, Some(PublishRule::Webhook | PublishRule::Ask)) => Some("publish"),
             _ => None,
         };
         let own_known = rule.invalid.contains("webhook_url") || typed.webhook_url.is_some();
-        if let Some(key) = asks.filter(|_| !url_known && !own_known) {
+        if let Some(key) = deciding_key.filter(|_| !url_known && !own_known) {
             let message = "a webhook needs a URL: set webhook.url, or webhook_url in this rule";
             add_error(key, message.into());
         }

@@ -179,8 +179,8 @@ pub struct Changes {
 impl Config {
     /// Returns true if all clients of the client port must prove who they are, by a token or to the application.
     pub fn knows_clients(&self) -> bool {
-        let asks = self.webhook.connect && self.webhook.silence == Silence::Deny;
-        self.auth.required || asks
+        let application_decides = self.webhook.connect && self.webhook.silence == Silence::Deny;
+        self.auth.required || application_decides
     }
 
     /// Bytes of a packet from an MQTT client, at most.

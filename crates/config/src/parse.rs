@@ -36,15 +36,15 @@ impl Mismatch {
         Mismatch::new("text that is not UTF-8", None)
     }
 
-    /// Returns the error's message. `wants` describes the valid values.
-    pub fn message(&self, wants: &str, is_secret: bool) -> String {
+    /// Returns the error's message. `expected` describes the valid values.
+    pub fn message(&self, expected: &str, is_secret: bool) -> String {
         let Mismatch { found, advice } = self;
         if is_secret {
-            return format!("expected {wants}; the value is not shown, because it is a secret");
+            return format!("expected {expected}; the value is not shown, because it is a secret");
         }
         match advice {
-            Some(advice) => format!("expected {wants}, found {found}: {advice}"),
-            None => format!("expected {wants}, found {found}"),
+            Some(advice) => format!("expected {expected}, found {found}: {advice}"),
+            None => format!("expected {expected}, found {found}"),
         }
     }
 }
@@ -136,16 +136,19 @@ mod tests {
 
     #[test]
     fn an_error_shows_what_was_found_on_one_short_line() {
-        let wants = "a whole number from 1 to 9";
+        let expected = "a whole number from 1 to 9";
         let of = |text: &str| from_text(Kind::Number(1, 9), text, None).unwrap_err();
-        assert_eq!(of("lots").message(wants, false), format!("expected {wants}, found \"lots\""));
-        assert_eq!(of("10").message(wants, false), format!("expected {wants}, found \"10\""));
-        assert!(!of("lots").message(wants, true).contains("lots"));
-        let long = of(&"x\n".repeat(1_000)).message(wants, false);
+        assert_eq!(
+            of("lots").message(expected, false),
+            format!("expected {expected}, found \"lots\"")
+        );
+        assert_eq!(of("10").message(expected, false), format!("expected {expected}, found \"10\""));
+        assert!(!of("lots").message(expected, true).contains("lots"));
+        let long = of(&"x\n".repeat(1_000)).message(expected, false);
         assert!(long.ends_with('…') && long.chars().count() < 120, "{long}");
-        let wide = Mismatch::new("[\n  1,\n  \"a\",\n]", None).message(wants, false);
+        let wide = Mismatch::new("[\n  1,\n  \"a\",\n]", None).message(expected, false);
         assert!(wide.ends_with("found [ 1, \"a\", ]"), "{wide}");
-        let message = Mismatch::not_utf8().message(wants, false);
+        let message = Mismatch::not_utf8().message(expected, false);
         assert!(message.ends_with("found text that is not UTF-8"));
     }
 }

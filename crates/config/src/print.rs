@@ -26,8 +26,8 @@ pub fn default_file() -> String {
             section = this;
         }
         let live = if setting.reload { " (live)" } else { "" };
-        let (doc, wants, default) = (setting.doc, setting.wants(), setting.default);
-        let _ = write!(out, "# {doc}{live}\n# Takes {wants}.\n{key} = {default}\n");
+        let (doc, expected, default) = (setting.doc, setting.expected(), setting.default);
+        let _ = write!(out, "# {doc}{live}\n# Takes {expected}.\n{key} = {default}\n");
     }
     out.push_str(
         "\n# Rules by topic (live), in the file only: a table each, in this order. The first whose\n\
@@ -63,8 +63,8 @@ fn example(out: &mut String, keys: &[TableKey]) {
             Absent::Unset(value) => (", or is left out", value),
             Absent::Required(value) => (", and is required", value),
         };
-        let (doc, wants, key) = (key.doc, key.wants(), key.key);
-        let _ = write!(out, "# {doc}\n# Takes {wants}{and}.\n#{key} = {value}\n");
+        let (doc, expected, key) = (key.doc, key.expected(), key.key);
+        let _ = write!(out, "# {doc}\n# Takes {expected}{and}.\n#{key} = {value}\n");
     }
 }
 

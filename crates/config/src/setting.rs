@@ -100,8 +100,8 @@ impl Setting {
     }
 
     /// A description of valid values, for people.
-    pub fn wants(&self) -> String {
-        self.kind.wants()
+    pub fn expected(&self) -> String {
+        self.kind.expected()
     }
 }
 
@@ -112,7 +112,7 @@ impl Kind {
     }
 
     /// A description of valid values, for people.
-    pub fn wants(self) -> String {
+    pub fn expected(self) -> String {
         match self {
             Kind::Bool => "true or false".into(),
             Kind::Number(min, max) => format!("a whole number from {min} to {max}"),

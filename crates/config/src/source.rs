@@ -15,7 +15,7 @@ use crate::renames::{self, OldName};
 use crate::setting::Setting;
 use crate::suggestion::suggest;
 use crate::table::{SETTINGS, setting};
-use crate::table_kinds::{Holds, TABLES, TableKind};
+use crate::table_kinds::{TABLES, TableContent, TableKind};
 use crate::tables::{Absent, TableKey};
 use crate::values::{Rule, Values};
 use crate::{Origin, SettingError, Value};
@@ -232,11 +232,11 @@ impl Read {
                 }
             });
         }
-        match kind.holds {
-            Holds::Topics => self.rules = rules,
-            Holds::Forwards => self.forwards = rules,
-            Holds::Keys => self.keys = rules,
-            Holds::Certificates => self.certificates = rules,
+        match kind.content {
+            TableContent::Topics => self.rules = rules,
+            TableContent::Forwards => self.forwards = rules,
+            TableContent::Keys => self.keys = rules,
+            TableContent::Certificates => self.certificates = rules,
         }
     }
 
@@ -283,7 +283,8 @@ impl Read {
                     rule.invalid.insert(known.key);
                     let now =
                         renamed.map_or(String::new(), |it| format!("; {}", is_called(it.new)));
-                    let message = mismatch.message(&known.wants(), known.kind.is_secret()) + &now;
+                    let message =
+                        mismatch.message(&known.expected(), known.kind.is_secret()) + &now;
                     self.add_error(origin, &full, message);
                 }
             }
@@ -300,7 +301,7 @@ impl Read {
                 }
                 Absent::Unset(_) => {}
                 Absent::Required(_) => {
-                    let message = format!("it is missing: write {}", known.wants());
+                    let message = format!("it is missing: write {}", known.expected());
                     self.add_error(origin.clone(), &format!("{name}.{}", known.key), message);
                 }
             }
@@ -362,7 +363,7 @@ impl Read {
             Err(mismatch) => {
                 self.invalid.insert(setting.key);
                 let now = if is_old { format!("; {}", is_called(&name)) } else { String::new() };
-                let message = mismatch.message(&setting.wants(), setting.secret) + &now;
+                let message = mismatch.message(&setting.expected(), setting.secret) + &now;
                 self.add_error(origin, shown, message);
             }
         }

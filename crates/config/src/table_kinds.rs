@@ -8,7 +8,7 @@ use crate::topics::TOPIC_KEYS;
 
 /// The contents of a kind of table.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Holds {
+pub(crate) enum TableContent {
     /// Rules by topic.
     Topics,
     /// Rules that send messages to a back end.
@@ -28,19 +28,19 @@ pub(crate) struct TableKind {
     /// The word for one of them.
     pub one: &'static str,
     /// Their contents.
-    pub holds: Holds,
+    pub content: TableContent,
 }
 
 /// All kinds.
 pub(crate) const TABLES: [TableKind; 4] = [
-    TableKind { name: "topics", keys: TOPIC_KEYS, one: "rule", holds: Holds::Topics },
-    TableKind { name: "forward", keys: FORWARD_KEYS, one: "rule", holds: Holds::Forwards },
-    TableKind { name: "keys", keys: KEY_KEYS, one: "key", holds: Holds::Keys },
+    TableKind { name: "topics", keys: TOPIC_KEYS, one: "rule", content: TableContent::Topics },
+    TableKind { name: "forward", keys: FORWARD_KEYS, one: "rule", content: TableContent::Forwards },
+    TableKind { name: "keys", keys: KEY_KEYS, one: "key", content: TableContent::Keys },
     TableKind {
         name: "tls.certificates",
         keys: CERTIFICATE_KEYS,
         one: "certificate",
-        holds: Holds::Certificates,
+        content: TableContent::Certificates,
     },
 ];
 
@@ -52,7 +52,7 @@ impl TableKind {
 
     /// Returns true for the rules by topic, some of whose keys are renamed.
     pub fn is_topics(&self) -> bool {
-        self.holds == Holds::Topics
+        self.content == TableContent::Topics
     }
 
     /// Returns true if a variable has the name of these tables, alone or with one of their keys behind it.

@@ -31,8 +31,8 @@ pub struct TableKey {
 
 impl TableKey {
     /// A description of valid values, for people.
-    pub fn wants(&self) -> String {
-        self.kind.wants()
+    pub fn expected(&self) -> String {
+        self.kind.expected()
     }
 }
 

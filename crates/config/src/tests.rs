@@ -98,8 +98,8 @@ fn whom_a_proxy_names_it_names_by_its_own_header() {
     let file =
         "[client]\nuser_header = \"X-User\"\nlogin = \"refuse\"\ntrusted_proxies = [\"::1\"]\n";
     assert!(load(file, &[], &[]).is_ok());
-    let passes_on = format!("{file}proxy_header = \"proxy-protocol\"\n");
-    let errors = load(&passes_on, &[], &[]).err().unwrap().to_string();
+    let with_header = format!("{file}proxy_header = \"proxy-protocol\"\n");
+    let errors = load(&with_header, &[], &[]).err().unwrap().to_string();
     assert!(errors.contains("a client could name any user"), "{errors}");
 }
 

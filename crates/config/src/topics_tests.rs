@@ -65,13 +65,22 @@ fn the_default_file_documents_rules_with_a_valid_example() {
     let default = default_file();
     assert_eq!(load(&default).unwrap().config, load("").unwrap().config);
     for key in TOPIC_KEYS {
-        assert!(default.contains(&format!("# {}\n# Takes {}", key.doc, key.wants())), "{default}");
+        assert!(
+            default.contains(&format!("# {}\n# Takes {}", key.doc, key.expected())),
+            "{default}"
+        );
     }
     for key in KEY_KEYS {
-        assert!(default.contains(&format!("# {}\n# Takes {}", key.doc, key.wants())), "{default}");
+        assert!(
+            default.contains(&format!("# {}\n# Takes {}", key.doc, key.expected())),
+            "{default}"
+        );
     }
     for key in FORWARD_KEYS {
-        assert!(default.contains(&format!("# {}\n# Takes {}", key.doc, key.wants())), "{default}");
+        assert!(
+            default.contains(&format!("# {}\n# Takes {}", key.doc, key.expected())),
+            "{default}"
+        );
     }
     let (rules, keys) = default.split_once("\n# Keys of the API").unwrap();
     let (rules, forwards) = rules.split_once("\n# Rules that send").unwrap();
@@ -205,23 +214,23 @@ fn a_rule_that_can_never_match_is_an_error() {
 
 #[test]
 fn a_webhook_needs_a_url() {
-    let asks = |key: &str, more: &str| {
+    let load_webhook_rule = |key: &str, more: &str| {
         load(&format!("[[topics]]\npattern = \"a\"\n{key} = \"webhook\"\n{more}"))
     };
     for (key, position) in [("join", "3:8"), ("publish", "3:11")] {
-        let errors = asks(key, "").unwrap_err();
+        let errors = load_webhook_rule(key, "").unwrap_err();
         let want = format!(
             "throng.toml:{position}: topics[0].{key}: a webhook needs a URL: set webhook.url"
         );
         assert!(errors.starts_with(&want), "{want}\nin\n{errors}");
-        assert!(asks(key, "webhook_url = \"http://a\"\n").is_ok());
-        assert!(asks(key, "[webhook]\nurl = \"http://a\"\n").is_ok());
+        assert!(load_webhook_rule(key, "webhook_url = \"http://a\"\n").is_ok());
+        assert!(load_webhook_rule(key, "[webhook]\nurl = \"http://a\"\n").is_ok());
         // The URL is unknown until its value is valid, so this is the only error.
         for more in ["webhook_url = 1\n", "[webhook]\nurl = 1\n"] {
-            assert_eq!(asks(key, more).unwrap_err().lines().count(), 1);
+            assert_eq!(load_webhook_rule(key, more).unwrap_err().lines().count(), 1);
         }
     }
-    let errors = asks("join", "webhook_url = \"a.b/c\"\n").unwrap_err();
+    let errors = load_webhook_rule("join", "webhook_url = \"a.b/c\"\n").unwrap_err();
     let want = "throng.toml:4:15: topics[0].webhook_url: \"a.b/c\" is not a valid URL of a";
     assert!(errors.starts_with(want) && errors.lines().count() == 1, "{errors}");
 }

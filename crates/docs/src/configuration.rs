@@ -49,9 +49,10 @@ fn table_of(out: &mut String, table: &str, keys: &[TableKey]) {
             Absent::Unset(value) => format!("may be left out; for example `{value}`"),
             Absent::Required(value) => format!("required; for example `{value}`"),
         };
-        let (name, doc, wants) = (key.key, text(key.doc), grouped(&key.wants()));
+        let (name, doc, expected) = (key.key, text(key.doc), grouped(&key.expected()));
         let secret = if key.kind.is_secret() { ", never printed" } else { "" };
-        let _ = write!(out, "\n### `{table}.{name}`\n\n{doc}\n\n- {wants}{secret}\n- {absent}\n");
+        let _ =
+            write!(out, "\n### `{table}.{name}`\n\n{doc}\n\n- {expected}{secret}\n- {absent}\n");
     }
 }
 
@@ -59,13 +60,13 @@ fn setting_of(out: &mut String, setting: &config::Setting) {
     let flags = throng::setting_flags();
     let flag = flags.iter().find(|(key, _)| *key == setting.key);
     let flag = flag.map_or(String::new(), |(_, flag)| format!(", `{flag}`"));
-    let (key, doc, wants) = (setting.key, text(setting.doc), grouped(&setting.wants()));
+    let (key, doc, expected) = (setting.key, text(setting.doc), grouped(&setting.expected()));
     let (default, variable) = (setting.default, setting.variable());
     let change = if setting.reload { "live" } else { "needs a restart" };
     let secret = if setting.secret { ", never printed" } else { "" };
     let _ = write!(
         out,
-        "\n### `{key}`\n\n{doc}\n\n- {wants}{secret}\n- default `{default}`; {change}\n- \
+        "\n### `{key}`\n\n{doc}\n\n- {expected}{secret}\n- default `{default}`; {change}\n- \
          `{variable}`{flag}\n"
     );
 }

@@ -203,8 +203,9 @@ pub struct Common {
     #[arg(long)]
     pub silences: bool,
     /// How long a response may take.
-    #[arg(long, value_parser = seconds, default_value = "60", value_name = "TIME")]
-    pub answer_timeout: f64,
+    #[arg(long = "answer-timeout", value_parser = seconds, default_value = "60", value_name = "TIME")]
+    #[serde(rename = "answer_timeout")]
+    pub response_timeout: f64,
     /// How long to wait at the end for messages that are still on their way [default: 30s, after Ctrl-C 5s]
     #[arg(long, value_parser = seconds, value_name = "TIME")]
     pub settle: Option<f64>,

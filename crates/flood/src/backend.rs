@@ -50,13 +50,13 @@ fn serve(socket: &TcpStream) -> Result<()> {
     socket.set_nodelay(true)?;
     let mut reader = BufReader::new(socket);
     while let Some(body) = body(&mut reader)? {
-        let (status, answer) = match answer(&body) {
-            Ok(answer) => ("200 OK", answer),
+        let (status, reply) = match reply(&body) {
+            Ok(reply) => ("200 OK", reply),
             Err(error) => ("400 Bad Request", format!("{error:#}")),
         };
-        let length = answer.len();
-        let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{answer}");
-        (&mut &*socket).write_all(answer.as_bytes())?;
+        let length = reply.len();
+        let response = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{reply}");
+        (&mut &*socket).write_all(response.as_bytes())?;
     }
     Ok(())
 }
@@ -87,13 +87,13 @@ fn body(reader: &mut impl BufRead) -> Result<Option<Vec<u8>>> {
 }
 
 /// Returns the reply to a batch.
-fn answer(body: &[u8]) -> Result<String> {
+fn reply(body: &[u8]) -> Result<String> {
     let batch: Batch = serde_json::from_slice(body).context("a batch of requests")?;
-    let answer = |request: Request| {
+    let message = |request: Request| {
         let user = request.topic.strip_prefix(REQUESTS)?.to_string();
         Some(json!({"user": user, "data": request.data}))
     };
-    let messages: Vec<_> = batch.messages.into_iter().filter_map(answer).collect();
+    let messages: Vec<_> = batch.messages.into_iter().filter_map(message).collect();
     Ok(json!({ "messages": messages }).to_string())
 }
 
@@ -102,11 +102,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_answered_to_the_user_whom_the_topic_names() {
+    fn replies_go_to_the_user_whom_the_topic_names() {
         let body =
             br#"{"messages":[{"id":"1","topic":"requests/u7","data":"x"},{"topic":"a","data":1}]}"#;
-        assert_eq!(answer(body).unwrap(), r#"{"messages":[{"data":"x","user":"u7"}]}"#);
-        assert!(answer(b"{}").is_err());
+        assert_eq!(reply(body).unwrap(), r#"{"messages":[{"data":"x","user":"u7"}]}"#);
+        assert!(reply(b"{}").is_err());
         let request = [b"POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc".as_slice(); 2].concat();
         let mut reader = BufReader::new(request.as_slice());
         assert_eq!(self::body(&mut reader).unwrap().as_deref(), Some(b"abc".as_slice()));

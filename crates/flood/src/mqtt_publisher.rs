@@ -14,7 +14,7 @@ use protocol::mqtt::{Packet, ReasonCode, Side, Version, read};
 /// How long the broker may take to connect.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of a reply, at most; replies to a publisher are short.
-const ANSWER_BYTES_MAX: usize = 1 << 16;
+const REPLY_BYTES_MAX: usize = 1 << 16;
 
 /// Publishes messages, and connects if it has no connection.
 pub(crate) struct MqttPublisher {
@@ -132,7 +132,7 @@ impl MqttPublisher {
     fn expect(&mut self, is_right: impl Fn(&Packet<'_>) -> Option<bool>) -> Result<()> {
         let socket = self.socket.as_mut().context("no connection")?;
         loop {
-            let packet = read(&self.buffer, Some(Version::V3), Side::Server, ANSWER_BYTES_MAX);
+            let packet = read(&self.buffer, Some(Version::V3), Side::Server, REPLY_BYTES_MAX);
             if let Some((packet, bytes)) = packet.context("the broker's answer")? {
                 let right = is_right(&packet);
                 let said = format!("{packet:?}");

@@ -20,7 +20,7 @@ pub fn check(setup: &Setup, common: &Common) -> Result<()> {
         return Ok(());
     };
     let mut http = Http::new(admin, setup.key.as_deref(), AGENT);
-    let mut keeps_nothing = |topic: &str| {
+    let mut has_no_history = |topic: &str| {
         let path = format!("/api/history/{}?limit=1", encoded(topic));
         // Any other reply shows in the run, or is another server's.
         match http.request("GET", &path, "application/json", "") {
@@ -35,7 +35,7 @@ pub fn check(setup: &Setup, common: &Common) -> Result<()> {
         for room in [0, plan.rooms().saturating_sub(1)] {
             let topic = plan.topic.text(plan.first + room * plan.users_per_room.max(1), room);
             ensure!(
-                !keeps_nothing(&topic),
+                !has_no_history(&topic),
                 "topic {topic:?} has no history, as the server says (no_history), so clients that \
                  come back can't get the messages that they missed: give it history_messages_max \
                  in a [[topics]] rule of the server's configuration, or name topics that have a \
@@ -46,7 +46,7 @@ pub fn check(setup: &Setup, common: &Common) -> Result<()> {
     if plan.acks.is_some() {
         let user = plan.user.text(plan.first, plan.room(plan.first));
         ensure!(
-            !keeps_nothing(&format!("@{user}")),
+            !has_no_history(&format!("@{user}")),
             "the server retains no messages for user {user:?} (no_history), so none can be \
              acknowledged: set enabled = true in [inbox] of the server's configuration"
         );

@@ -16,7 +16,7 @@ use crate::crowd::{histogram, lock};
 /// The results of the probes so far.
 pub struct Probes {
     /// Requests with a 2xx response.
-    pub answered: AtomicU64,
+    pub succeeded: AtomicU64,
     /// All other requests.
     pub failed: AtomicU64,
     /// Microseconds from the time when a request was due to its response.
@@ -28,7 +28,7 @@ pub struct Probes {
 impl Default for Probes {
     fn default() -> Self {
         Self {
-            answered: AtomicU64::new(0),
+            succeeded: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             times: Mutex::new(histogram()),
             stop: AtomicBool::new(false),
@@ -71,7 +71,7 @@ fn run(probes: &Probes, mut http: Http, url: &Url, per_second: f64) {
         at += 1;
         match http.request("GET", path, "text/plain", "") {
             Ok((200..300, _)) => {
-                probes.answered.fetch_add(1, Ordering::Relaxed);
+                probes.succeeded.fetch_add(1, Ordering::Relaxed);
                 let us = now_ns().saturating_sub(due) / 1_000;
                 lock(&probes.times).saturating_record(us.max(1));
             }

@@ -42,7 +42,7 @@ pub enum Audience {
     },
     /// A random user for each message, to whom a back end replies: a client publishes the message to [`REQUESTS`]
     /// plus the user's name, and [`crate::backend`] sends it back.
-    Answered {
+    Requesters {
         /// The index of the first user.
         from: u32,
         /// The number of users.
@@ -69,7 +69,7 @@ pub struct Stream {
 impl Stream {
     /// Returns true if a back end replies to the stream.
     pub fn has_replied(&self) -> bool {
-        matches!(self.to, Audience::Answered { .. })
+        matches!(self.to, Audience::Requesters { .. })
     }
 }
 
@@ -159,23 +159,23 @@ pub fn start(
     let targets = match stream.to {
         Audience::Users { count, .. }
         | Audience::Topics { count }
-        | Audience::Answered { count, .. } => count.max(1),
+        | Audience::Requesters { count, .. } => count.max(1),
         Audience::All => 1,
     };
     let begin_ns = now_ns();
-    let thread = |lane: Lane| {
+    let thread = |share: TargetShare| {
         let context = context.clone();
         std::thread::Builder::new()
-            .name(format!("publisher-{}", lane.at))
-            .spawn(move || Publisher::new(context, stream, lane, begin_ns).run())
+            .name(format!("publisher-{}", share.at))
+            .spawn(move || Publisher::new(context, stream, share, begin_ns).run())
             .context("starting a publisher thread")
     };
-    lanes(context.published.part, stream.to, publishers, targets).map(thread).collect()
+    target_shares(context.published.part, stream.to, publishers, targets).map(thread).collect()
 }
 
 /// A publisher's share of a stream: the targets `at`, `at + of`, `at + 2 * of` and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Lane {
+struct TargetShare {
     at: u32,
     of: u32,
     /// The number of publishers, including those of other agents.
@@ -183,16 +183,21 @@ struct Lane {
 }
 
 /// Returns the shares of one agent's publishers; each agent has `publishers` of them.
-fn lanes(part: Part, to: Audience, publishers: u32, targets: u32) -> impl Iterator<Item = Lane> {
+fn target_shares(
+    part: Part,
+    to: Audience,
+    publishers: u32,
+    targets: u32,
+) -> impl Iterator<Item = TargetShare> {
     let parts = part.of.max(1);
     let of = parts * publishers.clamp(1, (targets / parts).max(1));
     // The users must be this agent's own: the first target may have any index.
     let first = match to {
-        Audience::Answered { from, .. } => (part.number + parts - from % parts) % parts,
+        Audience::Requesters { from, .. } => (part.number + parts - from % parts) % parts,
         _ => part.number,
     };
-    let lane = move |at| Lane { at, of, publishers: of.min(targets) };
-    (first..of).step_by(parts as usize).filter(move |at| *at < targets).map(lane)
+    let share = move |at| TargetShare { at, of, publishers: of.min(targets) };
+    (first..of).step_by(parts as usize).filter(move |at| *at < targets).map(share)
 }
 
 /// Publishes `messages` messages to each of this agent's topics, as fast as possible.
@@ -203,8 +208,8 @@ pub fn publish_each(context: &Arc<PublishContext>, topics: u32, messages: u32) {
         messages_max: Some(u64::from(messages)),
     };
     let part = context.published.part;
-    let lane = Lane { at: part.number, of: part.of, publishers: 1 };
-    let mut publisher = Publisher::new(context.clone(), stream, lane, now_ns());
+    let share = TargetShare { at: part.number, of: part.of, publishers: 1 };
+    let mut publisher = Publisher::new(context.clone(), stream, share, now_ns());
     for _ in 0..messages {
         for topic in (0..topics).filter(|topic| part.has(*topic)) {
             if context.stop.load(Ordering::Relaxed) {
@@ -218,7 +223,7 @@ pub fn publish_each(context: &Arc<PublishContext>, topics: u32, messages: u32) {
 struct Publisher {
     context: Arc<PublishContext>,
     stream: Stream,
-    lane: Lane,
+    share: TargetShare,
     begin_ns: u64,
     random: Random,
     line: Line,
@@ -239,7 +244,12 @@ enum Line {
 }
 
 impl Publisher {
-    fn new(context: Arc<PublishContext>, stream: Stream, lane: Lane, begin_ns: u64) -> Self {
+    fn new(
+        context: Arc<PublishContext>,
+        stream: Stream,
+        share: TargetShare,
+        begin_ns: u64,
+    ) -> Self {
         let requests = context.requests.as_ref().filter(|_| stream.has_replied());
         let mqtt = |Broker { address, qos, layer }: &Broker| {
             Line::Mqtt(MqttPublisher::new(*address, *qos, layer.clone()))
@@ -253,12 +263,12 @@ impl Publisher {
             }
             (None, Api::Plain { url, .. }) => Line::Http(Http::new(url, None, AGENT)),
         };
-        let random = Random::of(context.seed ^ 0x7075_626c, u64::from(lane.at));
-        Self { context, stream, lane, begin_ns, random, line }
+        let random = Random::of(context.seed ^ 0x7075_626c, u64::from(share.at));
+        Self { context, stream, share, begin_ns, random, line }
     }
 
     fn run(mut self) {
-        let Lane { at, publishers: of, .. } = self.lane;
+        let TargetShare { at, publishers: of, .. } = self.share;
         let period_ns = 1e9 * f64::from(of) / self.stream.per_second;
         let phase_ns = period_ns * f64::from(at) / f64::from(of);
         let share_of_all = |all: u64| (all + u64::from(of - 1 - at)) / u64::from(of);
@@ -288,12 +298,12 @@ impl Publisher {
 
     /// Returns a random one of this publisher's targets: `at`, `at + of`, `at + 2 * of` and so on.
     fn choose(&mut self) -> To {
-        let Lane { at, of, .. } = self.lane;
+        let TargetShare { at, of, .. } = self.share;
         let share = |count: u32| (count + of - 1 - at) / of;
         match self.stream.to {
             Audience::All => To::All,
             Audience::Topics { count } => To::Topic(at + of * self.random.below(share(count))),
-            Audience::Answered { from, count } => {
+            Audience::Requesters { from, count } => {
                 To::User(self.context.first + from + at + of * self.random.below(share(count)))
             }
             Audience::Users { count, long_tail } => {
@@ -428,24 +438,24 @@ fn in_turn(
     let mut refused = Err(NotConnectedError.into());
     for at in order {
         let node = &mut nodes[at];
-        let answer = node.http.request("POST", path, "application/json", body);
+        let response = node.http.request("POST", path, "application/json", body);
         if count == 1 {
-            return answer;
+            return response;
         }
-        let is_away = match &answer {
+        let is_away = match &response {
             Ok((status, _)) => *status == 503,
             Err(error) => error.is::<NotConnectedError>(),
         };
-        if is_away || answer.is_err() {
+        if is_away || response.is_err() {
             node.away_until_ns = now_ns() + PASSED_OVER_NS;
         }
         if !is_away {
             if at != first {
                 published.mark_moved(to, message);
             }
-            return answer;
+            return response;
         }
-        refused = answer;
+        refused = response;
     }
     refused
 }
@@ -468,15 +478,15 @@ mod tests {
             [(1, 4, 3), (1, 1, 10), (3, 2, 100), (3, 4, 7), (4, 1, 2), (2, 8, 1)]
         {
             for from in [0, 1, 5] {
-                let to = Audience::Answered { from, count: targets };
+                let to = Audience::Requesters { from, count: targets };
                 let mut covered = vec![0; targets as usize];
                 let mut lanes_of_all = 0;
                 for number in 0..parts {
                     let part = Part { number, of: parts };
-                    for lane in lanes(part, to, publishers, targets) {
+                    for share in target_shares(part, to, publishers, targets) {
                         lanes_of_all += 1;
-                        assert_eq!(lane.publishers, lane.of.min(targets));
-                        for target in (lane.at..targets).step_by(lane.of as usize) {
+                        assert_eq!(share.publishers, share.of.min(targets));
+                        for target in (share.at..targets).step_by(share.of as usize) {
                             covered[target as usize] += 1;
                             assert!(part.has(from + target), "{from} + {target} in {part:?}");
                         }

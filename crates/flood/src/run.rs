@@ -155,7 +155,7 @@ pub fn run_to_end(
     show: &mut dyn Show,
 ) -> Result<(Vec<Sample>, Results)> {
     let mut run = Run::start(setup, common, others)?;
-    run.arrive_and_hold(stop, show)?;
+    run.arrive_and_wait(stop, show)?;
     run.finish(stop, show)?;
     run.results(stop.load(Ordering::Relaxed))
 }
@@ -168,7 +168,7 @@ struct Run<'a> {
     hold: Duration,
     settle: Duration,
     settle_stopped: Duration,
-    answer_timeout: Duration,
+    response_timeout: Duration,
     keep_memory_bytes: u64,
     /// Set when the run opened no more connections because memory was short.
     full: bool,
@@ -231,7 +231,7 @@ impl<'a> Run<'a> {
             hold: Duration::from_secs_f64(common.hold),
             settle: common.settle.map_or(SETTLE, Duration::from_secs_f64),
             settle_stopped: common.settle.map_or(SETTLE_STOPPED, Duration::from_secs_f64),
-            answer_timeout: Duration::from_secs_f64(common.answer_timeout),
+            response_timeout: Duration::from_secs_f64(common.response_timeout),
             keep_memory_bytes: common.keep_memory.unwrap_or(0),
             full: false,
             connections,
@@ -267,8 +267,8 @@ impl<'a> Run<'a> {
         Ok(crowd)
     }
 
-    /// Opens the crowd and holds it.
-    fn arrive_and_hold(&mut self, stop: &AtomicBool, show: &mut dyn Show) -> Result<()> {
+    /// Opens the crowd, and waits until the run is over.
+    fn arrive_and_wait(&mut self, stop: &AtomicBool, show: &mut dyn Show) -> Result<()> {
         let ended = || stop.load(Ordering::Relaxed);
         if self.shape.publish_at_once {
             self.publish()?;
@@ -280,7 +280,7 @@ impl<'a> Run<'a> {
                 all_begun = Instant::now();
             }
             // The run goes on even if the server hangs.
-            if all_begun.elapsed() > self.answer_timeout + QUIET {
+            if all_begun.elapsed() > self.response_timeout + QUIET {
                 break;
             }
             self.full =
@@ -301,14 +301,14 @@ impl<'a> Run<'a> {
         }
         let (begin, mut storms) = (Instant::now(), 0);
         loop {
-            let held = begin.elapsed();
-            let mut done = held >= self.hold;
+            let elapsed = begin.elapsed();
+            let mut done = elapsed >= self.hold;
             if let Some((times, every)) = self.shape.storms {
-                let over = held.as_secs_f64() - every * f64::from(times + 1);
-                let timeout = self.answer_timeout.as_secs_f64();
+                let over = elapsed.as_secs_f64() - every * f64::from(times + 1);
+                let timeout = self.response_timeout.as_secs_f64();
                 let back = self.crowd()?.has_arrived() || over >= timeout;
                 done = storms == times && over >= 0.0 && back;
-                if storms < times && held.as_secs_f64() >= every * f64::from(storms + 1) {
+                if storms < times && elapsed.as_secs_f64() >= every * f64::from(storms + 1) {
                     storms += 1;
                     match self.shape.missed {
                         0 => self.crowd()?.storm(),
@@ -436,7 +436,7 @@ impl<'a> Run<'a> {
             counts.publish_failed = context.failed.load(Ordering::Relaxed);
             counts.publish_unsure = context.unsure.load(Ordering::Relaxed);
         }
-        counts.probes = self.probes.answered.load(Ordering::Relaxed);
+        counts.probes = self.probes.succeeded.load(Ordering::Relaxed);
         counts.probes_failed = self.probes.failed.load(Ordering::Relaxed);
         Ok(counts)
     }

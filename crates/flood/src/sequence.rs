@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_late_and_repeated_messages_are_told_apart() {
+    fn gaps_late_and_repeated_messages_are_distinguished() {
         use Arrival::{Again, Gap, Late, Next};
         assert_eq!(arrivals(0, &[1, 2, 3]), [Next, Next, Next]);
         assert_eq!(arrivals(0, &[1, 4, 5]), [Next, Gap(2), Next]);

@@ -84,7 +84,7 @@ impl Setup {
         });
         let connections = common.connections.or(listed).unwrap_or(shape.connections);
         ensure!(
-            common.answer_timeout <= 3_600.0 && common.silence.unwrap_or(0.0) <= 36_000.0,
+            common.response_timeout <= 3_600.0 && common.silence.unwrap_or(0.0) <= 36_000.0,
             "--answer-timeout is at most an hour, --silence at most ten"
         );
         ensure!(
@@ -138,7 +138,7 @@ impl Setup {
             rate,
             lifetime,
             in_flight_max: common.in_flight.div_ceil(part.of),
-            answer_seconds_max: common.answer_timeout.ceil() as u32,
+            response_seconds_max: common.response_timeout.ceil() as u32,
             silence_seconds_max: common.silence.unwrap_or(0.0).ceil() as u32,
             run,
             seed: common.seed,
@@ -152,7 +152,7 @@ impl Setup {
             cuts: shape.cuts,
             missed: shape.missed,
             acks: common.ack.then_some(acks),
-            kept: is_kept(common, recover),
+            persistent: is_persistent(common, recover),
             heartbeats: !common.no_heartbeats,
             silences: common.silences,
         };
@@ -185,7 +185,7 @@ impl Setup {
         let admins = admins(common, &plan.servers)?;
         let users = |stream: &Stream| match stream.to {
             Audience::Users { count, .. } => count.max(plan.connections),
-            Audience::Answered { from, count } => (from + count).max(plan.connections),
+            Audience::Requesters { from, count } => (from + count).max(plan.connections),
             _ => 0,
         };
         let users = streams.iter().map(users).max().unwrap_or(0);
@@ -334,7 +334,7 @@ fn read_key(path: &Path) -> Result<String> {
 }
 
 /// Returns true if the sessions of MQTT clients persist between connections.
-fn is_kept(common: &Common, recover: bool) -> bool {
+fn is_persistent(common: &Common, recover: bool) -> bool {
     let speaks = common.transport.iter().any(|name| name == "mqtt");
     speaks && common.session.as_deref().map_or(recover, |session| session == "kept")
 }
@@ -342,17 +342,17 @@ fn is_kept(common: &Common, recover: bool) -> bool {
 /// Returns the parameters that the targets of MQTT clients have beside users and topics.
 fn mqtt_parameters(common: &Common, recover: bool, run: u32) -> Result<String> {
     let speaks = common.transport.iter().any(|name| name == "mqtt");
-    let kept = is_kept(common, recover);
+    let persistent = is_persistent(common, recover);
     let qos = common.qos.unwrap_or(u8::from(recover));
     if speaks {
         ensure!(!common.ack, "--ack is not for MQTT, whose clients acknowledge with --qos 1");
         ensure!(
-            !recover || (kept && qos > 0),
+            !recover || (persistent && qos > 0),
             "MQTT clients get missed messages only with --qos 1 or 2 and kept sessions"
         );
     }
     let mut text = format!("&qos={qos}");
-    if kept {
+    if persistent {
         // A session of an earlier run has other topics.
         text.push_str(&format!("&session=flood{run:08x}"));
     }
@@ -460,7 +460,7 @@ fn streams(common: &Common, shape: &Shape, plan: &Plan, topic: &Template) -> Res
         "--ack is for messages to users: --user-template must have {{n}} in it"
     );
     let to_users =
-        |stream: &Stream| matches!(stream.to, Audience::Users { .. } | Audience::Answered { .. });
+        |stream: &Stream| matches!(stream.to, Audience::Users { .. } | Audience::Requesters { .. });
     ensure!(
         !streams.iter().any(to_users) || !common.user_template.is_empty(),
         "this run publishes to users: --user-template can't be empty"
@@ -497,7 +497,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_file_must_hold_a_key_and_be_readable_by_its_owner_only() {
+    fn a_key_file_must_contain_a_key_and_be_readable_by_its_owner_only() {
         let path = std::env::temp_dir().join(format!("throng-flood-key-{}", std::process::id()));
         let mode = |mode| std::fs::set_permissions(&path, Permissions::from_mode(mode));
         std::fs::write(&path, " secret\n").expect("written");

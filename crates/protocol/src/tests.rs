@@ -93,57 +93,62 @@ fn a_listener_says_where_it_was_and_what_it_wants() {
     let token = |text: &str| text.parse::<model::Since>().unwrap();
     let all = |text: &str| ResumeRequest { all: Some(token(text)), topics: vec![] };
     for path in PATHS {
-        let asks = |query: &str, headers: &str| {
+        let resume = |query: &str, headers: &str| {
             listens(path, &format!("topic=a/b&user=alice&{query}"), headers).map(|it| it.0)
         };
-        assert_eq!(asks("", ""), Ok(ResumeRequest::default()));
-        assert_eq!(asks("since=", ""), Ok(ResumeRequest::default()));
-        assert_eq!(asks("since=5f3a91c2:7/9-0000000b.8", ""), Ok(all("5f3a91c2:7/9-0000000b.8")));
-        assert_eq!(asks("lastEventID=5f3a91c2%3A7", ""), Ok(all("5f3a91c2:7")));
-        let each = asks("since:%40alice=5f3a91c2:3&since:a/b=5f3a91c2:1&since:a/b=5f3a91c2:2", "");
+        assert_eq!(resume("", ""), Ok(ResumeRequest::default()));
+        assert_eq!(resume("since=", ""), Ok(ResumeRequest::default()));
+        assert_eq!(resume("since=5f3a91c2:7/9-0000000b.8", ""), Ok(all("5f3a91c2:7/9-0000000b.8")));
+        assert_eq!(resume("lastEventID=5f3a91c2%3A7", ""), Ok(all("5f3a91c2:7")));
+        let each =
+            resume("since:%40alice=5f3a91c2:3&since:a/b=5f3a91c2:1&since:a/b=5f3a91c2:2", "");
         let each = each.unwrap();
         assert_eq!(each.of("@alice"), Some(&token("5f3a91c2:3")));
         assert_eq!((each.of("a/b"), each.of("c")), (Some(&token("5f3a91c2:2")), None));
         assert_eq!(each.topics.len(), 2);
 
         let last = "Last-Event-ID: 5f3a91c2:9\r\n";
-        assert_eq!(asks("since=5f3a91c2:7&since:a/b=5f3a91c2:1", last), Ok(all("5f3a91c2:9")));
+        assert_eq!(resume("since=5f3a91c2:7&since:a/b=5f3a91c2:1", last), Ok(all("5f3a91c2:9")));
         let elsewhere = || model::Since::from(model::ResumeToken::from(model::ELSEWHERE));
         let foreign = ResumeRequest { all: Some(elsewhere()), topics: vec![] };
         for id in ["17", "some text", "5f3a91c2:", "f\u{fc}r"] {
             let header = format!("Last-Event-ID: {id}\r\n");
             let url = format!("lastEventID={}", id.replace(' ', "+"));
             for (query, header) in [("", &*header), (&url, "")] {
-                assert_eq!(asks(query, header), Ok(foreign.clone()), "{id}");
+                assert_eq!(resume(query, header), Ok(foreign.clone()), "{id}");
                 let query = |since: &str| format!("{since}&{query}");
-                assert_eq!(asks(&query("since=5f3a91c2:7"), header), Ok(all("5f3a91c2:7")), "{id}");
-                let named = asks(&query("since:a/b=5f3a91c2:1"), header).unwrap();
+                assert_eq!(
+                    resume(&query("since=5f3a91c2:7"), header),
+                    Ok(all("5f3a91c2:7")),
+                    "{id}"
+                );
+                let named = resume(&query("since:a/b=5f3a91c2:1"), header).unwrap();
                 assert_eq!(named.of("a/b"), Some(&token("5f3a91c2:1")), "{id}");
                 assert_eq!(named.of("@alice"), Some(&elsewhere()), "{id}");
             }
-            assert_eq!(asks(&url, last), Ok(all("5f3a91c2:9")), "the header is newer");
+            assert_eq!(resume(&url, last), Ok(all("5f3a91c2:9")), "the header is newer");
         }
         for (query, header) in [("", "Last-Event-ID: \r\n"), ("lastEventID=", "")] {
-            assert_eq!(asks(query, header), Ok(ResumeRequest::default()), "none is given");
+            assert_eq!(resume(query, header), Ok(ResumeRequest::default()), "none is given");
         }
         for text in ["start", "last:50"] {
             let named = ResumeRequest { all: None, topics: vec![("a/b".into(), token(text))] };
-            assert_eq!(asks(&format!("since={text}"), ""), Ok(all(text)));
-            assert_eq!(asks(&format!("since:a/b={text}"), ""), Ok(named));
+            assert_eq!(resume(&format!("since={text}"), ""), Ok(all(text)));
+            assert_eq!(resume(&format!("since:a/b={text}"), ""), Ok(named));
             // A browser reconnects with the same URL: its header is newer.
-            assert_eq!(asks(&format!("since={text}"), last), Ok(all("5f3a91c2:9")));
-            assert_eq!(asks(&format!("since:a/b={text}"), last), Ok(all("5f3a91c2:9")));
+            assert_eq!(resume(&format!("since={text}"), last), Ok(all("5f3a91c2:9")));
+            assert_eq!(resume(&format!("since:a/b={text}"), last), Ok(all("5f3a91c2:9")));
             for url in ["lastEventID=5f3a91c2:9&since=", "lastEventID=5f3a91c2:9&since:a/b="] {
-                assert_eq!(asks(&format!("{url}{text}"), ""), Ok(all("5f3a91c2:9")));
+                assert_eq!(resume(&format!("{url}{text}"), ""), Ok(all("5f3a91c2:9")));
             }
             let id = format!("Last-Event-ID: {text}\r\n");
-            assert_eq!(asks("", &id), Ok(foreign.clone()), "it is no event's id");
+            assert_eq!(resume("", &id), Ok(foreign.clone()), "it is no event's id");
         }
         for bad in ["since=last:0", "since:a/b=last:1001", "since=START", "lastEventID=start"] {
-            assert_eq!(asks(bad, ""), Err("bad_since".into()), "{bad}");
+            assert_eq!(resume(bad, ""), Err("bad_since".into()), "{bad}");
         }
         for bad in ["since=7", "since:a/b=x", "since:c=5f3a91c2:1", "since:@bob=5f3a91c2:1"] {
-            assert_eq!(asks(bad, ""), Err("bad_since".into()), "{bad}");
+            assert_eq!(resume(bad, ""), Err("bad_since".into()), "{bad}");
         }
         assert!(listens(path, "since:t=5f3a91c2:1&topic=t", "").is_ok(), "in any order");
 

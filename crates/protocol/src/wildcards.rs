@@ -71,8 +71,8 @@ pub fn check_allowed(topic: &str, settings: &Settings) -> Result<(), CodedError>
 /// # Errors
 /// `bad_since` if the client requests history, which only topics have.
 pub fn check_since(topic: &str, since: Option<&Since>) -> Result<(), CodedError> {
-    let asks = since.is_some_and(|since| since.token().is_none());
-    if !asks || name::of_filter(topic).is_none() {
+    let requests_history = since.is_some_and(|since| since.token().is_none());
+    if !requests_history || name::of_filter(topic).is_none() {
         return Ok(());
     }
     let message =

@@ -160,7 +160,7 @@ fn supabases_client_broadcasts_and_receives() {
 
 #[test]
 fn heartbeats_are_served_and_keep_the_connection_open() {
-    run(&serve(&[LONGER_SILENCE]), "channels.cjs", "heartbeats_are_answered");
+    run(&serve(&[LONGER_SILENCE]), "channels.cjs", "heartbeats_get_replies");
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn long_polls_are_served_as_phoenix_does() {
 
 #[test]
 fn a_session_without_polls_ends() {
-    run(&serve(&[SHORT_POLLS]), "longpoll.cjs", "session_ends_when_nobody_polls");
+    run(&serve(&[SHORT_POLLS]), "longpoll.cjs", "session_ends_without_polls");
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn presence_counts_only_above_its_cap() {
 
 #[test]
 fn presence_is_sent_on_other_transports() {
-    run(&serve_with(&["--shards", "4"], &[]), "presence.cjs", "other_transports_are_told");
+    run(&serve_with(&["--shards", "4"], &[]), "presence.cjs", "other_transports_are_notified");
 }
 
 #[test]

@@ -103,7 +103,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn message_has_the_bytes_asked_for_and_one_marker() {
+    fn message_has_the_requested_bytes_and_one_marker() {
         let message = message(120);
         assert_eq!(message.len(), 120);
         assert_eq!(Scanner::default().scan(&message, &mut 0, |_| ()), 1);

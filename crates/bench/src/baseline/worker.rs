@@ -20,7 +20,7 @@ use super::{FanoutResult, Sender};
 /// Events fetched at once, and connections accepted in one turn of the loop.
 const EVENTS: usize = 512;
 /// Bytes of a response, about as many as Throng's.
-const ANSWER_BYTES: usize = 150;
+const RESPONSE_BYTES: usize = 150;
 const BACKLOG: i32 = 4_096;
 
 /// Poller data of the listener and of the wake-up. Connections have their descriptor's number.
@@ -29,7 +29,7 @@ const WAKE: u64 = u64::MAX - 1;
 
 struct Job {
     message: std::sync::Arc<[u8]>,
-    answer: Channel<FanoutResult>,
+    result: Channel<FanoutResult>,
 }
 
 /// A running loop, seen from the main thread.
@@ -41,10 +41,10 @@ pub(super) struct Worker {
 impl Worker {
     /// Sends the message to all its connections. The receiver gets the result when that is done.
     pub(super) fn fan(&self, message: std::sync::Arc<[u8]>) -> Result<Receiver<FanoutResult>> {
-        let (answer, answered) = channel();
-        self.jobs.send(Job { message, answer }).ok().context("a thread has ended")?;
+        let (result, receiver) = channel();
+        self.jobs.send(Job { message, result }).ok().context("a thread has ended")?;
         rustix::io::write(&*self.wake, &1u64.to_ne_bytes()).context("waking a thread")?;
-        Ok(answered)
+        Ok(receiver)
     }
 }
 
@@ -87,7 +87,7 @@ struct Loop {
     /// Index in `connections`, by descriptor number.
     indexes: Vec<u32>,
     buffer: Box<[u8]>,
-    answer: Vec<u8>,
+    response: Vec<u8>,
 }
 
 impl Loop {
@@ -127,7 +127,7 @@ impl Loop {
             connections: Vec::new(),
             indexes: Vec::new(),
             buffer: vec![0; 16 * 1024].into_boxed_slice(),
-            answer: answer(),
+            response: response(),
         })
     }
 
@@ -188,7 +188,7 @@ impl Loop {
         match recv(connection, &mut *self.buffer, flags) {
             Ok((1.., _)) => {
                 // The buffer of a new connection has capacity for a response of 150 bytes.
-                let _ = rustix::io::write(connection, &self.answer);
+                let _ = rustix::io::write(connection, &self.response);
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok(_) | Err(_) => {
@@ -206,18 +206,18 @@ impl Loop {
         while let Ok(job) = self.jobs.try_recv() {
             let fanned = self.fan.out(&self.connections, &job.message)?;
             // The main thread waits for the result, or has ended.
-            let _ = job.answer.send(fanned);
+            let _ = job.result.send(fanned);
         }
         Ok(())
     }
 }
 
-/// Returns the head of an event stream, filled up to [`ANSWER_BYTES`].
-fn answer() -> Vec<u8> {
+/// Returns the head of an event stream, filled up to [`RESPONSE_BYTES`].
+fn response() -> Vec<u8> {
     let begin = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n\
                  X-Fill: ";
     let end = "\r\n\r\n";
-    let fill = ".".repeat(ANSWER_BYTES - begin.len() - end.len());
+    let fill = ".".repeat(RESPONSE_BYTES - begin.len() - end.len());
     [begin, &fill, end].concat().into_bytes()
 }
 
@@ -226,10 +226,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answer_has_its_bytes() {
-        let answer = answer();
-        assert_eq!(answer.len(), ANSWER_BYTES);
-        assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\n"));
-        assert!(answer.ends_with(b"\r\n\r\n"));
+    fn response_has_its_bytes() {
+        let response = response();
+        assert_eq!(response.len(), RESPONSE_BYTES);
+        assert!(response.starts_with(b"HTTP/1.1 200 OK\r\n"));
+        assert!(response.ends_with(b"\r\n\r\n"));
     }
 }

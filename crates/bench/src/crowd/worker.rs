@@ -19,7 +19,7 @@ use rustix::net::{
 };
 use rustix::time::Timespec;
 
-use super::answer::{Frames, Head, HeadStep};
+use super::response::{Frames, Head, HeadStep};
 use super::{CloseReason, Plan, Shared};
 use crate::marker::Scanner;
 use flood::clock::now_ns;
@@ -278,8 +278,8 @@ impl Worker<'_> {
             && self.connections[index].stage == Stage::Requested
         {
             let head = &mut self.connections[index].head;
-            let step = match self.plan.answer {
-                Some(answer) => head.step_exact(bytes, answer),
+            let step = match self.plan.response {
+                Some(response) => head.step_exact(bytes, response),
                 None => head.step(bytes, status),
             };
             match step {
@@ -315,7 +315,7 @@ impl Worker<'_> {
             }
             self.request = acknowledgements;
         }
-        if self.plan.answer_pings {
+        if self.plan.send_pongs {
             let pings = connection.frames.pings(bytes);
             if let Some(socket) = &connection.socket {
                 for _ in 0..pings {

@@ -457,10 +457,10 @@ pub(super) fn webhooks(config: &Config, _: u64) -> Judged {
 }
 
 pub(super) fn silence(config: &Config, _: u64) -> Judged {
-    let asks = |rule: &&TopicRule| {
+    let needs_decision = |rule: &&TopicRule| {
         matches!(rule.join, JoinRule::Webhook) || matches!(rule.publish, Some(PublishRule::Ask))
     };
-    let rule = config.topics.iter().find(asks);
+    let rule = config.topics.iter().find(needs_decision);
     match (config.webhook.silence, rule) {
         (Silence::Allow, Some(rule)) => {
             let what = format!(

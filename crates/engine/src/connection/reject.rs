@@ -139,7 +139,7 @@ pub fn refuse(
         return RefusalReply::TurnedAway;
     }
     let rejection = refused(refusal);
-    let asks = match refusal {
+    let health_reply = match refusal {
         Refusal::Address => http::reject_connection(protocols, settings, request, &rejection, out),
         Refusal::Connections
         | Refusal::Rate
@@ -147,7 +147,7 @@ pub fn refuse(
         | Refusal::Sessions
         | Refusal::Drained => None,
     };
-    match asks {
+    match health_reply {
         Some(true) => RefusalReply::Healthy,
         Some(false) => RefusalReply::Replied,
         None => {

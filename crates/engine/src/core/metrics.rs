@@ -165,7 +165,7 @@ pub enum Limited {
     /// The fixed limit on the lines of a head: requests that were rejected.
     HeaderLines,
     /// `presence.meta_bytes_max`: payloads that were rejected.
-    MetaBytes,
+    PresencePayloadBytes,
     /// `limits.mailbox_messages_max`: wills and publishes that were rejected, except publishes that wait for the disk.
     Mailbox,
     /// `limits.connections_per_user_max`.
@@ -208,7 +208,7 @@ impl Limited {
         Limited::HeadBytes,
         Limited::UriBytes,
         Limited::HeaderLines,
-        Limited::MetaBytes,
+        Limited::PresencePayloadBytes,
         Limited::Mailbox,
         Limited::UserConnections,
         Limited::UserTopics,
@@ -238,7 +238,7 @@ impl Limited {
             Limited::HeadBytes => "limits.head_bytes_max",
             Limited::UriBytes => "limits.uri_bytes_max",
             Limited::HeaderLines => "header_lines",
-            Limited::MetaBytes => "presence.meta_bytes_max",
+            Limited::PresencePayloadBytes => "presence.meta_bytes_max",
             Limited::Mailbox => "limits.mailbox_messages_max",
             Limited::UserConnections => "limits.connections_per_user_max",
             Limited::UserTopics => "limits.topics_per_user_max",

@@ -77,7 +77,7 @@ impl ShardBacklog {
         let mut short = self.short.lock().unwrap_or_else(PoisonError::into_inner);
         match capacity {
             Capacity::Enough => short.remove(&hash),
-            Capacity::Half | Capacity::Full | Capacity::None => short.insert(hash, capacity),
+            Capacity::Half | Capacity::Burst | Capacity::None => short.insert(hash, capacity),
         };
         self.any_short.store(!short.is_empty(), Ordering::Relaxed);
     }

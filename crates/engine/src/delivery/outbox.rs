@@ -109,8 +109,8 @@ pub enum Capacity {
     Enough,
     /// Over half of it is used, by a reader that keeps pace.
     Half,
-    /// All of it is used, by a reader that keeps pace.
-    Full,
+    /// All of it is used, by a reader that keeps pace: a burst may wait.
+    Burst,
     /// It is a slow consumer, and must be closed.
     None,
 }
@@ -200,7 +200,7 @@ impl Outbox {
         match (self.exceeds_limits(settings, 1, 1), self.keeps_pace_of(settings, now_us)) {
             (false, true) => Capacity::Half,
             (false, false) => Capacity::Enough,
-            (true, true) if !self.exceeds_limits(settings, BURST, 1) => Capacity::Full,
+            (true, true) if !self.exceeds_limits(settings, BURST, 1) => Capacity::Burst,
             (true, _) => Capacity::None,
         }
     }

@@ -79,7 +79,7 @@ impl Engine {
             explicit: explicit.export(slot, name),
             recovery: recovery.export(slot, name),
             rates: rates.export(slot),
-            came: core.dedup.export(slot),
+            partly_delivered: core.dedup.export(slot),
             proxied: core.peers.export(slot),
             certificate_user: core.peers.certificate_user(slot).cloned().map(Text),
             conflated: core.conflation.export(slot),
@@ -133,8 +133,8 @@ impl Engine {
         }
         let already_delivered =
             record.mqtt.as_mut().map(MqttRecord::take_already_delivered).unwrap_or_default();
-        let came = record.came.take();
-        restarts.insert(slot, Restart { reads_poll, reads, came, already_delivered });
+        let partly_delivered = record.partly_delivered.take();
+        restarts.insert(slot, Restart { reads_poll, reads, partly_delivered, already_delivered });
         *reserved += u32::from(cold.as_ref().is_some_and(|cold| cold.reserved));
         core.metrics.closing_connections.add(u64::from(connection.is_closing()));
         core.table.insert_at(slot, connection, cold);
@@ -174,7 +174,7 @@ impl Engine {
             flags: _,
             cold: _,
             recovery: _,
-            came: _,
+            partly_delivered: _,
         } = record;
         let Engine { core, .. } = self;
         let broker = core.broker.clone();
@@ -296,8 +296,10 @@ impl Engine {
                 true => Restart::default(),
                 false => waiting.remove(&slot).unwrap_or_default(),
             };
-            let Restart { reads_poll, reads, came, already_delivered } = restart;
-            for (keys, is_mqtt) in [(came.unwrap_or_default(), false), (already_delivered, true)] {
+            let Restart { reads_poll, reads, partly_delivered, already_delivered } = restart;
+            for (keys, is_mqtt) in
+                [(partly_delivered.unwrap_or_default(), false), (already_delivered, true)]
+            {
                 let messages = self.find_owed(slot, &keys);
                 match (self.core.mqtt.details_mut(slot), is_mqtt) {
                     (Some(details), true) => details.already_delivered = messages,

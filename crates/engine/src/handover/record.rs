@@ -76,7 +76,7 @@ pub(crate) struct Record {
     pub mqtt: Option<MqttRecord>,
     /// Messages that one of its lists has delivered and others still owe it.
     #[n(22)]
-    pub came: Option<Vec<MessageKey>>,
+    pub partly_delivered: Option<Vec<MessageKey>>,
     /// The user of its certificate.
     #[n(23)]
     pub certificate_user: Option<Text<Name>>,
@@ -108,7 +108,7 @@ impl Record {
             conflated,
             warned,
             mqtt,
-            came,
+            partly_delivered,
             certificate_user,
         } = self;
         topics.is_none()
@@ -124,7 +124,7 @@ impl Record {
             && conflated.is_none()
             && warned.is_none()
             && mqtt.is_none()
-            && came.is_none()
+            && partly_delivered.is_none()
             && certificate_user.is_none()
     }
 }

@@ -39,15 +39,15 @@ pub(crate) struct Restart {
     /// Its catch-up was waiting for the next piece of the history.
     pub reads: bool,
     /// Messages that one list has delivered and others still owe it.
-    pub came: Option<Vec<MessageKey>>,
+    pub partly_delivered: Option<Vec<MessageKey>>,
     /// Messages that an MQTT client's ended subscriptions have delivered and other lists still owe it.
     pub already_delivered: Vec<MessageKey>,
 }
 
 impl Restarts {
     pub fn insert(&mut self, slot: u32, restart: Restart) {
-        let Restart { reads_poll, reads, came, already_delivered } = &restart;
-        if *reads_poll || *reads || came.is_some() || !already_delivered.is_empty() {
+        let Restart { reads_poll, reads, partly_delivered, already_delivered } = &restart;
+        if *reads_poll || *reads || partly_delivered.is_some() || !already_delivered.is_empty() {
             self.waiting.insert(slot, restart);
         }
     }

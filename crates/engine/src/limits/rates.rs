@@ -352,7 +352,7 @@ impl Core {
             match backlog.capacity(hash) {
                 Capacity::Enough if bytes <= max / WAY_PART => Pressure::None,
                 Capacity::Enough | Capacity::Half if bytes <= max => Pressure::Wait,
-                Capacity::Enough | Capacity::Half | Capacity::Full | Capacity::None => {
+                Capacity::Enough | Capacity::Half | Capacity::Burst | Capacity::None => {
                     Pressure::Refuse
                 }
             }

@@ -188,7 +188,7 @@ impl Core {
     /// Counts a meta above its limit.
     pub(crate) fn count_meta(&self, meta: &str) {
         if meta.len() > self.settings.presence_meta_bytes_max {
-            self.metrics.limited[Limited::MetaBytes as usize].add(1);
+            self.metrics.limited[Limited::PresencePayloadBytes as usize].add(1);
         }
     }
 }

@@ -12,7 +12,7 @@ pub struct AgentClock {
     /// Pings without a pong yet: their numbers, and when they were sent.
     pinged: VecDeque<(u64, u64)>,
     /// Round-trip time of the last pongs, and how far ahead the clock was then; in nanoseconds.
-    answers: VecDeque<(u64, i64)>,
+    pongs: VecDeque<(u64, i64)>,
     next: u64,
 }
 
@@ -36,17 +36,17 @@ impl AgentClock {
         let took = now_ns.saturating_sub(pinged_ns);
         let ahead = i128::from(at_ns) - i128::from(pinged_ns + took / 2);
         if let Ok(ahead) = i64::try_from(ahead) {
-            self.answers.push_back((took, ahead));
+            self.pongs.push_back((took, ahead));
         }
-        if self.answers.len() > PONGS_MAX {
-            self.answers.pop_front();
+        if self.pongs.len() > PONGS_MAX {
+            self.pongs.pop_front();
         }
     }
 
     /// Returns how far the clock is ahead, and the largest error of this measurement, in nanoseconds. `None` before
     /// the first pong.
     pub fn ahead(&self) -> Option<(i64, u64)> {
-        self.answers.iter().min_by_key(|(took, _)| *took).map(|(took, ahead)| (*ahead, took / 2))
+        self.pongs.iter().min_by_key(|(took, _)| *took).map(|(took, ahead)| (*ahead, took / 2))
     }
 }
 
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_quickest_answer_counts() {
+    fn the_quickest_pong_counts() {
         let mut clock = AgentClock::default();
         assert_eq!(clock.ahead(), None);
         let (slow, quick) = (clock.ping(1_000), clock.ping(2_000));

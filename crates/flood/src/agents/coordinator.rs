@@ -223,7 +223,7 @@ impl Together {
                         false => RunError::Runtime(error),
                     });
                 }
-                Ok(news) => self.hear(news, &mut times),
+                Ok(news) => self.on_message(news, &mut times),
                 Err(_) => {}
             }
             let member = self.members.iter().find(|it| it.lost.is_some() || !it.is_ready);
@@ -245,7 +245,7 @@ impl Together {
             std::thread::sleep(WAIT / 4);
         }
         std::thread::sleep(WAIT);
-        self.tell_clocks();
+        self.send_clocks();
         for Member { name, clock, .. } in &self.members {
             ensure!(lock(clock).ahead().is_some(), "agent {name} does not send its time");
         }
@@ -259,7 +259,7 @@ impl Together {
         }
     }
 
-    fn tell_clocks(&mut self) {
+    fn send_clocks(&mut self) {
         for member in self.members.iter_mut().filter(|member| member.is_under_way()) {
             let ahead = lock(&member.clock).ahead();
             if let Some((ahead_ns, error_ns)) = ahead {
@@ -285,7 +285,7 @@ impl Together {
         let (mut sampled, mut pinged, mut is_stopped) = (begin, begin, false);
         while self.members.iter().any(Member::is_under_way) {
             match self.news.recv_timeout(WAIT) {
-                Ok(news) => self.hear(news, &mut times),
+                Ok(news) => self.on_message(news, &mut times),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -295,7 +295,7 @@ impl Together {
             if pinged.elapsed() >= PING_INTERVAL {
                 pinged = Instant::now();
                 self.ping();
-                self.tell_clocks();
+                self.send_clocks();
             }
             self.pass(begin);
             if sampled.elapsed() >= SAMPLE_EVERY {
@@ -324,7 +324,7 @@ impl Together {
     }
 
     /// Processes an agent's message. `times` collects the times since the last common sample.
-    fn hear(&mut self, (from, said): News, times: &mut Times) {
+    fn on_message(&mut self, (from, said): News, times: &mut Times) {
         let member = &mut self.members[from];
         match said {
             Ok(ToCoordinator::Ready) => member.is_ready = true,

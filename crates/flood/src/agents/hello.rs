@@ -35,7 +35,7 @@ struct Greeting {
 
 /// The coordinator's reply.
 #[derive(Deserialize, Serialize)]
-struct Answer {
+struct HelloReply {
     protocol: u32,
     throng: String,
     challenge: String,
@@ -98,9 +98,9 @@ pub fn welcome(mut socket: &TcpStream, key: Option<&str>) -> Result<()> {
     };
     send(&mut socket, &greeting)?;
     let mut from = Until::new(socket, HELLO_TIMEOUT);
-    let answer: Answer =
+    let reply: HelloReply =
         receive(&mut from, HELLO_BYTES_MAX)?.context("it closed the connection")?;
-    let Answer { protocol, throng, challenge, proof: theirs } = answer;
+    let HelloReply { protocol, throng, challenge, proof: theirs } = reply;
     let refused = match key {
         _ if (protocol, throng.as_str()) != (PROTOCOL, VERSION) => {
             Some(format!("the agent is throng {VERSION}, the coordinator {throng}"))
@@ -145,9 +145,9 @@ pub fn meet(mut socket: &TcpStream, key: Option<&str>) -> Result<()> {
     );
     let own = challenge()?;
     let proof = key.map(|key| proof(key, Side::Coordinator, &theirs, &own)).transpose()?;
-    let answer =
-        Answer { protocol: PROTOCOL, throng: VERSION.into(), challenge: own.clone(), proof };
-    send(&mut socket, &answer)?;
+    let reply =
+        HelloReply { protocol: PROTOCOL, throng: VERSION.into(), challenge: own.clone(), proof };
+    send(&mut socket, &reply)?;
     match receive(&mut from, HELLO_BYTES_MAX)?.context("it closed the connection")? {
         Verdict::Refused { why } => bail!("it rejects the connection: {why}"),
         Verdict::Welcome { proof } => {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_told_what_to_do() {
+    fn another_version_is_an_error_that_names_the_remedy() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::scope(|scope| {

@@ -19,7 +19,7 @@ type Passed = (Point, Vec<(Part, PublishedHere)>);
 
 /// The messages of the coordinator so far.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct CoordinatorState {
     /// When the run begins, on the coordinator's clock.
     pub start_ns: Mutex<Option<u64>>,
     passed: Mutex<Vec<Passed>>,
@@ -34,7 +34,7 @@ pub struct Heard {
 /// The connection.
 pub struct Link {
     writer: Arc<Mutex<TcpStream>>,
-    pub heard: Arc<Heard>,
+    pub coordinator: Arc<CoordinatorState>,
 }
 
 impl Link {
@@ -44,17 +44,17 @@ impl Link {
     /// If the system can't start a thread.
     pub fn start(socket: &TcpStream, clock: Clock) -> Result<Self> {
         let link =
-            Link { writer: Arc::new(Mutex::new(socket.try_clone()?)), heard: Arc::default() };
-        let (mut socket, writer, heard) =
-            (socket.try_clone()?, link.writer.clone(), link.heard.clone());
+            Link { writer: Arc::new(Mutex::new(socket.try_clone()?)), coordinator: Arc::default() };
+        let (mut socket, writer, coordinator) =
+            (socket.try_clone()?, link.writer.clone(), link.coordinator.clone());
         let listen = move || {
             while let Ok(Some(said)) = receive(&mut socket, FRAME_BYTES_MAX) {
-                if hear(said, &heard, &clock, &writer).is_err() {
+                if on_message(said, &coordinator, &clock, &writer).is_err() {
                     break;
                 }
             }
-            heard.gone.store(true, Ordering::Relaxed);
-            heard.stop.store(true, Ordering::Relaxed);
+            coordinator.gone.store(true, Ordering::Relaxed);
+            coordinator.stop.store(true, Ordering::Relaxed);
         };
         std::thread::Builder::new().name("coordinator".into()).spawn(listen)?;
         Ok(link)
@@ -66,26 +66,31 @@ impl Link {
     /// If the coordinator is gone.
     pub fn say(&self, message: &ToCoordinator) -> Result<()> {
         ensure!(
-            !self.heard.gone.load(Ordering::Relaxed),
+            !self.coordinator.gone.load(Ordering::Relaxed),
             "the coordinator has closed the connection"
         );
         send(&mut *lock(&self.writer), message)
     }
 }
 
-fn hear(said: ToAgent, heard: &Heard, clock: &Clock, writer: &Mutex<TcpStream>) -> Result<()> {
+fn on_message(
+    said: ToAgent,
+    coordinator: &CoordinatorState,
+    clock: &Clock,
+    writer: &Mutex<TcpStream>,
+) -> Result<()> {
     match said {
         // The protocol has one job for each connection.
         ToAgent::Job(_) => anyhow::bail!("a second job"),
-        ToAgent::Start { at_ns } => *lock(&heard.start_ns) = Some(at_ns),
+        ToAgent::Start { at_ns } => *lock(&coordinator.start_ns) = Some(at_ns),
         ToAgent::Ping { number } => {
             let at_ns = now_ns();
             send(&mut *lock(writer), &ToCoordinator::Pong { number, at_ns })?;
         }
         ToAgent::Clock { ahead_ns } => clock.set_ahead(ahead_ns),
-        ToAgent::Pass { point, published } => lock(&heard.passed).push((point, published)),
-        ToAgent::Stop => heard.stop.store(true, Ordering::Relaxed),
-        ToAgent::End => heard.ended.store(true, Ordering::Relaxed),
+        ToAgent::Pass { point, published } => lock(&coordinator.passed).push((point, published)),
+        ToAgent::Stop => coordinator.stop.store(true, Ordering::Relaxed),
+        ToAgent::End => coordinator.ended.store(true, Ordering::Relaxed),
     }
     Ok(())
 }
@@ -102,10 +107,10 @@ impl Others for Link {
 
     fn have_reached(&mut self, point: Point, published: &Published) -> Result<bool> {
         ensure!(
-            !self.heard.gone.load(Ordering::Relaxed),
+            !self.coordinator.gone.load(Ordering::Relaxed),
             "the coordinator has closed the connection"
         );
-        let mut passed = lock(&self.heard.passed);
+        let mut passed = lock(&self.coordinator.passed);
         let Some(at) = passed.iter().position(|(passed, _)| *passed == point) else {
             return Ok(false);
         };

@@ -161,12 +161,12 @@ fn run(socket: &TcpStream, job: Job) -> Result<()> {
         None => bail!("an invalid share of a run"),
     };
     link.say(&ToCoordinator::Ready)?;
-    let heard = link.heard.clone();
+    let coordinator = link.coordinator.clone();
     let start_ns = loop {
-        if let Some(start_ns) = *lock(&heard.start_ns) {
+        if let Some(start_ns) = *lock(&coordinator.start_ns) {
             break start_ns;
         }
-        if heard.stop.load(Ordering::Relaxed) {
+        if coordinator.stop.load(Ordering::Relaxed) {
             bail!("the coordinator has closed the connection before the start");
         }
         std::thread::sleep(POLL_EVERY);
@@ -174,7 +174,7 @@ fn run(socket: &TcpStream, job: Job) -> Result<()> {
     let wait = clock.own(start_ns).saturating_sub(now_ns());
     std::thread::sleep(Duration::from_nanos(wait).min(SILENCE_MAX));
     let common = scenario.common();
-    match run_to_end(setup, common, Some(&mut link), &heard.stop, &mut Nothing) {
+    match run_to_end(setup, common, Some(&mut link), &coordinator.stop, &mut Nothing) {
         Ok((_, results)) => link.say(&ToCoordinator::Done(Box::new(results)))?,
         Err(error) => {
             // If the coordinator is gone, no peer reads this.
@@ -183,7 +183,8 @@ fn run(socket: &TcpStream, job: Job) -> Result<()> {
         }
     }
     let begin = Instant::now();
-    let is_over = || heard.ended.load(Ordering::Relaxed) || heard.gone.load(Ordering::Relaxed);
+    let is_over =
+        || coordinator.ended.load(Ordering::Relaxed) || coordinator.gone.load(Ordering::Relaxed);
     while !is_over() && begin.elapsed() < SILENCE_MAX {
         std::thread::sleep(POLL_EVERY);
     }

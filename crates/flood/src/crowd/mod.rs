@@ -58,10 +58,10 @@ enum CloseReason {
     /// The server closed the connection without giving a reason.
     Closed,
     /// The server closed the connection before its response.
-    Unanswered,
+    ClosedWithoutResponse,
     /// The response was complete although it should not end.
     Ended,
-    NoAnswer,
+    ResponseTimeout,
     Silent,
     Code(u16),
     Named(&'static str),
@@ -79,7 +79,7 @@ impl CloseReason {
             {
                 CloseReason::Tls(TlsFailure::Closed)
             }
-            CloseReason::Closed if !has_tls => CloseReason::Unanswered,
+            CloseReason::Closed if !has_tls => CloseReason::ClosedWithoutResponse,
             other => other,
         }
     }
@@ -131,12 +131,12 @@ impl fmt::Display for CloseReason {
             CloseReason::Rule(text) => f.write_str(text),
             CloseReason::TooLong => f.write_str("a message larger than 16 MiB"),
             CloseReason::Closed => f.write_str("closed without a reason"),
-            CloseReason::Unanswered => f.write_str(
+            CloseReason::ClosedWithoutResponse => f.write_str(
                 "closed without a response: if the server speaks TLS at this port, write https://, \
                  or add --tls",
             ),
             CloseReason::Ended => f.write_str("the response ended"),
-            CloseReason::NoAnswer => f.write_str("no response in time"),
+            CloseReason::ResponseTimeout => f.write_str("no response in time"),
             CloseReason::Silent => f.write_str("silent for too long"),
             CloseReason::Code(code) => write!(f, "closed with code {code}"),
             CloseReason::Named(name) => write!(f, "closed with {name}"),
@@ -153,9 +153,9 @@ impl fmt::Display for CloseReason {
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Order {
-    /// Open all connections of the plan, and hold them.
-    Hold,
-    /// Hold the open connections, and open none that was not tried yet.
+    /// Open all connections of the plan.
+    OpenAll,
+    /// Open no connection that was not tried yet; the open ones stay open.
     OpenNoMore,
     Stop,
 }
@@ -215,7 +215,7 @@ struct Shared {
     scans_done: AtomicU32,
     /// How many times the owner ordered all connections to drop and come back.
     storms: AtomicU32,
-    /// How many times the owner released the connections that a storm holds back.
+    /// How many times the owner released the connections that a storm defers.
     returns: AtomicU32,
     /// The longest silence of each connection at the last scan, in microseconds.
     silences: Mutex<Vec<u32>>,
@@ -364,7 +364,7 @@ impl Crowd {
             let (from, to) = (share(at), share(at + 1));
             let shared = Arc::new(Shared {
                 tally: Tally::default(),
-                order: AtomicU8::new(Order::Hold as u8),
+                order: AtomicU8::new(Order::OpenAll as u8),
                 scans_requested: AtomicU32::new(0),
                 scans_done: AtomicU32::new(0),
                 storms: AtomicU32::new(0),
@@ -464,7 +464,7 @@ impl Crowd {
         }
     }
 
-    /// Releases the connections that a storm with missed messages holds back.
+    /// Releases the connections that a storm with missed messages defers.
     pub fn end_storm(&self) {
         for thread in &self.threads {
             thread.shared.returns.fetch_add(1, Ordering::Relaxed);

@@ -107,7 +107,7 @@ pub struct Plan {
     /// The limit on connection attempts under way at one time.
     pub in_flight_max: u32,
     /// How long a response may take, in seconds.
-    pub answer_seconds_max: u32,
+    pub response_seconds_max: u32,
     /// Seconds without input after which a connection is closed; 0 for never.
     pub silence_seconds_max: u32,
     /// The number of this run, which its messages carry.
@@ -129,7 +129,7 @@ pub struct Plan {
     /// How users' messages are acknowledged.
     pub acks: Option<AckPlan>,
     /// The sessions of MQTT clients persist between connections.
-    pub kept: bool,
+    pub persistent: bool,
     /// Clients send heartbeats, if their transport has them.
     pub heartbeats: bool,
     /// The crowd measures the longest time for which each connection receives no message.
@@ -244,7 +244,7 @@ impl Plan {
 
     /// Returns whether connections have a resume state, which outlives their reconnects.
     pub(super) fn has_resume_states(&self) -> bool {
-        self.recover || self.kept || self.acks.is_some()
+        self.recover || self.persistent || self.acks.is_some()
     }
 
     /// Returns true when clients of some transport send heartbeats.

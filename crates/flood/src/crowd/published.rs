@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_of_others_begins_anywhere_once_somebody_publishes() {
+    fn a_topic_of_others_begins_anywhere_once_agents_publish() {
         let published = Published::new(0, 2).of(Part { number: 0, of: 2 }, 1);
         published.topics[0].store(7, Ordering::Relaxed);
         assert_eq!(published.topic_tracker(1), Tracker::begin(0));

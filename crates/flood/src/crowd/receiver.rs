@@ -120,7 +120,7 @@ impl Receiver<'_> {
             Event::Again(since) => {
                 // The crate `client` has parsed the token already.
                 self.outcome.again = since.parse().ok();
-                self.answered();
+                self.on_poll_reply();
                 if let Some(resume_state) = &mut self.resume_state {
                     resume_state.set_position(since);
                 }
@@ -181,7 +181,7 @@ impl Receiver<'_> {
 
     /// Called when the server has replied to a poll: the connection has a position from now on. Sequences without a
     /// message begin here.
-    fn answered(&mut self) {
+    fn on_poll_reply(&mut self) {
         let now = self.now();
         let Trackers { user, topic, all } = &mut self.trackers;
         for (tracker, now) in [(user, now.user), (topic, now.topic), (all, now.all)] {
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poll_answered_without_messages_expects_the_next_ones() {
+    fn a_poll_reply_without_messages_expects_the_next_ones() {
         let published = Published::new(1, 1);
         published.topics[0].store(7, Ordering::Relaxed);
         let again = Event::Again("00000001:2");

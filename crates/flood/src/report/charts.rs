@@ -234,9 +234,9 @@ pub fn processor(samples: &[Sample]) -> Chart {
 
 /// Returns the chart of the probes, if the run made any.
 pub fn probes(samples: &[Sample]) -> Option<Chart> {
-    let answered = Line::new("answered", 2, count_rates(samples, |counts| counts.probes));
+    let succeeded = Line::new("answered", 2, count_rates(samples, |counts| counts.probes));
     let failed = Line::new("failed", 5, count_rates(samples, |counts| counts.probes_failed));
-    let lines: Vec<Line> = [answered, failed].into_iter().filter_map(Line::if_any).collect();
+    let lines: Vec<Line> = [succeeded, failed].into_iter().filter_map(Line::if_any).collect();
     (!lines.is_empty()).then_some(Chart {
         id: "probes",
         title: "Probes",
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_did_not_answer_has_no_lines() {
+    fn a_server_without_a_response_has_no_lines() {
         let sample = |at_seconds| Sample { at_seconds, memory_bytes: 5, ..Sample::default() };
         let html = memory(&[sample(1.0), sample(2.0)])[0].html(2.0);
         assert!(html.contains("load generator") && !html.contains("server"));

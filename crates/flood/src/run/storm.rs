@@ -46,7 +46,7 @@ impl Run<'_> {
         self.crowd()?.take_recovery();
         let (begin, begin_ns) = (Instant::now(), now_ns());
         self.crowd()?.end_storm();
-        let most = self.answer_timeout + self.settle;
+        let most = self.response_timeout + self.settle;
         self.wait(stop, show, |run| {
             let recovered = run.crowd()?.recovered() - recovered_before;
             Ok(recovered >= connections || begin.elapsed() > most)

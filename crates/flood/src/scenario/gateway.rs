@@ -39,12 +39,12 @@ pub struct Gateway {
 impl Gateway {
     pub(super) fn shape(&self) -> Shape {
         let connections = self.common.connections.unwrap_or(1_000);
-        let answered = if self.requests.is_some() { connections / 2 } else { 0 };
-        let told = connections - answered;
-        let to = Audience::Users { count: told, long_tail: false };
+        let requesting = if self.requests.is_some() { connections / 2 } else { 0 };
+        let pushed = connections - requesting;
+        let to = Audience::Users { count: pushed, long_tail: false };
         let mut streams = vec![stream(to, self.pushes)];
         if let Some(requests) = self.requests {
-            let to = Audience::Answered { from: told, count: answered };
+            let to = Audience::Requesters { from: pushed, count: requesting };
             streams.push(stream(to, requests));
         }
         Shape {

@@ -153,7 +153,7 @@ impl Shard {
             match batch.gather(sockets, *slot, piece, limits) {
                 Capacity::Enough => {}
                 Capacity::None => slow.push(*slot),
-                capacity @ (Capacity::Half | Capacity::Full) => short.push((*slot, capacity)),
+                capacity @ (Capacity::Half | Capacity::Burst) => short.push((*slot, capacity)),
             }
         }
         if let Some(topic) = topic.filter(|_| !short.is_empty()) {

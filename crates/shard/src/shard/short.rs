@@ -27,8 +27,8 @@ impl Shortage {
     /// The capacity that publishers see now for a member with this capacity.
     fn counts(self, capacity: Capacity, now_us: u64) -> Capacity {
         match capacity {
-            Capacity::Full if now_us.saturating_sub(self.began_us) > FULL_US_MAX => Capacity::Half,
-            Capacity::Enough | Capacity::Half | Capacity::Full | Capacity::None => capacity,
+            Capacity::Burst if now_us.saturating_sub(self.began_us) > FULL_US_MAX => Capacity::Half,
+            Capacity::Enough | Capacity::Half | Capacity::Burst | Capacity::None => capacity,
         }
     }
 }
@@ -65,7 +65,7 @@ impl Short {
             let mut least = Capacity::Enough;
             members.retain(|slot, shortage| {
                 let capacity = capacity(*slot);
-                if matches!(capacity, Capacity::Half | Capacity::Full) {
+                if matches!(capacity, Capacity::Half | Capacity::Burst) {
                     shortage.last_us = now_us;
                     least = least.max(shortage.counts(capacity, now_us));
                 }
@@ -119,24 +119,24 @@ mod tests {
     fn a_member_without_capacity_concerns_its_topic_only_and_not_for_ever() {
         let (backlog, mut short) = (ShardBacklog::default(), Short::default());
         let (topic, other) = (7, 8);
-        short.add(&backlog, topic, &[(1, Capacity::Full)], 1);
+        short.add(&backlog, topic, &[(1, Capacity::Burst)], 1);
         assert_eq!(
             (backlog.capacity(topic), backlog.capacity(other)),
-            (Capacity::Full, Capacity::Enough)
+            (Capacity::Burst, Capacity::Enough)
         );
         // The member stays full with short breaks: publishers wait, and get no error.
         for ms in 0..60_000 {
             let now_us = ms * 1_000;
-            let capacity = if ms % 100 < 90 { Capacity::Full } else { Capacity::Enough };
+            let capacity = if ms % 100 < 90 { Capacity::Burst } else { Capacity::Enough };
             short.scan(&backlog, now_us, |_| capacity);
-            let is_full = backlog.capacity(topic) == Capacity::Full;
+            let is_full = backlog.capacity(topic) == Capacity::Burst;
             assert!(!is_full || now_us <= FULL_US_MAX + 1, "{ms} ms");
         }
         // Long after, the scan has forgotten the member and its shortage.
         short.scan(&backlog, 100_000_000, |_| Capacity::Enough);
         assert_eq!((short.members, backlog.capacity(topic)), (0, Capacity::Enough));
         assert!(!backlog.any_short());
-        short.add(&backlog, topic, &[(1, Capacity::Full)], 100_000_001);
-        assert_eq!(backlog.capacity(topic), Capacity::Full);
+        short.add(&backlog, topic, &[(1, Capacity::Burst)], 100_000_001);
+        assert_eq!(backlog.capacity(topic), Capacity::Burst);
     }
 }

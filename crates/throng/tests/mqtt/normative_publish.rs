@@ -307,7 +307,7 @@ fn mqtt5_3_3_4_6_identifiers_of_subscriptions_are_the_servers_to_send() {
 }
 
 #[test]
-fn mqtt5_3_3_4_10_a_full_window_holds_nothing_else_up() {
+fn mqtt5_3_3_4_10_a_full_window_delays_nothing_else() {
     let server = server(&[]);
     let connect = Connect::new(V5, "full").with(number(id::RECEIVE_MAXIMUM, 1));
     let mut one = connect.open(server.client);

@@ -21,7 +21,7 @@ run({
       const [one, two] = [connect(kind, { user: "alice" }), connect(kind)];
       const [a, b] = [await join(one, topic, { any: "thing" }), await join(two, topic)];
       const other = await join(one, `plain:other-${kind.name}`);
-      assert.deepEqual(a.answer, OK);
+      assert.deepEqual(a.reply, OK);
       assert.deepEqual(await push(a, "say", { hi: 1, deep: ["é", null] }), OK);
       for (const channel of [a, b]) {
         const said = { hi: 1, deep: ["é", null], phx_sender: "alice" };
@@ -90,7 +90,7 @@ run({
     each(KINDS, async (kind) => {
       const socket = connect(kind, { rejoinAfterMs: () => 1e6 });
       const no = await tryJoin(socket, `refused:${kind.name}`);
-      assert.deepEqual(no.answer, refused("unauthorized"));
+      assert.deepEqual(no.reply, refused("unauthorized"));
       const quiet = await join(socket, `quiet:${kind.name}`);
       const mute = refused("clients may not send to this topic");
       assert.deepEqual(await push(quiet, "say", {}), mute);
@@ -104,9 +104,9 @@ run({
       await drain(plain);
       assert.deepEqual(a.inbox.all("say"), [], "all but the sender");
       for (const event of ["phx_x", "presence_diff", "presence_x", "presence_update"]) {
-        const answer = await push(plain, event, { a: 1 });
-        assert.equal(answer.status, "error", event);
-        assert.match(answer.response.reason, /can't be published, because names that begin with (phx|presence)_ are reserved/);
+        const reply = await push(plain, event, { a: 1 });
+        assert.equal(reply.status, "error", event);
+        assert.match(reply.response.reason, /can't be published, because names that begin with (phx|presence)_ are reserved/);
       }
       const long = await push(plain, "say", { long: "x".repeat(1500) });
       assert.match(long.response.reason, /at most 1024 bytes/);
@@ -120,7 +120,7 @@ run({
       const joined = [];
       for (let at = 0; at < 4; at += 1) joined.push(await join(socket, `plain:${at}`));
       const more = await tryJoin(socket, "plain:4");
-      assert.deepEqual(more.answer, refused("too many channels joined"));
+      assert.deepEqual(more.reply, refused("too many channels joined"));
       assert.deepEqual(await leave(joined[0]), OK);
       await join(socket, "plain:5");
     }),
@@ -202,7 +202,7 @@ run({
     isBytes(await b.inbox.next("bin"));
   },
 
-  heartbeats_are_answered: () =>
+  heartbeats_get_replies: () =>
     each(KINDS, async (kind) => {
       const socket = connect(kind, { heartbeatIntervalMs: 1e6 });
       sendHeartbeats(socket, 300);
@@ -212,7 +212,7 @@ run({
       // A client without heartbeats shows when the server closes silent clients.
       const silent = connect(kind, { heartbeatIntervalMs: 1e6, reconnectAfterMs: () => 1e6 });
       await until("the silent client is closed", () => silent.closes.length === 1);
-      assert.ok(beats >= 1, `${beats} answers`);
+      assert.ok(beats >= 1, `${beats} replies`);
       assert.deepEqual(socket.closes, []);
       assert.equal(channel.joins, 1);
       assert.deepEqual(await push(channel, "say", {}), OK);

@@ -127,10 +127,10 @@ const settled = (push, what) =>
     for (const status of ["ok", "error"]) {
       push.receive(status, (response) => done({ status, response }));
     }
-    push.receive("timeout", () => failed(new Error(`${what} was not answered`)));
+    push.receive("timeout", () => failed(new Error(`${what} got no reply`)));
   });
 
-// Joins and returns the channel, with its `inbox` and the join's `answer`. `joins` counts all joins.
+// Joins and returns the channel, with its `inbox` and the join's `reply`. `joins` counts all joins.
 async function tryJoin(socket, topic, payload = {}) {
   const channel = socket.channel(topic, payload);
   channel.inbox = new Inbox();
@@ -142,13 +142,13 @@ async function tryJoin(socket, topic, payload = {}) {
   };
   const push = channel.join();
   push.receive("ok", () => (channel.joins += 1));
-  channel.answer = await settled(push, `the join of ${topic}`);
+  channel.reply = await settled(push, `the join of ${topic}`);
   return channel;
 }
 
 async function join(socket, topic, payload) {
   const channel = await tryJoin(socket, topic, payload);
-  assert.equal(channel.answer.status, "ok", `${topic}: ${JSON.stringify(channel.answer)}`);
+  assert.equal(channel.reply.status, "ok", `${topic}: ${JSON.stringify(channel.reply)}`);
   return channel;
 }
 
@@ -210,9 +210,9 @@ async function json(url, options) {
 async function api(path, body) {
   const headers = { "Content-Type": "application/json" };
   const options = body && { method: "POST", headers, body: JSON.stringify(body) };
-  const answer = await json(`http://${server.admin}/api/${path}`, options);
-  assert.equal(answer.status, 200, `${path}: ${JSON.stringify(answer.body)}`);
-  return answer.body;
+  const response = await json(`http://${server.admin}/api/${path}`, options);
+  assert.equal(response.status, 200, `${path}: ${JSON.stringify(response.body)}`);
+  return response.body;
 }
 
 // Returns the value of the line of /metrics that begins with this name.

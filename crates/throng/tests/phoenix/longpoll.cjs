@@ -53,9 +53,9 @@ function proxy(upgrade) {
   const front = http.createServer((request, response) => {
     const { method, url, headers } = request;
     const [host, port] = server.client.split(":");
-    const back = http.request({ host, port, method, path: url, headers }, (answer) => {
-      response.writeHead(answer.statusCode, answer.headers);
-      answer.pipe(response);
+    const back = http.request({ host, port, method, path: url, headers }, (upstream) => {
+      response.writeHead(upstream.statusCode, upstream.headers);
+      upstream.pipe(response);
     });
     back.on("error", () => response.destroy());
     response.on("close", () => back.destroy());
@@ -75,7 +75,7 @@ run({
       const topic = `plain:${kind.name}`;
       const sockets = [polled(kind), polled(kind), polled(kind), connect(kind)];
       const [a, b, c, ws] = await Promise.all(sockets.map((socket) => join(socket, topic)));
-      assert.deepEqual(a.answer, OK);
+      assert.deepEqual(a.reply, OK);
       assert.deepEqual(await push(a, "say", { from: "a" }), OK);
       assert.deepEqual(await push(ws, "say", { from: "é" }), OK);
       for (const channel of [a, b, c, ws]) {
@@ -218,7 +218,7 @@ run({
   },
 
   // With a timeout of 1 s, a session may be without a poll for 12 s.
-  session_ends_when_nobody_polls: async () => {
+  session_ends_without_polls: async () => {
     const channel = await join(polled(LATEST), "plain:open");
     const token = await open("&user=carol");
     await post(token, '["1","1","room:a","phx_join",{}]');

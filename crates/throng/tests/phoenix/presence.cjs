@@ -65,7 +65,7 @@ function follow(inbox, topic) {
     if (message.topic !== topic) return;
     if (event === "presence_state") {
       // A snapshot that is published to all members is a message like any other.
-      if (!followed.lists) assert.ok(!("id" in message), "nobody can come back to a list");
+      if (!followed.lists) assert.ok(!("id" in message), "no client can come back to a list");
       followed.lists += 1;
       followed.state = Presence.syncState(followed.state, message.data);
     }
@@ -85,7 +85,7 @@ function follow(inbox, topic) {
 async function ws(query, topic) {
   const inbox = await listenWs(query);
   const followed = follow(inbox, topic);
-  followed.ask = async (command) => {
+  followed.request = async (command) => {
     inbox.send({ id: 1, topic, ...command });
     const { ok, error } = await inbox.next("reply");
     return ok ?? error.code;
@@ -129,8 +129,8 @@ run({
       await first.seen.are({ [zoe]: 1 });
       assert.deepEqual(first.seen.left, ["bob"]);
       // A connection without a user is a member of the topic, but not in the snapshot.
-      const nobody = await enter(kind, topic, undefined);
-      await nobody.seen.are({ [zoe]: 1 });
+      const anonymous = await enter(kind, topic, undefined);
+      await anonymous.seen.are({ [zoe]: 1 });
     }),
 
   a_connection_that_dies_leaves: () =>
@@ -174,8 +174,8 @@ run({
       assert.equal(late.seen.users.bob[0].typing, true);
       const big = await push(bob.channel, "presence_update", { big: "x".repeat(2000) });
       assert.equal(big.status, "error");
-      const nobody = await enter(kind, topic, undefined);
-      const no = await push(nobody.channel, "presence_update", {});
+      const anonymous = await enter(kind, topic, undefined);
+      const no = await push(anonymous.channel, "presence_update", {});
       assert.match(no.response.reason, /has no user/);
     }),
 
@@ -195,14 +195,14 @@ run({
       );
     }
     await until("the list is whole", async () => (await presence(topic)).users === 4);
-    const answer = await presence(topic);
-    assert.deepEqual([answer.topic, answer.users, answer.connections], [topic, 4, 4]);
-    assert.deepEqual(Object.keys(answer.presences).sort(), ["alice", "bob", "carol", "dave"]);
+    const response = await presence(topic);
+    assert.deepEqual([response.topic, response.users, response.connections], [topic, 4, 4]);
+    assert.deepEqual(Object.keys(response.presences).sort(), ["alice", "bob", "carol", "dave"]);
     sse.close();
     ws.close();
     await disconnect(dave.socket);
     await alice.seen.are({ alice: 1 });
-    assert.equal(await presence("plain:a").then((answer) => answer.error.code), "no_presence");
+    assert.equal(await presence("plain:a").then((response) => response.error.code), "no_presence");
   },
 
   // Notices name at most 3 users.
@@ -218,16 +218,16 @@ run({
       await until("the counts arrive", () => same(count(one), { users: 4, connections: 4 }));
       await one.seen.are({});
     }
-    const answer = await presence(topic);
+    const response = await presence(topic);
     assert.deepEqual(
-      [answer.users, answer.connections, answer.presences],
+      [response.users, response.connections, response.presences],
       [4, 4, null],
     );
-    const told = await ws("", topic);
-    await told.ask({ type: "subscribe" });
-    await until("the counts come on /ws too", () => same(told.counted, { users: 4, connections: 4 }));
-    assert.deepEqual([told.lists, told.counts], [1, {}]);
-    assert.equal((await told.ask({ type: "presence" })).presences, null);
+    const observer = await ws("", topic);
+    await observer.request({ type: "subscribe" });
+    await until("the counts come on /ws too", () => same(observer.counted, { users: 4, connections: 4 }));
+    assert.deepEqual([observer.lists, observer.counts], [1, {}]);
+    assert.equal((await observer.request({ type: "presence" })).presences, null);
     const late = await enter(LATEST, topic, "u4");
     await until("the late client has the counts", () => count(late));
     await until("counts change", () => same(count(all[0]), { users: 4, connections: 5 }));
@@ -235,14 +235,14 @@ run({
     await disconnect(all[3].socket);
     await disconnect(all[2].socket);
     for (const { seen } of all.slice(0, 2)) await seen.are({ u1: 1, u2: 1 });
-    await told.are({ u1: 1, u2: 1 });
+    await observer.are({ u1: 1, u2: 1 });
     const again = await enter(LATEST, topic, "u3");
     await again.seen.are({ u1: 1, u2: 1, u3: 1 });
   },
 
   // Every client gets the snapshot before diffs, in whatever way it has entered the topic.
-  other_transports_are_told: async () => {
-    const topic = "room:told";
+  other_transports_are_notified: async () => {
+    const topic = "room:notified";
     const alice = await enter(LATEST, topic, "alice", { payload: { meta: { name: "A" } } });
     await alice.seen.are({ alice: 1 });
     const query = `topic=${topic}&topic=plain:other`;
@@ -250,12 +250,12 @@ run({
     const stream = follow(await listen(`/stream?${query}`), topic);
     const connected = await ws(query, topic);
     const subscribed = await ws("", topic);
-    assert.deepEqual(await subscribed.ask({ type: "subscribe" }), { topic });
+    assert.deepEqual(await subscribed.request({ type: "subscribe" }), { topic });
     const put = await ws("user=put", topic);
     await api("subscribe", { user: "put", topic });
     const stored = await ws("", topic);
     await api("subscriptions", { user: "stored", add: [topic] });
-    assert.equal((await stored.ask({ type: "login", user: "stored", topic: undefined })).users, 1);
+    assert.equal((await stored.request({ type: "login", user: "stored", topic: undefined })).users, 1);
     const all = [sse, stream, connected, subscribed, put, stored];
     for (const one of all) await one.are({ alice: 1, put: 1, stored: 1 });
     for (const one of all) {
@@ -263,11 +263,11 @@ run({
       assert.equal(one.lists, 1);
     }
     // Another subscribe brings the snapshot again.
-    await subscribed.ask({ type: "subscribe" });
+    await subscribed.request({ type: "subscribe" });
     await until("the list comes again", () => subscribed.lists === 2);
     // Tag filters do not apply to presence notices.
     const tagged = await ws("", topic);
-    await tagged.ask({ type: "subscribe", tags: ["red"] });
+    await tagged.request({ type: "subscribe", tags: ["red"] });
     await disconnect(alice.socket);
     for (const one of [...all, tagged]) await one.are({ put: 1, stored: 1 });
     // SSE without JSON has only the snapshot.
@@ -279,31 +279,31 @@ run({
   ws_commands: async () => {
     const topic = "room:ws";
     const alice = await ws("user=alice&user=bob", topic);
-    assert.deepEqual(await alice.ask({ type: "subscribe", meta: { name: "A", n: 1.5 } }), { topic });
+    assert.deepEqual(await alice.request({ type: "subscribe", meta: { name: "A", n: 1.5 } }), { topic });
     await alice.are({ alice: 1, bob: 1 });
     const { phx_ref: first, ...meta } = alice.state.alice.metas[0];
     assert.deepEqual(meta, { name: "A", n: 1.5 });
     const carol = await enter(LATEST, topic, "carol", { payload: { meta: { name: "C" } } });
     for (const { are } of [alice, carol.seen]) await are({ alice: 1, bob: 1, carol: 1 });
     assert.equal(carol.seen.users.alice[0].name, "A");
-    assert.deepEqual(await alice.ask({ type: "presence_update", meta: { typing: true } }), { topic });
+    assert.deepEqual(await alice.request({ type: "presence_update", meta: { typing: true } }), { topic });
     await until("the update is seen", () => carol.seen.users.alice[0].typing === true);
     assert.equal(carol.seen.users.alice[0].phx_ref_prev, first);
     assert.equal("name" in carol.seen.users.alice[0], false);
     await until("by itself as well", () => alice.state.alice.metas[0].typing === true);
     await alice.are({ alice: 1, bob: 1, carol: 1 });
     // Another subscribe may change the payload.
-    await alice.ask({ type: "subscribe", meta: { typing: false } });
+    await alice.request({ type: "subscribe", meta: { typing: false } });
     await until("the meta is seen", () => carol.seen.users.bob[0].typing === false);
     await alice.are({ alice: 1, bob: 1, carol: 1 });
 
-    const asked = await alice.ask({ type: "presence" });
-    assert.deepEqual(asked, await presence(topic));
-    assert.deepEqual([asked.users, asked.connections], [3, 3]);
+    const snapshot = await alice.request({ type: "presence" });
+    assert.deepEqual(snapshot, await presence(topic));
+    assert.deepEqual([snapshot.users, snapshot.connections], [3, 3]);
     // A client outside of the topic may request the snapshot, as by GET /presence.
     const other = await ws("", "room:other");
-    assert.deepEqual(await other.ask({ type: "presence", topic }), asked);
-    assert.deepEqual((await other.ask({ type: "presence" })).presences, {});
+    assert.deepEqual(await other.request({ type: "presence", topic }), snapshot);
+    assert.deepEqual((await other.request({ type: "presence" })).presences, {});
     for (const [command, code] of [
       [{ type: "presence", topic: "plain:a" }, "no_presence"],
       [{ type: "presence", topic: "refused:a" }, "forbidden"],
@@ -316,12 +316,12 @@ run({
       [{ type: "subscribe" }, { topic: "room:other" }],
       [{ type: "presence_update", meta: {} }, "no_user"],
     ]) {
-      assert.deepEqual(await other.ask(command), code, JSON.stringify(command));
+      assert.deepEqual(await other.request(command), code, JSON.stringify(command));
     }
     // In a topic without presence the payload has no effect and causes no error.
     const plain = { type: "subscribe", topic: "plain:a", meta: { a: 1 } };
-    assert.deepEqual(await other.ask(plain), { topic: "plain:a" });
-    assert.deepEqual(await alice.ask({ type: "unsubscribe" }), { topic });
+    assert.deepEqual(await other.request(plain), { topic: "plain:a" });
+    assert.deepEqual(await alice.request({ type: "unsubscribe" }), { topic });
     await carol.seen.are({ carol: 1 });
   },
 
@@ -354,7 +354,7 @@ run({
     };
     for (const topic of rooms) inbox.send({ type: "subscribe", id: 1, topic });
     await until("all lists have come", () => seen.size === rooms.length);
-    await later.ask({ type: "subscribe" });
+    await later.request({ type: "subscribe" });
     const all = Object.fromEntries(crowd.map((_, at) => [String(at), 1]));
     const sorted = Object.fromEntries(Object.entries(all).sort(([a], [b]) => (a < b ? -1 : 1)));
     for (const one of [later, ...others]) await one.are(sorted);
@@ -379,8 +379,8 @@ run({
       for (let step = 0; step < 200; step += 1) {
         if (there.length && (there.length > 12 || random(2))) {
           const [one] = there.splice(random(there.length), 1);
-          if (one.ask) {
-            await [() => one.ask({ type: "unsubscribe" }), () => one.close()][random(2)]();
+          if (one.request) {
+            await [() => one.request({ type: "unsubscribe" }), () => one.close()][random(2)]();
             continue;
           }
           const tcp = one.socket.conn._socket;
@@ -395,9 +395,9 @@ run({
         const user = `user${random(6)}`;
         if (random(3) === 0) {
           const seen = await ws(`user=${user}`, topic);
-          await seen.ask({ type: "subscribe", meta: { step } });
-          if (random(2)) await seen.ask({ type: "presence_update", meta: { again: step } });
-          there.push({ seen, user, ask: seen.ask, close: seen.close });
+          await seen.request({ type: "subscribe", meta: { step } });
+          if (random(2)) await seen.request({ type: "presence_update", meta: { again: step } });
+          there.push({ seen, user, request: seen.request, close: seen.close });
           continue;
         }
         const transport = random(4) ? undefined : "longpoll";

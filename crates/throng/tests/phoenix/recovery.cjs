@@ -129,10 +129,10 @@ run({
       await came(received, [3, 4, 5]);
       assert.equal(received.joins[0].recovered, true);
       const bad = await tryJoin(open(kind), `h:bad-${kind.name}`, { since: "last:1001" });
-      assert.equal(bad.answer.status, "error");
-      assert.match(bad.answer.response.reason, /last:N/);
+      assert.equal(bad.reply.status, "error");
+      assert.match(bad.reply.response.reason, /last:N/);
       const plain = await tryJoin(open(kind), `plain:there-${kind.name}`, { since: "start" });
-      assert.deepEqual(plain.answer.response, { recovered: false, reason: "no_history" });
+      assert.deepEqual(plain.reply.response, { recovered: false, reason: "no_history" });
     }),
 
   // A compact topic: each message is the state of a key, which is in the payload.
@@ -168,7 +168,7 @@ run({
         const again = await join(open(kind), topic, { since });
         await again.inbox.next("state_complete");
         assert.deepEqual(again.inbox.all("set"), state);
-        assert.equal(again.answer.response.recovered, true);
+        assert.equal(again.reply.response.recovered, true);
       }
       for (const payload of [{ on: true }, { phx_key: 7 }, { phx_key: "" }, { phx_key: null }]) {
         const { status, response } = await push(own, "set", payload);
@@ -183,7 +183,7 @@ run({
       const topic = `h:pages-${kind.name}`;
       const ids = await count(topic, 0, 12);
       const channel = await join(open(kind), topic);
-      const ask = async (payload) => {
+      const request = async (payload) => {
         const { status, response } = await push(channel, "history", payload);
         assert.equal(status, "ok", JSON.stringify(response));
         return response;
@@ -197,21 +197,21 @@ run({
       ]) {
         // `last` is the newest id of all topics, which differs each time.
         const { last: _, ...want } = await api(`history/${topic}?${query}`);
-        const { last, ...got } = await ask(payload);
+        const { last, ...got } = await request(payload);
         assert.match(last, /^[0-9a-f]{8}:\d+$/);
         assert.deepEqual(got, want, query);
       }
       // Reads backwards from the newest message, as a user scrolls up.
       const all = [];
       for (let since; ; ) {
-        const page = await ask({ reverse: true, limit: 5, since });
+        const page = await request({ reverse: true, limit: 5, since });
         all.push(...page.messages.map(({ data }) => data.n));
         if (!page.more) break;
         since = page.next;
       }
       assert.deepEqual(all, range(0, 12).reverse());
       // Many requests at once, which all get a reply.
-      const many = await Promise.all(range(0, 10).map((at) => ask({ since: ids[at], limit: 1 })));
+      const many = await Promise.all(range(0, 10).map((at) => request({ since: ids[at], limit: 1 })));
       assert.deepEqual(many.map(({ messages }) => messages[0].data.n), range(1, 11));
       for (const payload of [{ limit: 0 }, { limit: "5" }, { since: "x" }, { since: ELSEWHERE }]) {
         const { status, response } = await push(channel, "history", payload);
@@ -234,7 +234,7 @@ run({
     each(ALL, async (kind) => {
       const socket = open(kind);
       const reason = async (topic, since) => {
-        const { status, response } = (await tryJoin(socket, topic, { since })).answer;
+        const { status, response } = (await tryJoin(socket, topic, { since })).reply;
         assert.equal(status, "ok");
         assert.equal(response.recovered, false);
         return response.reason;
@@ -245,8 +245,8 @@ run({
       assert.equal(await reason(`h:lost-${kind.name}`, ELSEWHERE), "epoch_changed");
       assert.equal(await reason(`plain:${kind.name}`, ids[1]), "no_history");
       const bad = await tryJoin(socket, `h:bad-${kind.name}`, { since: "yesterday" });
-      assert.equal(bad.answer.status, "error");
-      assert.match(bad.answer.response.reason, /since/);
+      assert.equal(bad.reply.status, "error");
+      assert.match(bad.reply.response.reason, /since/);
     }),
 
   // The client rejoins by itself, with the payload that the application returns then. An old client that polls
@@ -299,7 +299,7 @@ run({
       await api("send", { user, event: "mail", data: { to: user } });
       assert.deepEqual(await inbox.next("mail"), { to: user });
       const bad = await tryJoin(received.channel.socket, `${topic}-bad`, { tags: [1] });
-      assert.equal(bad.answer.status, "error");
+      assert.equal(bad.reply.status, "error");
     }),
 
   acknowledgements: () =>

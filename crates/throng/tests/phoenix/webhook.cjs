@@ -10,7 +10,7 @@ const {
 // An application. `decide` returns the reply for each event, an HTTP status for all of them, or nothing to never
 // respond. It prints its address, and reads the server's.
 async function application(decide) {
-  const asked = [];
+  const received = [];
   const requests = [];
   const app = http.createServer(async (request, response) => {
     let body = "";
@@ -18,7 +18,7 @@ async function application(decide) {
     const { events, ...rest } = JSON.parse(body);
     assert.deepEqual(rest, {});
     requests.push({ method: request.method, headers: request.headers, url: request.url });
-    asked.push(...events);
+    received.push(...events);
     const replies = await Promise.all(events.map(decide));
     if (replies.some((reply) => reply === undefined)) return;
     const status = replies.find((reply) => typeof reply === "number") ?? 200;
@@ -28,14 +28,14 @@ async function application(decide) {
   await new Promise((done) => app.listen(0, "127.0.0.1", done));
   report({ port: app.address().port });
   Object.assign(server, await readInput());
-  return { asked, requests };
+  return { received, requests };
 }
 
 const reply = (response, status = "ok") => ({ status, response });
 
 run({
   joins_and_events: async () => {
-    const { asked, requests } = await application(({ kind, topic, event, payload }) => {
+    const { received, requests } = await application(({ kind, topic, event, payload }) => {
       if (topic.startsWith("asked:no")) return reply({ reason: "members only" }, "error");
       if (kind === "subscribe") return reply({ welcome: topic });
       if (event === "fail") return reply({ reason: "so it is" }, "error");
@@ -47,9 +47,9 @@ run({
       const topic = `asked:${kind.name}`;
       const socket = connect(kind, { user, rejoinAfterMs: () => 1e6 });
       const channel = await tryJoin(socket, topic, { token: "s3cret", meta: { name: "A" } });
-      assert.deepEqual(channel.answer, reply({ welcome: topic }));
-      const about = (event) => asked.filter((it) => it.topic === topic && it.event === event);
-      const [{ connection, ...join }] = asked.filter((it) => it.topic === topic);
+      assert.deepEqual(channel.reply, reply({ welcome: topic }));
+      const about = (event) => received.filter((it) => it.topic === topic && it.event === event);
+      const [{ connection, ...join }] = received.filter((it) => it.topic === topic);
       assert.match(connection, /^[0-9a-f]{8}-\d+-\d+-\d+$/);
       const payload = { token: "s3cret", meta: { name: "A" } };
       const who = { user, users: [user], transport: "phoenix" };
@@ -72,30 +72,30 @@ run({
       assert.deepEqual(about("count").map(({ payload }) => payload.at), echoes);
 
       // A client that the application has admitted may read the history. For others the server calls the webhook.
-      const kept = await tryJoin(socket, `kept:${kind.name}`);
-      assert.equal(kept.answer.status, "ok");
-      await publish(kept.topic, { n: 1 });
-      const page = await push(kept, "history", { limit: 5 });
+      const retained = await tryJoin(socket, `kept:${kind.name}`);
+      assert.equal(retained.reply.status, "ok");
+      await publish(retained.topic, { n: 1 });
+      const page = await push(retained, "history", { limit: 5 });
       assert.equal(page.status, "ok", JSON.stringify(page));
       assert.deepEqual(page.response.messages.map(({ data }) => data), [{ n: 1 }]);
-      const { status } = await json(`http://${server.client}/history?topic=${kept.topic}`);
+      const { status } = await json(`http://${server.client}/history?topic=${retained.topic}`);
       assert.equal(status, 200);
-      const { event, transport } = asked.findLast((it) => it.topic === kept.topic);
+      const { event, transport } = received.findLast((it) => it.topic === retained.topic);
       assert.deepEqual([event, transport], [undefined, "http"]);
 
       const no = await tryJoin(socket, `asked:no-${kind.name}`);
-      assert.deepEqual(no.answer, refused("members only"));
+      assert.deepEqual(no.reply, refused("members only"));
       assert.equal(await members(`asked:no-${kind.name}`), 0);
       if (kind.binary) {
-        const answer = await push(channel, "bin", bytes(1, 255));
-        assert.deepEqual(answer, reply({ echo: { data: "Af8=", encoding: "base64" } }));
+        const echo = await push(channel, "bin", bytes(1, 255));
+        assert.deepEqual(echo, reply({ echo: { data: "Af8=", encoding: "base64" } }));
       }
     });
     // A client without a user, by long poll.
     const polled = connect(LATEST, { transport: "longpoll" });
     const channel = await tryJoin(polled, "asked:somebody");
-    assert.deepEqual(channel.answer, reply({ welcome: "asked:somebody" }));
-    const { user, users } = asked.find(({ topic }) => topic === "asked:somebody");
+    assert.deepEqual(channel.reply, reply({ welcome: "asked:somebody" }));
+    const { user, users } = received.find(({ topic }) => topic === "asked:somebody");
     assert.deepEqual([user, users], [null, []]);
     assert.deepEqual(await push(channel, "say", { a: 1 }), reply({ echo: { a: 1 } }));
     for (const { method, headers, url } of requests) {
@@ -105,7 +105,7 @@ run({
   },
 
   publishes: async () => {
-    const { asked } = await application(({ kind, payload }) => {
+    const { received } = await application(({ kind, payload }) => {
       if (kind !== "publish") return {};
       if (payload.say === "spam") return reply({ reason: "no spam" }, "error");
       if (payload.say === "damn") return { payload: { say: "d***" }, tags: ["mild"] };
@@ -121,19 +121,19 @@ run({
       const stream = await listen(`/stream?topic=${topic}`);
       await until("all are there", async () => (await members(topic)) === 3);
       const all = [channel.inbox, other.inbox];
-      const heard = async (want, tags) => {
+      const delivers = async (want, tags) => {
         const payload = { ...want, phx_sender: user };
         for (const inbox of all) assert.deepEqual(await inbox.next("say"), payload);
         const message = await stream.next("say");
         assert.deepEqual([message.data, message.sender, message.tags], [want, user, tags]);
       };
       assert.deepEqual(await say(channel, "hello"), OK);
-      await heard({ say: "hello" });
+      await delivers({ say: "hello" });
       assert.deepEqual(await say(channel, "spam"), refused("no spam"));
       assert.deepEqual(await say(channel, "damn"), OK);
-      await heard({ say: "d***" }, ["mild"]);
+      await delivers({ say: "d***" }, ["mild"]);
       // Members did not get the rejected message: the next one that they got came after it.
-      const about = asked.filter((it) => it.topic === topic);
+      const about = received.filter((it) => it.topic === topic);
       assert.deepEqual(about.map((it) => it.payload.say), ["hello", "spam", "damn"]);
       const [{ connection, ...first }] = about;
       assert.match(connection, /^[0-9a-f]{8}-\d+-\d+-\d+$/);
@@ -160,16 +160,16 @@ run({
     assert.deepEqual(await push(channel, "say", {}), error);
     mode = 404;
     assert.deepEqual(await push(channel, "say", {}), error);
-    assert.deepEqual((await tryJoin(socket, "asked:b")).answer, error);
+    assert.deepEqual((await tryJoin(socket, "asked:b")).reply, error);
     mode = undefined;
     const late = refused("the application did not answer in time");
     const [said, joined] = await Promise.all([push(channel, "say", {}), tryJoin(socket, "asked:c")]);
-    assert.deepEqual([said, joined.answer], [late, late]);
+    assert.deepEqual([said, joined.reply], [late, late]);
     mode = "nonsense";
     const wrong = refused("the application's answer was not understood");
     assert.deepEqual(await push(channel, "say", {}), wrong);
     const nowhere = refused("the application can't be reached");
-    assert.deepEqual((await tryJoin(socket, "silent:a")).answer, nowhere);
+    assert.deepEqual((await tryJoin(socket, "silent:a")).reply, nowhere);
     mode = { status: "ok", response: { at: "last" } };
     assert.deepEqual(await push(channel, "say", {}), reply({ at: "last" }));
   },
@@ -177,7 +177,7 @@ run({
   leave_while_a_join_waits: async () => {
     let free;
     const waits = new Promise((done) => (free = done));
-    const { asked } = await application(async ({ payload }) => {
+    const { received } = await application(async ({ payload }) => {
       if (payload.slow) await waits;
       return reply({ slow: payload.slow ?? false });
     });
@@ -191,16 +191,16 @@ run({
     send("901", "901", "asked:a", "phx_join", { slow: true });
     send("901", "902", "asked:a", "say", {});
     assert.deepEqual(await inbox.next("902 phx_reply"), refused("unmatched topic"));
-    await until("the application is asked", () => asked.length === 1);
+    await until("the application has the request", () => received.length === 1);
     send("901", "903", "asked:a", "phx_leave", {});
     assert.deepEqual(await inbox.next("903 phx_reply"), OK);
     assert.deepEqual(await inbox.next("901 phx_close"), {});
     assert.equal(await members("asked:a"), 0);
     free();
-    await until("the late answer has come", async () => (await metric("throng_webhook_waiting")) === 0);
+    await until("the late response has come", async () => (await metric("throng_webhook_waiting")) === 0);
     send("901", "905", "asked:a", "say", {});
     assert.deepEqual(await inbox.next("905 phx_reply"), refused("unmatched topic"));
-    assert.equal(await members("asked:a"), 0, "the late answer lets nobody in");
+    assert.equal(await members("asked:a"), 0, "the late response admits no client");
     // The client can join afterwards.
     send("904", "904", "asked:a", "phx_join", {});
     assert.deepEqual(await inbox.next("904 phx_reply"), reply({ slow: false }));

@@ -129,9 +129,9 @@ class Throng {
     const response = await fetch(`http://${this.admin}${target}`, {
       method, body: body && JSON.stringify(body), signal: AbortSignal.timeout(PATIENCE_MS),
     });
-    const answer = await response.json();
-    assert.ok(response.ok, `${target}: ${JSON.stringify(answer)}`);
-    return answer;
+    const result = await response.json();
+    assert.ok(response.ok, `${target}: ${JSON.stringify(result)}`);
+    return result;
   }
 }
 

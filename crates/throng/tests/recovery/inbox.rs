@@ -143,7 +143,7 @@ fn an_inbox_and_its_window_keep_what_they_say() {
 /// After a restart memory has little of the earlier messages. The window still applies, and messages that the limits
 /// drop make room.
 #[test]
-fn a_window_holds_after_a_restart() {
+fn a_window_applies_after_a_restart() {
     let few = [("THRONG_INBOX_MESSAGES_MAX", "4"), ("THRONG_INBOX_WINDOW_MESSAGES_MAX", "4")];
     let mut node = Node::with(Storage::Disk, &few);
     for style in [ResumeStyle::Sse, ResumeStyle::Stream, ResumeStyle::Ws] {

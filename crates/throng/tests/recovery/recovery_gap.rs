@@ -197,7 +197,7 @@ fn an_absent_user_learns_of_what_was_dropped() {
 
 /// The server does not end a poll because of the gap: a poll without a position would end at once, again and again.
 #[test]
-fn what_was_dropped_is_no_reason_to_reply_a_poll_that_asks_for_nothing() {
+fn what_was_dropped_is_no_reason_to_reply_to_a_poll_that_requests_nothing() {
     for storage in BOTH {
         let few = [("THRONG_INBOX_MESSAGES_MAX", "2"), ("THRONG_INBOX_SECONDS_MAX", "1")];
         let node = Node::with(storage, &few);

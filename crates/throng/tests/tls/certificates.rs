@@ -21,7 +21,7 @@ fn certificate_of(authority: &Authority, server: &Server, host: &'static str) ->
 }
 
 #[test]
-fn a_client_gets_the_certificate_of_the_host_that_it_asks_for() {
+fn a_client_gets_the_certificate_of_the_requested_host() {
     let authority = Authority::new();
     authority.sign("chat", &["chat.example"], 2099);
     let path = |name: &str| authority.path(name).display().to_string();

@@ -108,7 +108,7 @@ run({
         const socket = connect(kind, way);
         const channel = await join(socket, "room:1");
         const refused = await tryJoin(socket, "other:1");
-        assert.deepEqual(refused.answer, { status: "error", response: { reason: "unauthorized" } }, what);
+        assert.deepEqual(refused.reply, { status: "error", response: { reason: "unauthorized" } }, what);
         await publish("room:1", { text: what });
         const message = await channel.inbox.next("message");
         assert.equal(message.data?.text ?? message.text, what);

@@ -5,7 +5,7 @@ use std::net::SocketAddrV4;
 use anyhow::{Context, Result, bail, ensure};
 use memchr::memmem;
 
-use crate::load::{Answer, Publisher, ReadOutcome};
+use crate::load::{PublishResponse, Publisher, ReadOutcome};
 use crate::{Mode, PAYLOAD};
 
 /// The topic of all publishers.
@@ -35,16 +35,16 @@ impl Http {
         Self { request: request.into_bytes(), mode }
     }
 
-    fn answer(&self, status: &[u8], body: &[u8]) -> Result<Answer> {
+    fn parse_response(&self, status: &[u8], body: &[u8]) -> Result<PublishResponse> {
         let messages = u64::from(self.mode.messages());
         match (status, self.mode) {
-            (b"503", _) => Ok(Answer { published: 0, refused: messages, last: true }),
-            (b"200", Mode::One) => Ok(Answer { published: 1, refused: 0, last: true }),
+            (b"503", _) => Ok(PublishResponse { published: 0, refused: messages, last: true }),
+            (b"200", Mode::One) => Ok(PublishResponse { published: 1, refused: 0, last: true }),
             (b"200", _) => {
                 let published = memmem::find_iter(body, br#"{"ok":"#).count() as u64;
                 let refused = memmem::find_iter(body, br#"{"error":"#).count() as u64;
                 ensure!(published + refused == messages, "a batch got the response {}", text(body));
-                Ok(Answer { published, refused, last: true })
+                Ok(PublishResponse { published, refused, last: true })
             }
             _ => bail!("a publish got status {}: {}", text(status), text(body)),
         }
@@ -63,8 +63,8 @@ impl Publisher for Http {
         let Some(body) = input.get(head_bytes..).and_then(|rest| rest.get(..body_bytes)) else {
             return Ok(ReadOutcome::default());
         };
-        let answer = Some(self.answer(status, body)?);
-        Ok(ReadOutcome { bytes: head_bytes + body_bytes, reply: b"", answer })
+        let response = Some(self.parse_response(status, body)?);
+        Ok(ReadOutcome { bytes: head_bytes + body_bytes, reply: b"", response })
     }
 }
 
@@ -100,7 +100,7 @@ mod tests {
         Http::new("127.0.0.1:1".parse().expect("an address"), mode)
     }
 
-    fn answer(status: &str, body: &str) -> Vec<u8> {
+    fn response(status: &str, body: &str) -> Vec<u8> {
         let length = body.len();
         format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\ndate: x\r\n\r\n{body}").into()
     }
@@ -118,32 +118,32 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_counted() {
-        let one = |status, body| publisher(Mode::One).receive(&answer(status, body));
-        let outcome = one("200 OK", "{}").expect("an answer").answer;
-        assert_eq!(outcome, Some(Answer { published: 1, refused: 0, last: true }));
-        let outcome = one("503 Full", "{}").expect("an answer").answer;
-        assert_eq!(outcome, Some(Answer { published: 0, refused: 1, last: true }));
+    fn responses_are_counted() {
+        let one = |status, body| publisher(Mode::One).receive(&response(status, body));
+        let outcome = one("200 OK", "{}").expect("a response").response;
+        assert_eq!(outcome, Some(PublishResponse { published: 1, refused: 0, last: true }));
+        let outcome = one("503 Full", "{}").expect("a response").response;
+        assert_eq!(outcome, Some(PublishResponse { published: 0, refused: 1, last: true }));
         let error = one("400 Bad Request", "no").expect_err("a mistake").to_string();
         assert_eq!(error, "a publish got status 400: no");
 
-        let batch = |body| publisher(Mode::Batch(2)).receive(&answer("200 OK", body));
+        let batch = |body| publisher(Mode::Batch(2)).receive(&response("200 OK", body));
         let body = r#"{"results":[{"ok":{"id":"a:1"}},{"error":{"code":"full"}}]}"#;
-        let outcome = batch(body).expect("an answer").answer;
-        assert_eq!(outcome, Some(Answer { published: 1, refused: 1, last: true }));
+        let outcome = batch(body).expect("a response").response;
+        assert_eq!(outcome, Some(PublishResponse { published: 1, refused: 1, last: true }));
         assert!(batch(r#"{"results":[{"ok":{}}]}"#).is_err());
     }
 
     #[test]
-    fn an_answer_without_a_length_is_an_error() {
+    fn a_response_without_a_length_is_an_error() {
         assert!(publisher(Mode::One).receive(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
         assert!(publisher(Mode::One).receive(b"\r\n\r\n").is_err());
     }
 
     proptest! {
         #[test]
-        fn any_part_of_an_answer_waits_for_the_rest(cut in 0..60_usize, more in ".{0,9}") {
-            let mut whole = answer("200 OK", "{\"id\":1}");
+        fn any_part_of_a_response_waits_for_the_rest(cut in 0..60_usize, more in ".{0,9}") {
+            let mut whole = response("200 OK", "{\"id\":1}");
             let bytes = whole.len();
             let part = &whole[..cut.min(bytes - 1)];
             prop_assert_eq!(publisher(Mode::One).receive(part).expect("fine"), ReadOutcome::default());

@@ -41,12 +41,12 @@ pub(crate) struct ReadOutcome {
     /// A reply that the publisher must send at once.
     pub(crate) reply: &'static [u8],
     /// The results of published messages.
-    pub(crate) answer: Option<Answer>,
+    pub(crate) response: Option<PublishResponse>,
 }
 
 /// The results of a request's messages, or of some of them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct PublishResponse {
     /// Messages that the server has stored.
     pub(crate) published: u64,
     /// Messages that the server rejected because it was overloaded.
@@ -119,7 +119,10 @@ impl Connection {
     }
 
     /// Handles an event: sends the unsent bytes, and reads the input.
-    fn process_event(&mut self, mut answered: impl FnMut(Answer, u64) -> bool) -> Result<()> {
+    fn process_event(
+        &mut self,
+        mut on_response: impl FnMut(PublishResponse, u64) -> bool,
+    ) -> Result<()> {
         if !self.unsent.is_empty() {
             let unsent = std::mem::take(&mut self.unsent);
             send(&mut self.stream, &mut self.unsent, &unsent)?;
@@ -136,7 +139,7 @@ impl Connection {
                 Err(error) => return Err(error).context("reading a response"),
             };
             self.input_bytes += read;
-            self.process_input(&mut answered)?;
+            self.process_input(&mut on_response)?;
             // A short read of a stream socket has emptied it (epoll(7)). Later input is another
             // event.
             if read < buffer_bytes {
@@ -145,7 +148,10 @@ impl Connection {
         }
     }
 
-    fn process_input(&mut self, answered: &mut impl FnMut(Answer, u64) -> bool) -> Result<()> {
+    fn process_input(
+        &mut self,
+        on_response: &mut impl FnMut(PublishResponse, u64) -> bool,
+    ) -> Result<()> {
         let mut at = 0;
         while at < self.input_bytes {
             let outcome = self.publisher.receive(&self.input[at..self.input_bytes])?;
@@ -156,8 +162,8 @@ impl Connection {
             if !outcome.reply.is_empty() {
                 send(&mut self.stream, &mut self.unsent, outcome.reply)?;
             }
-            if let Some(answer) = outcome.answer
-                && answered(answer, self.requested_ns)
+            if let Some(response) = outcome.response
+                && on_response(response, self.requested_ns)
             {
                 self.send_request()?;
             }
@@ -193,20 +199,20 @@ struct Count {
     refused: u64,
     total: u64,
     latency: Histogram<u64>,
-    last_answer_ns: u64,
+    last_response_ns: u64,
 }
 
 impl Count {
     /// Counts a response. Returns true if its publisher must send another request.
-    fn answered(&mut self, answer: Answer, requested_ns: u64) -> bool {
+    fn on_response(&mut self, response: PublishResponse, requested_ns: u64) -> bool {
         let now = now_ns();
-        self.last_answer_ns = now;
-        self.total += answer.published;
+        self.last_response_ns = now;
+        self.total += response.published;
         if self.counting {
-            self.published += answer.published;
-            self.refused += answer.refused;
+            self.published += response.published;
+            self.refused += response.refused;
         }
-        if !answer.last {
+        if !response.last {
             return false;
         }
         // Responses after the measured time count as well, since they are the slow ones.
@@ -243,7 +249,7 @@ pub(crate) fn run(
         refused: 0,
         total: 0,
         latency: latency_histogram(),
-        last_answer_ns: now_ns(),
+        last_response_ns: now_ns(),
     };
     let mut before = None;
     let mut after = None;
@@ -259,8 +265,9 @@ pub(crate) fn run(
         }
         for event in &events {
             let index = event.data.u64() as usize;
-            connections[index]
-                .process_event(|answer, requested_ns| count.answered(answer, requested_ns))?;
+            connections[index].process_event(|response, requested_ns| {
+                count.on_response(response, requested_ns)
+            })?;
         }
         // This comes after the events, since no more may come once the publishers have stopped.
         let now = now_ns();
@@ -276,7 +283,7 @@ pub(crate) fn run(
             count.counting = false;
         }
         ensure!(
-            now.saturating_sub(count.last_answer_ns) < SILENCE_MAX.as_nanos() as u64,
+            now.saturating_sub(count.last_response_ns) < SILENCE_MAX.as_nanos() as u64,
             "no response for {SILENCE_MAX:?}; {} publishers wait",
             count.waiting
         );
@@ -333,8 +340,8 @@ mod tests {
 
         fn receive(&mut self, input: &[u8]) -> Result<ReadOutcome> {
             ensure!(input[0] == b'!', "another byte");
-            let answer = Some(Answer { published: 1, refused: 0, last: true });
-            Ok(ReadOutcome { bytes: 1, reply: b"", answer })
+            let response = Some(PublishResponse { published: 1, refused: 0, last: true });
+            Ok(ReadOutcome { bytes: 1, reply: b"", response })
         }
     }
 
@@ -343,17 +350,17 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
         let (mut stream, _) = listener.accept().expect("a client");
         let server = std::thread::spawn(move || {
-            let mut answers = 0;
+            let mut replies = 0;
             while matches!(stream.read(&mut [0]), Ok(1)) && stream.write_all(&[byte]).is_ok() {
-                answers += 1;
+                replies += 1;
             }
-            answers
+            replies
         });
         (client, server)
     }
 
     #[test]
-    fn every_answer_is_counted_once() {
+    fn every_response_is_counted_once() {
         let span =
             Span { warm_up: Duration::from_millis(50), measured: Duration::from_millis(200) };
         let (publishers, servers): (Vec<_>, Vec<_>) = (0..3)
@@ -361,8 +368,8 @@ mod tests {
             .map(|(client, server)| ((client, Box::new(Byte) as Box<dyn Publisher>), server))
             .unzip();
         let measured = run(publishers, span, &|| Ok(Usage::default())).expect("a run");
-        let answers: u64 = servers.into_iter().map(|server| server.join().expect("joined")).sum();
-        assert_eq!(measured.total, answers);
+        let replies: u64 = servers.into_iter().map(|server| server.join().expect("joined")).sum();
+        assert_eq!(measured.total, replies);
         assert!(measured.published > 0 && measured.published < measured.total);
         // Each of the three publishers may have a request under way at either end.
         assert!(measured.latency.len().abs_diff(measured.published) <= 3);
@@ -370,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unexpected_answer_ends_the_run() {
+    fn an_unexpected_response_ends_the_run() {
         let span = Span { warm_up: Duration::ZERO, measured: Duration::from_secs(5) };
         let (client, _server) = echo(b'x');
         let publishers = vec![(client, Box::new(Byte) as Box<dyn Publisher>)];

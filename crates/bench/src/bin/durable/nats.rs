@@ -10,7 +10,7 @@ use memchr::memmem;
 use serde_json::{Value, json};
 
 use crate::http::text;
-use crate::load::{Answer, Publisher, ReadOutcome};
+use crate::load::{PublishResponse, Publisher, ReadOutcome};
 use crate::{Mode, PAYLOAD};
 
 const STREAM: &str = "BENCH";
@@ -97,7 +97,7 @@ impl Nats {
         connect(address, &self.inbox)
     }
 
-    fn acknowledged(&mut self, payload: &[u8]) -> Result<Answer> {
+    fn acknowledged(&mut self, payload: &[u8]) -> Result<PublishResponse> {
         let is_ack = memmem::find(payload, br#""seq":"#).is_some();
         let is_error = memmem::find(payload, br#""error":"#).is_some();
         ensure!(is_ack && !is_error, "JetStream answered {}", text(payload));
@@ -108,7 +108,7 @@ impl Nats {
         }
         self.acks_have = (self.acks_have + 1) % self.acks;
         let published = u64::from(self.mode.messages() / self.acks);
-        Ok(Answer { published, refused: 0, last: self.acks_have == 0 })
+        Ok(PublishResponse { published, refused: 0, last: self.acks_have == 0 })
     }
 }
 
@@ -130,10 +130,10 @@ impl Publisher for Nats {
         };
         Ok(match frame {
             Frame::Message(payload) => {
-                ReadOutcome { bytes, reply: b"", answer: Some(self.acknowledged(payload)?) }
+                ReadOutcome { bytes, reply: b"", response: Some(self.acknowledged(payload)?) }
             }
-            Frame::Ping => ReadOutcome { bytes, reply: b"PONG\r\n", answer: None },
-            Frame::Pong | Frame::Other => ReadOutcome { bytes, reply: b"", answer: None },
+            Frame::Ping => ReadOutcome { bytes, reply: b"PONG\r\n", response: None },
+            Frame::Pong | Frame::Other => ReadOutcome { bytes, reply: b"", response: None },
         })
     }
 }
@@ -200,9 +200,9 @@ fn call(address: SocketAddrV4, subject: &str, request: &Value) -> Result<Value> 
         while let Some((frame, bytes)) = frame(&input)? {
             match frame {
                 Frame::Message(payload) => {
-                    let answer: Value = serde_json::from_slice(payload)?;
-                    ensure!(answer["error"].is_null(), "{subject} got the reply {answer}");
-                    return Ok(answer);
+                    let reply: Value = serde_json::from_slice(payload)?;
+                    ensure!(reply["error"].is_null(), "{subject} got the reply {reply}");
+                    return Ok(reply);
                 }
                 Frame::Ping => stream.write_all(b"PONG\r\n")?,
                 Frame::Pong | Frame::Other => {}
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_told_apart() {
+    fn frames_are_distinguished() {
         let frame = |input: &'static [u8]| frame(input).expect("a frame");
         assert_eq!(frame(b"PING\r\nPONG\r\n"), Some((Frame::Ping, 6)));
         assert_eq!(frame(b"+OK\r\n"), Some((Frame::Other, 5)));
@@ -272,19 +272,19 @@ mod tests {
 
     #[test]
     fn acknowledgements_are_counted() {
-        let answer = |published, last| Some(Answer { published, refused: 0, last });
+        let response = |published, last| Some(PublishResponse { published, refused: 0, last });
         let ack = message(r#"{"stream":"BENCH","seq":7}"#);
-        assert_eq!(Nats::new(1, Mode::One).receive(&ack).expect("ack").answer, answer(1, true));
+        assert_eq!(Nats::new(1, Mode::One).receive(&ack).expect("ack").response, response(1, true));
         let mut two = Nats::new(1, Mode::Pipelined(2));
         for last in [false, true, false, true] {
-            assert_eq!(two.receive(&ack).expect("ack").answer, answer(1, last));
+            assert_eq!(two.receive(&ack).expect("ack").response, response(1, last));
         }
         let error = message(r#"{"error":{"code":503},"stream":"BENCH","seq":0}"#);
         assert!(two.receive(&error).is_err());
         let mut batch = Nats::new(1, Mode::Batch(5));
         assert!(batch.receive(&ack).is_err());
         let ack = message(r#"{"stream":"BENCH","seq":5,"batch":"p1-0","count":5}"#);
-        assert_eq!(batch.receive(&ack).expect("ack").answer, answer(5, true));
+        assert_eq!(batch.receive(&ack).expect("ack").response, response(5, true));
         assert_eq!(batch.receive(b"PING\r\n").expect("ping").reply, b"PONG\r\n");
     }
 

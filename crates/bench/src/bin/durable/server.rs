@@ -211,9 +211,9 @@ impl Server {
         match setting {
             Setting::Throng { .. } => {
                 let one_more = json!({"topic": TOPIC, "data": PAYLOAD});
-                let answer = Api::new(self.address).post("/api/publish", &one_more)?;
-                let offset = answer["offset"].as_u64();
-                ensure!(offset > Some(total), "after {total} messages the next one is {answer}");
+                let response = Api::new(self.address).post("/api/publish", &one_more)?;
+                let offset = response["offset"].as_u64();
+                ensure!(offset > Some(total), "after {total} messages the next one is {response}");
             }
             Setting::Nats { .. } => {
                 let stored = nats::last_sequence(self.address)?;

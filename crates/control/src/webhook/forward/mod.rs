@@ -176,14 +176,14 @@ impl Forwards {
     /// those whose rules are not there.
     pub fn restore(&self, messages: Vec<Restored>) -> Vec<Restored> {
         let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
-        let mut homeless = Vec::new();
+        let mut without_rule = Vec::new();
         for message in messages {
             match queues.get(&message.request.filter).cloned() {
                 Some(queue) => queue.restore(message),
-                None => homeless.push(message),
+                None => without_rule.push(message),
             }
         }
-        homeless
+        without_rule
     }
 
     /// Accepts no more messages. Those that wait are still sent for `END` at most.

@@ -188,15 +188,15 @@ impl Part for Forwarded {
             let record: MessageRecord = decode(FORWARD, &value)?;
             restored.push(record.import(number(FORWARD, &key)?, &self.to_shard)?);
         }
-        let homeless = self.dispatcher.forwards.restore(restored);
-        if !homeless.is_empty() {
-            let messages = homeless.len();
+        let without_rule = self.dispatcher.forwards.restore(restored);
+        if !without_rule.is_empty() {
+            let messages = without_rule.len();
             tracing::warn!(
                 messages,
                 "messages for back ends were dropped: the configuration no longer has their rules"
             );
         }
-        for Restored { request, .. } in homeless {
+        for Restored { request, .. } in without_rule {
             request.reply.into_iter().for_each(|reply| reply(ErrorKind::Stopped.response()));
         }
         Ok(())

@@ -186,7 +186,7 @@ fn nothing_is_read_for_a_client_that_has_left() {
     let subscribe = |topic: &str| {
         format!(r#"{{"type":"subscribe","id":9,"topic":"{topic}","since":"last:4"}}"#)
     };
-    let asks = [
+    let requests = [
         Publish("big/1", "one".into()),
         Open(0, 0, get(&format!("/sse?{query}"))),
         Open(1, 0, get(&format!("/poll?{query}&timeout=9"))),
@@ -206,7 +206,7 @@ fn nothing_is_read_for_a_client_that_has_left() {
     let abandoned = leave.map(|leave| {
         let mut scene = Scene::new(true);
         scene.late.iter().for_each(|late| late.pause(true));
-        asks.iter().chain(&leave).for_each(|step| scene.step(step));
+        requests.iter().chain(&leave).for_each(|step| scene.step(step));
         scene.late.iter().for_each(|late| late.pause(false));
         (0..4).for_each(|_| scene.step(&History));
         scene.late.as_ref().unwrap().abandoned()
@@ -214,7 +214,7 @@ fn nothing_is_read_for_a_client_that_has_left() {
     assert_eq!(abandoned, [0, 1, 2, 3, 1, 2]);
     // Another engine repeats the queries: their requesters are still there.
     let mut scene = Scene::new(true);
-    asks.iter().for_each(|step| scene.step(step));
+    requests.iter().for_each(|step| scene.step(step));
     scene.upgrade(What::TakeOver);
     (0..4).for_each(|_| scene.step(&History));
     (0..4).for_each(|client| scene.read(client));

@@ -12,7 +12,7 @@ use super::log::{
     AGAIN, ALL, Log, PASSING, TOPICS, WINDOW, What, conflates, count, name as name_of, what,
 };
 use super::newest::Newest;
-use super::progress::{Begins, Progress, Wants};
+use super::progress::{Begins, Progress, Requested};
 use super::read::{self, Kind, Reader, Unit};
 use super::state::State;
 
@@ -74,7 +74,7 @@ pub(super) struct Connection {
     /// whose result comes later.
     commanded: BTreeSet<usize>,
     /// A poll waits for its reply.
-    pub asks: bool,
+    pub polls: bool,
     /// The client requested only stored messages, and has no reply yet.
     fresh: bool,
 }
@@ -86,7 +86,7 @@ pub(super) struct Client {
     /// The topics that the client names when it connects.
     pub topics: Vec<usize>,
     /// The stored messages that the client requests as long as it knows no position.
-    wants: Option<Wants>,
+    requested: Option<Requested>,
     /// The position that the client comes back with, if one position covers all topics.
     position: Option<String>,
     /// The positions of single topics.
@@ -137,14 +137,14 @@ impl Client {
         kind: Kind,
         user: String,
         topics: Vec<usize>,
-        wants: Option<Wants>,
+        requested: Option<Requested>,
     ) -> Self {
         Client {
             name,
             kind,
             user,
             topics,
-            wants,
+            requested,
             position: None,
             since: BTreeMap::new(),
             progress: BTreeMap::new(),
@@ -175,8 +175,8 @@ impl Client {
         let each = matches!(self.kind, Kind::Stream | Kind::Ws) || reload;
         // An event stream reconnects with its first URL.
         let repeats = self.kind.is_sse() || self.position.is_none();
-        if let Some(wants) = self.wants.filter(|_| repeats && self.kind != Kind::Phoenix) {
-            target += &format!("&since={wants}");
+        if let Some(requested) = self.requested.filter(|_| repeats && self.kind != Kind::Phoenix) {
+            target += &format!("&since={requested}");
         }
         if each {
             for (topic, since) in self.since.iter().filter(|it| self.topics.contains(it.0)) {
@@ -226,7 +226,7 @@ impl Client {
             pending: VecDeque::new(),
             inside: self.topics.iter().copied().collect(),
             commanded: BTreeSet::new(),
-            asks: poll,
+            polls: poll,
             fresh: false,
         };
         if self.kind == Kind::Phoenix {
@@ -252,8 +252,8 @@ impl Client {
                 | What::Passing => log[topic].len(),
             };
             if is_newest(topic) && !(knows && what(topic).has_history()) {
-                let from = match self.wants.filter(|_| what(topic).has_history()) {
-                    Some(Wants::Start) => 0,
+                let from = match self.requested.filter(|_| what(topic).has_history()) {
+                    Some(Requested::Start) => 0,
                     _ => next,
                 };
                 self.newest.insert(topic, Newest::new(from));
@@ -261,25 +261,28 @@ impl Client {
             if is_state(topic) {
                 self.states.entry(topic).or_default().enter(log[topic].len(), !knows);
             } else if what(topic).is_acknowledged() && !poll {
-                let lost = self.wants.is_none() && next < dropped(log, topic);
+                let lost = self.requested.is_none() && next < dropped(log, topic);
                 let acks = Acks { next, lost, cursors: vec![next], ..Acks::default() };
                 connection.acks.insert(topic, acks);
             } else if (what(topic).has_history() || poll) && !knows && self.kind != Kind::Phoenix {
-                let wants = self.wants.filter(|_| what(topic).has_history());
+                let requested = self.requested.filter(|_| what(topic).has_history());
                 // A poll may wait, and begins with the messages that are stored when its reply is made.
                 let exact = at_once && !poll;
                 let begins_at_once =
                     matches!(what(topic), What::Big | What::Newest { retained: true });
-                let progress = match wants.map(|wants| Begins::new(log, topic, wants, exact)) {
+                let progress = match requested
+                    .map(|requested| Begins::new(log, topic, requested, exact))
+                {
                     Some(begins) if poll || !begins_at_once => Progress::with_what_is_there(begins),
                     Some(begins) => {
                         let latest = log[topic].len();
                         Progress::with_what_is_there(begins.by(latest))
                     }
                     // A client that requests stored messages gets no gap notice for queued messages that were dropped.
-                    None => {
-                        Progress::new(next, what(topic).is_acknowledged() && self.wants.is_some())
-                    }
+                    None => Progress::new(
+                        next,
+                        what(topic).is_acknowledged() && self.requested.is_some(),
+                    ),
                 };
                 self.progress.insert(topic, progress);
             } else if let Some(begins) =
@@ -293,7 +296,7 @@ impl Client {
             }
         }
         let says = self.position.is_some() || (single && !self.since.is_empty());
-        connection.fresh = self.wants.is_some() && !says;
+        connection.fresh = self.requested.is_some() && !says;
         self.connection = Some(connection);
     }
 
@@ -366,7 +369,7 @@ impl Client {
                 self.states.values_mut().for_each(|state| state.is_sent = false);
                 states.iter().for_each(|topic| self.complete(log, topic));
                 self.position = Some(since);
-                self.connection.as_mut().unwrap().asks = false;
+                self.connection.as_mut().unwrap().polls = false;
             }
         }
     }
@@ -564,7 +567,7 @@ impl Client {
             state.enter(log[*topic].len(), false);
         }
         let request = self.request(seconds, false);
-        self.connection.as_mut().unwrap().asks = true;
+        self.connection.as_mut().unwrap().polls = true;
         self.send(request.as_bytes());
     }
 

@@ -39,7 +39,7 @@ use crate::testing::{self, Driver, Services, Upgrade};
 use client::{Client, key_of};
 use late::Late;
 use log::{CONFLATED, EXTRA, Log, PASSING, TOPICS, What, conflates, what};
-use progress::Wants;
+use progress::Requested;
 use read::Kind;
 use setup::rules;
 pub(crate) use setup::settings;
@@ -195,8 +195,8 @@ impl World {
         }
         let user = if random.one_in(3) { "both".into() } else { format!("u{name}") };
         let wants = match random.below(4) {
-            0 => Some(Wants::Start),
-            1 => Some(Wants::Last([1, 2, 5, 1_000][random.below(4)])),
+            0 => Some(Requested::Start),
+            1 => Some(Requested::Last([1, 2, 5, 1_000][random.below(4)])),
             _ => None,
         };
         Client::new(name, kind, user, topics, wants)
@@ -532,7 +532,7 @@ impl World {
         let seconds = in_32_bits(self.random.below(20));
         match &self.clients[client].connection {
             None => self.connect(client),
-            Some(connection) if !connection.asks && self.clients[client].kind == Kind::Poll => {
+            Some(connection) if !connection.polls && self.clients[client].kind == Kind::Poll => {
                 self.clients[client].poll_again(&self.log, seconds);
             }
             Some(_) => {
@@ -550,7 +550,7 @@ impl World {
             for client in 0..self.clients.len() {
                 match &self.clients[client].connection {
                     None => self.connect(client),
-                    Some(it) if !it.asks && self.clients[client].kind == Kind::Poll => {
+                    Some(it) if !it.polls && self.clients[client].kind == Kind::Poll => {
                         self.clients[client].poll_again(&self.log, 1);
                     }
                     Some(_) => {

@@ -27,16 +27,16 @@ impl Progress {
 
 /// The stored messages that a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wants {
+pub(super) enum Requested {
     Start,
     Last(usize),
 }
 
-impl std::fmt::Display for Wants {
+impl std::fmt::Display for Requested {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Wants::Start => f.write_str("start"),
-            Wants::Last(messages) => write!(f, "last:{messages}"),
+            Requested::Start => f.write_str("start"),
+            Requested::Last(messages) => write!(f, "last:{messages}"),
         }
     }
 }
@@ -55,7 +55,7 @@ pub(super) struct Begins {
 }
 
 impl Begins {
-    pub fn new(log: &Log, topic: usize, wants: Wants, exact: bool) -> Self {
+    pub fn new(log: &Log, topic: usize, requested: Requested, exact: bool) -> Self {
         let retained = match what(topic) {
             What::Small(retained) => retained,
             What::Big
@@ -67,9 +67,9 @@ impl Begins {
             | What::All
             | What::Passing => usize::MAX,
         };
-        let newest = match wants {
-            Wants::Start => retained,
-            Wants::Last(messages) => messages.min(retained),
+        let newest = match requested {
+            Requested::Start => retained,
+            Requested::Last(messages) => messages.min(retained),
         };
         let low = log[topic].len().saturating_sub(newest);
         Begins { newest, low, exact, latest: usize::MAX }

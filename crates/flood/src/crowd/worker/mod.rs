@@ -83,7 +83,7 @@ pub(super) struct Worker<'a> {
     /// Connections that are away and will return.
     away: Vec<u32>,
     /// Connections that stay away until the storm ends.
-    held_back: Vec<u32>,
+    deferred: Vec<u32>,
     /// Connections that read nothing for a while.
     paused: HashMap<u32, Pause>,
     /// The resume states, by index. Empty if connections have none.
@@ -141,7 +141,7 @@ pub(super) fn run(common: &Common, shared: &Shared, thread: u32, range: Range<u3
             _ => 0,
         },
         away: Vec::new(),
-        held_back: Vec::new(),
+        deferred: Vec::new(),
         paused: HashMap::new(),
         resume_states: match common.plan.has_resume_states() {
             true => std::iter::repeat_with(|| None).take(count).collect(),
@@ -338,14 +338,14 @@ impl Worker<'_> {
             }
             if self.common.plan.missed > 0 {
                 dropped.iter().for_each(|index| self.expect_missed(*index));
-                self.held_back.append(&mut dropped);
+                self.deferred.append(&mut dropped);
             }
             self.due.extend(dropped.into_iter().map(|index| (index, now)));
         }
         let returns = self.shared.returns.load(Ordering::Relaxed);
         if returns != self.returns {
             self.returns = returns;
-            self.due.extend(self.held_back.drain(..).map(|index| (index, now)));
+            self.due.extend(self.deferred.drain(..).map(|index| (index, now)));
         }
     }
 
@@ -369,9 +369,9 @@ impl Worker<'_> {
             match connection.stage {
                 // This thread may have begun the attempt late, so the due time alone may be long past.
                 Stage::Connecting | Stage::Requested
-                    if waited > plan.answer_seconds_max && silent > plan.answer_seconds_max =>
+                    if waited > plan.response_seconds_max && silent > plan.response_seconds_max =>
                 {
-                    self.end(index, CloseReason::NoAnswer);
+                    self.end(index, CloseReason::ResponseTimeout);
                 }
                 Stage::Open if silence > 0 && silent > silence => {
                     self.end(index, CloseReason::Silent);
@@ -470,7 +470,7 @@ impl Worker<'_> {
         if self.stats[Stat::Messages as usize] > messages {
             let us = self.us(now);
             if let Some(silences) = &mut self.silences {
-                silences.heard(index, us);
+                silences.on_message(index, us);
             }
         }
         if let Some(slot) = self.resume_states.get_mut(index as usize) {

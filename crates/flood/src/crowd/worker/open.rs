@@ -90,7 +90,7 @@ impl Worker<'_> {
     /// Called when the connection is open.
     pub(super) fn opened(&mut self, index: u32, now: u64) {
         // A long poll gives no connect time: the time when the server accepted it is unknown.
-        let answered = self.client(index).replies_at_once();
+        let replies_at_once = self.client(index).replies_at_once();
         let us = self.us(now);
         let connection = &mut self.connections[index as usize];
         connection.stage = Stage::Open;
@@ -98,7 +98,7 @@ impl Worker<'_> {
         if let Some(silences) = &mut self.silences {
             silences.opened(index);
         }
-        if answered {
+        if replies_at_once {
             self.connects.push(us.wrapping_sub(connection.due_us));
         }
         self.stats[Stat::Open as usize] += 1;

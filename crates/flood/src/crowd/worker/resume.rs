@@ -75,7 +75,7 @@ impl Worker<'_> {
     fn resume_style(&self, index: u32) -> ResumeStyle {
         let client = self.client(index);
         match () {
-            () if !client.is_http() && self.common.plan.kept => ResumeStyle::Session,
+            () if !client.is_http() && self.common.plan.persistent => ResumeStyle::Session,
             () if !self.recovers() => ResumeStyle::Nothing,
             () if client.has_one_token() => ResumeStyle::One,
             () if client.joins() || self.subscribes_by_command(index) => ResumeStyle::Joins,

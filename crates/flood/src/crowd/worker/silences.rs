@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, Default)]
 struct Silence {
     /// When it received the last message, in microseconds modulo 2^32; zero before the first one.
-    heard_us: u32,
+    received_us: u32,
     longest_us: u32,
 }
 
@@ -18,18 +18,18 @@ impl Silences {
     }
 
     /// Called when a message has arrived.
-    pub fn heard(&mut self, index: u32, now_us: u32) {
+    pub fn on_message(&mut self, index: u32, now_us: u32) {
         let Some(silence) = self.0.get_mut(index as usize) else { return };
-        if silence.heard_us != 0 {
-            silence.longest_us = silence.longest_us.max(now_us.wrapping_sub(silence.heard_us));
+        if silence.received_us != 0 {
+            silence.longest_us = silence.longest_us.max(now_us.wrapping_sub(silence.received_us));
         }
-        silence.heard_us = now_us.max(1);
+        silence.received_us = now_us.max(1);
     }
 
     /// Called when the connection is a new one: the time before is no silence.
     pub fn opened(&mut self, index: u32) {
         if let Some(silence) = self.0.get_mut(index as usize) {
-            silence.heard_us = 0;
+            silence.received_us = 0;
         }
     }
 
@@ -47,17 +47,17 @@ mod tests {
     fn the_longest_silence_is_that_between_two_messages_of_one_connection() {
         let mut silences = Silences::new(3);
         for (index, us) in [(0, 100), (0, 150), (1, 7), (0, 400), (0, 401)] {
-            silences.heard(index, us);
+            silences.on_message(index, us);
         }
         // A connection that comes back was not silent meanwhile.
         silences.opened(0);
-        silences.heard(0, 9_000);
-        silences.heard(0, 9_001);
+        silences.on_message(0, 9_000);
+        silences.on_message(0, 9_001);
         assert_eq!(silences.longest(), [250]);
         // The clock may wrap around.
-        silences.heard(2, u32::MAX - 9);
-        silences.heard(2, 990);
+        silences.on_message(2, u32::MAX - 9);
+        silences.on_message(2, 990);
         assert_eq!(silences.longest(), [250, 1_000]);
-        silences.heard(99, 1);
+        silences.on_message(99, 1);
     }
 }

@@ -445,8 +445,8 @@ mod tests {
     #[test]
     fn a_server_that_speaks_no_tls_is_an_error_and_gets_an_alert() {
         let mut pair = Pair::new(&TLS13);
-        let mut answer = b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec();
-        let error = pair.sessions.receive(INDEX, &mut answer, &mut Vec::new()).unwrap_err();
+        let mut response = b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec();
+        let error = pair.sessions.receive(INDEX, &mut response, &mut Vec::new()).unwrap_err();
         assert_eq!(crate::tls::TlsFailure::of(&error), crate::tls::TlsFailure::NotTls);
         pair.sessions.flush(INDEX, &pair.socket).unwrap();
         let mut sent = vec![0; 4_096];

@@ -178,22 +178,22 @@ fn a_shard_that_stood_still_for_nothing_serves_and_keeps_the_copy() {
     copy_again(&mut scene.old);
     for _ in 0..3 {
         let old = &mut scene.old;
-        let mut asks = connect(old);
+        let mut requester = connect(old);
         old.giver.order(Give::StandStill);
         turns(old, "still", |old| old.giver.stage() == GiverStage::Still);
         publish(&broker, scene.next..scene.next + 2, 0);
         scene.next += 2;
-        asks.send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
+        requester.send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
         some_turns(old);
-        asks.read();
+        requester.read();
         let before = scene.reader.got.len();
         assert!(!scene.reader.read() && scene.reader.got.len() == before, "it stands still");
-        assert_eq!(asks.text(), "");
+        assert_eq!(requester.text(), "");
         old.giver.order(Give::GoOn);
         turns(old, "going on", |old| old.giver.stage() == GiverStage::Copied);
         some_turns(old);
         assert!(!scene.reader.read() && scene.reader.numbers().contains(&(scene.next - 1)));
-        assert!(!asks.read() && asks.text().starts_with("HTTP/1.1 200"));
+        assert!(!requester.read() && requester.text().starts_with("HTTP/1.1 200"));
         assert!(copy_again(old) <= 1, "all but the new connection are copied");
     }
     switch(&mut scene.old);

@@ -93,7 +93,7 @@ struct Admin {
     /// The socket to which earlier processes forward requests.
     forwarded: Option<Forwarded>,
     /// The upgrade that started this process; the default if none did.
-    came: UpgradeProgress,
+    progress: UpgradeProgress,
 }
 
 impl Admin {
@@ -124,8 +124,8 @@ impl Start<'_> {
         let running = self.run_shards(&mut first, prepared, services, workers, configured)?;
         let listener = ports::admin(config)?;
         let listener_tls = config.admin.listen_tls.map(ports::admin_tls).transpose()?;
-        let came = UpgradeProgress::default();
-        let admin = Admin { listener, listener_tls, forwarded: None, came };
+        let progress = UpgradeProgress::default();
+        let admin = Admin { listener, listener_tls, forwarded: None, progress };
         self.serve(first, running, admin)
     }
 
@@ -315,9 +315,9 @@ impl Start<'_> {
     ) -> Result<(Server, Signals), CommandError> {
         let config = &self.loaded.config;
         let gate = Arc::new(control::Gate::default());
-        let passes_on = self.old(&running, &admin, &gate, &signals)?;
+        let old = self.old(&running, &admin, &gate, &signals)?;
         let to_forward = admin.forwarded_listener()?.map(|(listener, _)| listener);
-        let Admin { listener, listener_tls, forwarded, came } = admin;
+        let Admin { listener, listener_tls, forwarded, progress } = admin;
         let Running { services, postgres, workers, shards, live, access, ports, .. } = running;
         let Ports { client, client_tls, mqtt, mqtt_tls } = ports;
         let Services { broker, history, store, subscriptions, shared, webhook, .. } = services;
@@ -330,14 +330,14 @@ impl Start<'_> {
         }
         let admin = listener.local_addr().unwrap_or(config.admin.listen);
         let connections = control::Connections::new(settings::admin(config));
-        let is_new = !matches!(came.stage, control::UpgradeStage::Done);
+        let is_new = !matches!(progress.stage, control::UpgradeStage::Done);
         if is_new && link.is_some() {
             // This comes before the first message of another node. The control thread ends the sync when it has
             // read the retained messages of another node, or has found no such node for 10 s after the link has
             // connected.
             shared.retained.begin_sync();
         }
-        let upgrade = Upgrade::new(passes_on, came);
+        let upgrade = Upgrade::new(old, progress);
         let client_url = client.map(|port| format!("http://{port}"));
         let client_url_tls = client_tls.map(|port| format!("https://{port}"));
         let saved = store.clone().map(storage::SavedSubscriptions);
@@ -472,5 +472,5 @@ fn take(old: &TakeOver, config: &Config, running: &Running) -> Result<Admin, Com
         None => None,
     };
     let forwarded = Some(passed.forwarded.unwrap_or(forwarded));
-    Ok(Admin { listener, listener_tls, forwarded, came: old.progress() })
+    Ok(Admin { listener, listener_tls, forwarded, progress: old.progress() })
 }

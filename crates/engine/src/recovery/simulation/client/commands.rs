@@ -107,16 +107,16 @@ impl Client {
         }
         self.commands += 1;
         let id = self.commands;
-        let known = self.since.get(&topic).filter(|_| enter && !(anew && self.wants.is_some()));
-        let wants = self.wants.filter(|_| enter && known.is_none());
-        let from = match (known, wants) {
+        let known = self.since.get(&topic).filter(|_| enter && !(anew && self.requested.is_some()));
+        let requested = self.requested.filter(|_| enter && known.is_none());
+        let from = match (known, requested) {
             (Some(position), _) if is_state(topic) => From::Position(count(&log[topic], position)),
             (Some(_), _) => From::Position(self.progress.get(&topic).map_or(0, |it| it.next)),
-            (None, Some(wants)) => From::WhatIsThere(Begins::new(log, topic, wants, false)),
+            (None, Some(requested)) => From::WhatIsThere(Begins::new(log, topic, requested, false)),
             (None, None) => From::Now,
         };
         let name = TOPICS[topic].0;
-        let since = known.cloned().or(wants.map(|wants| wants.to_string()));
+        let since = known.cloned().or(requested.map(|requested| requested.to_string()));
         let since_field = since.map_or(String::new(), |since| format!("\"since\":\"{since}\""));
         let text = match (phoenix, enter) {
             (false, true) if since_field.is_empty() => {

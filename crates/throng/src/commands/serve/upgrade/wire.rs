@@ -158,7 +158,7 @@ pub(super) fn expect(channel: &Channel, kind: u16) -> io::Result<Frame> {
         })?;
         match frame.kind {
             ERROR => return Err(io::Error::other(PeerError::from(&frame))),
-            came if came == kind => return Ok(frame),
+            received if received == kind => return Ok(frame),
             _ => {}
         }
     }

@@ -56,8 +56,8 @@ impl Head {
 
 impl Head {
     /// Parses a response that is always these bytes.
-    pub(super) fn step_exact<'a>(&mut self, chunk: &'a [u8], answer: &[u8]) -> HeadStep<'a> {
-        let rest = &answer[usize::from(self.seen).min(answer.len())..];
+    pub(super) fn step_exact<'a>(&mut self, chunk: &'a [u8], response: &[u8]) -> HeadStep<'a> {
+        let rest = &response[usize::from(self.seen).min(response.len())..];
         let bytes = rest.len().min(chunk.len());
         if chunk[..bytes] != rest[..bytes] {
             return HeadStep::WrongStatus(0);
@@ -182,10 +182,10 @@ mod tests {
         }
     }
 
-    const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nA: b\r\n\r\ndata";
+    const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nA: b\r\n\r\ndata";
 
     #[test]
-    fn an_exact_answer_ends_at_any_split() {
+    fn an_exact_response_ends_at_any_split() {
         for at in 0..4 {
             let mut head = Head::default();
             let (a, b) = b"abcde".split_at(at);
@@ -197,9 +197,9 @@ mod tests {
 
     #[test]
     fn head_ends_at_any_split() {
-        for at in 0..ANSWER.len() {
+        for at in 0..RESPONSE.len() {
             let mut head = Head::default();
-            let (a, b) = ANSWER.split_at(at);
+            let (a, b) = RESPONSE.split_at(at);
             let rest = match head.step(a, 200) {
                 HeadStep::Complete(rest) => [rest, b].concat(),
                 HeadStep::Partial => match head.step(b, 200) {
