@@ -151,9 +151,26 @@ pub struct TopicCursor {
     /// True if the client begins with all messages in the history, or the newest of them. Messages that are gone when
     /// it first reads are no gap. [`Piece::begin`] resets this.
     pub whole: bool,
+    /// The last offset of the log when the client began to read the state of the compacted topic, and 0 if it reads no
+    /// state. The client never had states from before that are gone, so they are no gap.
+    pub state_top: u64,
 }
 
 impl TopicCursor {
+    /// Returns the offset above which messages that are gone are a gap.
+    pub fn gap_after(&self) -> u64 {
+        self.after.max(self.state_top)
+    }
+
+    /// Returns the last offset of the log when a client with this token began to read the state of a topic. 0 if it has
+    /// the whole state, or the token is of another log.
+    pub fn state_top_of(epoch: Epoch, topic: &str, token: &ResumeToken) -> u64 {
+        let Some(position) = token.frontier(epoch) else { return 0 };
+        let mark = model::resume::state_mark(topic);
+        let found = position.behind.iter().find(|behind| behind.topic == mark);
+        found.map_or(0, |behind| behind.through)
+    }
+
     /// Returns the offset up to which a client with this token has a topic. `None` if the token is of another log.
     pub fn offset_of(epoch: Epoch, topic: &str, token: &ResumeToken) -> Option<u64> {
         let position = token.frontier(epoch)?;

@@ -72,7 +72,8 @@ impl Postgres {
                 }
             };
             let whole = matches!(since, Some(Since::Start | Since::Last(_)));
-            start.topics.push(TopicCursor { hash: *hash, topic: Name::from(*name), after, whole });
+            let (topic, state_top) = (Name::from(*name), 0);
+            start.topics.push(TopicCursor { hash: *hash, topic, after, whole, state_top });
             start.gaps.push(gap);
         }
         drop(state);

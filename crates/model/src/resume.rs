@@ -60,6 +60,13 @@ pub fn mark(topic: &str) -> u32 {
     topic.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
+/// Returns the mark of a compacted topic of which a client has only a part of the state. It stands beside that of
+/// [`mark`], with the last offset of the log when the client began to read the state. Servers that do not know it pass
+/// over it.
+pub fn state_mark(topic: &str) -> u32 {
+    !mark(topic)
+}
+
 impl Frontier {
     /// Returns a frontier with everything up to here.
     pub fn at(through: Position) -> Self {

@@ -289,19 +289,25 @@ pub(crate) struct CursorRecord {
     after: u64,
     #[cbor(n(2), default)]
     whole: bool,
+    /// Absent if 0, as in records of versions without it.
+    #[n(3)]
+    state_top: Option<u64>,
 }
 
 impl From<&TopicCursor> for CursorRecord {
-    fn from(TopicCursor { hash: _, topic, after, whole }: &TopicCursor) -> Self {
-        CursorRecord { topic: Text(topic.clone()), after: *after, whole: *whole }
+    fn from(TopicCursor { hash: _, topic, after, whole, state_top }: &TopicCursor) -> Self {
+        let topic = Text(topic.clone());
+        let state_top = Some(*state_top).filter(|top| *top > 0);
+        CursorRecord { topic, after: *after, whole: *whole, state_top }
     }
 }
 
 impl CursorRecord {
     /// Returns the cursor.
     pub fn import(self, hash: &dyn Fn(&str) -> u64) -> TopicCursor {
-        let topic = self.topic.0;
-        TopicCursor { hash: hash(&topic), topic, after: self.after, whole: self.whole }
+        let CursorRecord { topic: Text(topic), after, whole, state_top } = self;
+        let state_top = state_top.unwrap_or(0);
+        TopicCursor { hash: hash(&topic), topic, after, whole, state_top }
     }
 }
 

@@ -249,10 +249,11 @@ impl Engine {
         let Some(poll) = self.poll_history_mut(slot) else {
             return false;
         };
-        let mut any = false;
+        let (mut any, top) = (false, history.top().offset);
         for cursor in poll.cursors.iter_mut().take(poll.plain) {
             if !cursor.whole && history.rule(&cursor.topic).is_some_and(|rule| rule.compact) {
                 (cursor.after, cursor.whole, any) = (0, true, true);
+                cursor.state_top = top;
             }
         }
         if any {
@@ -355,11 +356,15 @@ impl Engine {
             topic.after = topic.after.max(through);
         }
         let ahead = cursors.iter().map(|topic| topic.after).max().unwrap_or(through);
-        let behind: Vec<Behind> = cursors
-            .iter()
-            .filter(|topic| topic.after < ahead)
-            .map(|topic| Behind { topic: model::resume::mark(&topic.topic), through: topic.after })
-            .collect();
+        let behind = cursors.iter().filter(|topic| topic.after < ahead);
+        let behind = behind
+            .map(|topic| Behind { topic: model::resume::mark(&topic.topic), through: topic.after });
+        let states = cursors.iter().filter(|topic| !piece.caught_up && topic.state_top > 0);
+        let states = states.map(|topic| {
+            let mark = model::resume::state_mark(&topic.topic);
+            Behind { topic: mark, through: topic.state_top }
+        });
+        let behind: Vec<Behind> = behind.chain(states).collect();
         if behind.len() > model::resume::BEHIND_MAX {
             // Too many to name: a duplicate is better than a loss.
             return Frontier::at(Position { epoch, offset: through });

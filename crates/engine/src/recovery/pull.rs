@@ -200,7 +200,7 @@ impl Recovery {
         if !core.is_open(slot) {
             return;
         }
-        let numbers = &self.begin_states_anew(slot, numbers, &piece)[..];
+        let numbers = &self.begin_states_anew(core, slot, numbers, &piece)[..];
         let nothing = piece.messages.is_empty();
         self.deliver_piece(core, slot, numbers, &piece, out);
         let Some(catchups) = self.catchups.by_slot.get_mut(&slot) else {
@@ -256,7 +256,13 @@ impl Recovery {
 
     /// A state is not complete if one of its messages was dropped while it was read. The client has got a gap notice,
     /// and gets the whole state of now. Returns the other catch-ups.
-    fn begin_states_anew(&mut self, slot: u32, numbers: &[u32], piece: &Piece) -> Vec<u32> {
+    fn begin_states_anew(
+        &mut self,
+        core: &Core,
+        slot: u32,
+        numbers: &[u32],
+        piece: &Piece,
+    ) -> Vec<u32> {
         let mut others = numbers.to_vec();
         let gone = |number: u32| {
             let at = numbers.iter().position(|it| *it == number);
@@ -266,6 +272,7 @@ impl Recovery {
         for catchup in list.into_iter().flatten() {
             if catchup.compact && gone(catchup.number) {
                 (catchup.cursor.after, catchup.cursor.whole) = (0, true);
+                catchup.cursor.state_top = core.history().top().offset;
                 others.retain(|number| *number != catchup.number);
             }
         }

@@ -18,14 +18,15 @@ impl Local {
     /// Returns the next piece, if memory has it.
     pub(super) fn read_memory(&self, pull: &Pull) -> Option<Piece> {
         let state = self.state();
-        let mut gone: Vec<Gone> = pull
-            .topics
-            .iter()
-            .map(|topic| state.windows.gone_after(topic.hash, &topic.topic, topic.after))
-            .collect();
-        if self.0.store.is_some() && gone.iter().any(|gone| *gone != Gone::Nothing) {
+        let reaches =
+            |topic: &TopicCursor| state.windows.reaches(topic.hash, &topic.topic, topic.after);
+        if self.0.store.is_some() && !pull.topics.iter().all(reaches) {
             return None;
         }
+        let gone_of = |topic: &TopicCursor| {
+            state.windows.gone_after(topic.hash, &topic.topic, topic.gap_after())
+        };
+        let mut gone: Vec<Gone> = pull.topics.iter().map(gone_of).collect();
         for (gone, _) in gone.iter_mut().zip(&pull.topics).filter(|(_, topic)| topic.whole) {
             // The client requests only present messages.
             *gone = Gone::Nothing;
@@ -89,8 +90,8 @@ impl Local {
             let rule = self.rule(&topic.topic).ok_or(HistoryError::NoHistory)?;
             gone.push(match topic.whole {
                 true => Gone::Nothing,
-                false if stored.dropped > topic.after => Gone::Some,
-                false if stored.floor > topic.after => Gone::Maybe,
+                false if stored.dropped > topic.gap_after() => Gone::Some,
+                false if stored.floor > topic.gap_after() => Gone::Maybe,
                 false => Gone::Nothing,
             });
             if stored.more {
@@ -100,7 +101,7 @@ impl Local {
             let newcomer = rule.compact && topic.after == 0;
             let records = stored.records.into_iter();
             let records =
-                records.filter(|record| !(newcomer && windows::removes(&record.publication)));
+                records.filter(|record| !(newcomer && windows::is_removal(&record.publication)));
             let from = messages.len();
             messages.extend(records.map(|record| {
                 let id = self.id(record.offset);

@@ -48,7 +48,9 @@ impl Local {
                         // A publisher knows its message's id while the store still writes it.
                         Some(after) if after <= state.last => {
                             let after = after.min(top);
-                            let here = state.windows.reaches(*hash, name, after);
+                            // A client that reads a state never had what was gone before.
+                            let state_top = TopicCursor::state_top_of(self.epoch(), name, token);
+                            let here = state.windows.reaches(*hash, name, after.max(state_top));
                             match here || self.0.store.is_some() {
                                 true => (after, None),
                                 // The client gets the state, but not the removals from it.
@@ -63,7 +65,14 @@ impl Local {
             };
             let is_new = matches!(since, Some(Since::Start | Since::Last(_)));
             let whole = is_new || (compact && after == 0);
-            start.topics.push(TopicCursor { hash: *hash, topic: Name::from(*name), after, whole });
+            let state_top = match since {
+                _ if !compact => 0,
+                _ if after == 0 => top,
+                Some(Since::Token(token)) => TopicCursor::state_top_of(self.epoch(), name, token),
+                _ => 0,
+            };
+            let topic = Name::from(*name);
+            start.topics.push(TopicCursor { hash: *hash, topic, after, whole, state_top });
             start.gaps.push(gap);
         }
         drop(state);

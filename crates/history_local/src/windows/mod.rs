@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use history::{DroppedBy, Gone};
 use model::Data;
-use model::{Envelope, HistoryRule, Message, Name, Publication};
+use model::{Envelope, HistoryRule, Name, Publication};
 use tables::{HashIndex, Hashed, fold};
 
 use crate::slab::{List, NONE, Slab};
@@ -297,7 +297,7 @@ impl Windows {
             let newcomer = topic.compact && cursor.after == 0;
             let mut run =
                 topic.retained.after(cursor.after, &self.messages).filter(move |(_, found)| {
-                    !(found.is_expired(now_ms) || newcomer && is_removal(found))
+                    !(found.is_expired(now_ms) || newcomer && is_removal(&found.publication))
                 });
             if let Some((number, first)) = run.next() {
                 *first_of_topic = Some(first.id.offset);
@@ -670,19 +670,14 @@ impl Page {
     }
 }
 
-/// Returns true if the message says that its key has no state any more.
-fn is_removal(message: &Message) -> bool {
-    removes(&message.publication)
-}
-
 /// Returns true if a removal is old enough to be dropped: otherwise it would take a state's capacity for ever.
 fn is_old_removal(message: &Envelope, now_ms: u64) -> bool {
     let goes_ms = message.at_ms.saturating_add(store::TOMBSTONE_SECONDS * 1_000);
-    is_removal(message) && goes_ms <= now_ms
+    is_removal(&message.publication) && goes_ms <= now_ms
 }
 
-/// Returns true if a message of a compact topic removes the state of its key.
-pub(super) fn removes(publication: &Publication) -> bool {
+/// Returns true if a message of a compacted topic removes the state of its key: its data is `null`.
+pub fn is_removal(publication: &Publication) -> bool {
     publication.key().is_some()
         && matches!(&publication.data, Data::Json(text) if **text == *"null")
 }

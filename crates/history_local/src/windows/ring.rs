@@ -216,5 +216,6 @@ pub fn counted_bytes(message: &Message) -> u64 {
 /// Returns true if a sweep must scan the message: it expires, or it removes a key and is dropped some day.
 fn expires(message: &Message) -> bool {
     let attributes = message.publication.attributes.as_ref();
-    attributes.is_some_and(|attributes| attributes.expires_ms.is_some()) || is_removal(message)
+    attributes.is_some_and(|attributes| attributes.expires_ms.is_some())
+        || is_removal(&message.publication)
 }

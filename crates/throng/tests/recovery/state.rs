@@ -14,6 +14,7 @@ fn set(node: &Node, topic: &str, key: &str, data: Value) {
 fn until_complete(node: &Node, listener: &mut Listener, topic: &str) -> Vec<(Value, Value)> {
     let mut messages = Vec::new();
     loop {
+        assert!(messages.len() < 10_000, "{:?}: the state has no end", listener.style);
         match listener.next_or_state(node) {
             Ok(message) => messages.push((message["key"].clone(), message["data"].clone())),
             Err(state) => {
@@ -200,6 +201,32 @@ fn a_message_without_a_key_is_no_state() {
         assert!(command(&mut socket, publish)["ok"]["id"].is_string());
         node.flush();
         assert_eq!(node.history("cp:1", "").0, [json!(1), json!(2), json!(3)]);
+    }
+}
+
+/// A state of several pieces, and a later one that is gone: a newcomer never had that one, so it is no gap.
+#[test]
+fn a_newcomer_gets_a_long_state_once_although_a_later_state_has_expired() {
+    for storage in BOTH {
+        let node = Node::new(storage);
+        let long = "x".repeat(3_000);
+        let publish = |key: u64| json!({"publish": {"topic": "c:1", "data": long, "key": format!("k{key:02}")}});
+        let commands: Vec<Value> = (0..99).map(publish).collect();
+        node.post("/api/batch", json!({"commands": commands}));
+        node.publish_with("c:1", json!(1), json!({"key": "brief", "ttl_seconds": 1}));
+        let expected: Vec<Value> = (0..99).map(|key| json!(format!("k{key:02}"))).collect();
+        let has_expired = |_: &Server| node.history("c:1", "").0.len() == 99;
+        node.until("the state has expired", has_expired);
+        // The server drops it a moment later.
+        std::thread::sleep(std::time::Duration::from_millis(1_500));
+        for style in ALL {
+            for since in ["", "since=start"] {
+                let mut newcomer = Listener::with(&node, style, &["c:1"], since);
+                let got = until_complete(&node, &mut newcomer, "c:1");
+                let keys: Vec<Value> = got.into_iter().map(|(key, _)| key).collect();
+                assert!(keys == expected, "{storage:?} {style:?} {since}: {} keys", keys.len());
+            }
+        }
     }
 }
 
