@@ -1,5 +1,7 @@
--- What was committed after the offset $1 and up to $2: $3 rows and $4 bytes at the most, and one row in any case.
-SELECT log.epoch, log.last_offset, found.log_offset, found.at_ms, found.record, topic.name
+-- What was committed after the offset $1 and up to $2: $3 rows and $4 bytes at the most, and one row in any case. Beside
+-- them, up to which offset messages of topics that are not compacted may be deleted.
+SELECT log.epoch, log.last_offset, (SELECT through FROM {schema}.history_trimmed) AS trimmed,
+  found.log_offset, found.at_ms, found.record, topic.name
 FROM {schema}.history_log AS log
 LEFT JOIN (
   SELECT log_offset, topic_id, at_ms, record,

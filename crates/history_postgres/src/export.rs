@@ -307,7 +307,8 @@ impl LogWriter {
             ];
             self.execute(UPDATE_TOPICS, &parameters)?;
         }
-        let update = "UPDATE {schema}.history_log SET epoch = $1, last_offset = $2, forgotten = $3";
+        // The rows have no keys.
+        let update = "UPDATE {schema}.history_log SET epoch = $1, last_offset = $2, forgotten = $3, keys_since = $2";
         let (epoch, last) = (i64::from(head.epoch), signed(head.last_offset));
         self.execute(update, &[&epoch, &last, &signed(head.forgotten)])?;
         let LogWriter { runtime, session, written, .. } = self;

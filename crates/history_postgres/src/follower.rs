@@ -92,7 +92,7 @@ impl Follower {
             let state = self.postgres.state();
             (state.delivered, state.delivered_ms)
         };
-        let Followed { epoch, last, rows } =
+        let Followed { epoch, last, rows, .. } =
             database.follow(after.saturating_sub(1), after, ONE).await?;
         // If the log has lost messages, others may have their offsets by now.
         let is_other = |row: &LogRow| at_ms.is_some_and(|at_ms| at_ms != row.at_ms);
@@ -118,37 +118,43 @@ impl Follower {
         after: u64,
         through: u64,
     ) -> Result<bool, DatabaseError> {
-        let Followed { epoch, last, rows } = database.follow(after, through, READ).await?;
+        let Followed { epoch, last, trimmed, rows } = database.follow(after, through, READ).await?;
         if epoch != self.postgres.0.epoch.0 || last < after {
             return self.refuse(database, epoch).await;
         }
         if rows.is_empty() {
             let end = last.min(through);
             if end > after {
-                self.on_hole(end);
+                self.on_hole(end, trimmed);
             }
             return Ok(end > after);
         }
         for row in rows {
             if row.offset > self.postgres.state().delivered + 1 {
-                self.on_hole(row.offset - 1);
+                self.on_hole(row.offset - 1, trimmed);
             }
             self.deliver_row(row).await;
         }
         Ok(true)
     }
 
-    /// Called when messages up to an offset were deleted before this node has read them: no rule retains them any
-    /// more.
-    fn on_hole(&self, through: u64) {
+    /// Called when messages up to an offset were deleted before this node has read them. Up to `trimmed`, no rule may
+    /// retain them any more. Later ones were of compacted topics, whose members get their states anew.
+    fn on_hole(&self, through: u64, trimmed: u64) {
         let after = self.postgres.state().delivered;
+        let only_compact = trimmed <= after;
         tracing::warn!(
             messages = through - after,
+            only_compact,
             "messages were deleted from PostgreSQL before this node had read them, because this node \
-             was disconnected for over a minute: members of topics with history get a gap notice"
+             was disconnected for over a minute: members of topics with history get a gap notice, \
+             those of compacted topics, or of all"
         );
         let postgres = self.postgres.clone();
-        self.on_lost(through, None, move |topic| postgres.rule_of(topic).is_some());
+        let is_lost = move |topic: &str| {
+            postgres.rule_of(topic).is_some_and(|rule| rule.compact || !only_compact)
+        };
+        self.on_lost(through, None, is_lost);
     }
 
     /// Skips messages up to an offset, which no member gets: memory forgets its windows, and members get a gap

@@ -16,14 +16,20 @@ use crate::transfer::{BULK, LogTransferError, runtime};
 /// Topics without an offset never had a message.
 const TOPICS: &str = "SELECT t.id, t.name, {schema}.history_floor(t) AS floor, t.last_offset, t.last_ms, \
      t.messages_max, t.bytes_max, t.seconds_max \
-     FROM {schema}.history_topics AS t WHERE t.last_offset > 0 ORDER BY t.id";
+     FROM {schema}.history_topics AS t WHERE t.last_offset > 0 AND NOT t.compact ORDER BY t.id";
+
+const COMPACT_TOPICS: &str = "SELECT name FROM {schema}.history_topics WHERE compact ORDER BY name";
 
 const MESSAGES: &str = "SELECT topic_id, log_offset, at_ms, record \
      FROM {schema}.history_messages WHERE record IS NOT NULL ORDER BY topic_id, log_offset";
 
 const KEYS: &str = "SELECT t.name, k.key, k.log_offset, k.expires_ms \
      FROM {schema}.history_keys AS k JOIN {schema}.history_topics AS t ON t.id = k.topic_id \
-     WHERE k.expires_ms > floor(extract(epoch FROM transaction_timestamp()) * 1000)::bigint";
+     WHERE k.expires_ms > floor(extract(epoch FROM transaction_timestamp()) * 1000)::bigint AND NOT t.compact";
+
+/// Compacted topics count as forgotten.
+const HEAD: &str = "SELECT epoch, last_offset, greatest(forgotten, (SELECT max(last_offset) \
+     FROM {schema}.history_topics WHERE compact)) AS forgotten FROM {schema}.history_log";
 
 /// A history in PostgreSQL as of one moment.
 pub struct LogReader {
@@ -61,8 +67,7 @@ impl LogReader {
             prepare_session(client).await?;
             client.batch_execute(BULK).await?;
             client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
-            let head = "SELECT epoch, last_offset, forgotten FROM {schema}.history_log";
-            let row = client.query_one(&of_schema(head, schema), &[]).await?;
+            let row = client.query_one(&of_schema(HEAD, schema), &[]).await?;
             let (last_offset, forgotten) =
                 (unsigned_at(&row, "last_offset")?, unsigned_at(&row, "forgotten")?);
             Ok((session, LogHead { epoch: epoch_of(&row)?, last_offset, forgotten }))
@@ -80,13 +85,24 @@ impl LogReader {
         self.runtime.block_on(statements(&self.session.client))
     }
 
+    /// Returns the names of the compacted topics, which [`LogReader::rows`] leaves out.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn compact_topics(&self) -> Result<Vec<Name>, LogTransferError> {
+        let names = of_schema(COMPACT_TOPICS, &self.schema);
+        let rows = self.runtime.block_on(self.session.client.query(&names, &[]))?;
+        rows.iter().map(|row| Ok(Name::from(row.try_get::<_, &str>(0)?))).collect()
+    }
+
     fn topics(&self) -> Result<Vec<NumberedTopic>, LogTransferError> {
         let topics = of_schema(TOPICS, &self.schema);
         let rows = self.runtime.block_on(self.session.client.query(&topics, &[]))?;
         rows.iter().map(numbered_topic).collect()
     }
 
-    /// Passes all topics to `each`, each with the messages that its rule retains, in the order of their offsets.
+    /// Passes all topics but the compacted ones to `each`, each with the messages that its rule retains, in the order of
+    /// their offsets.
     ///
     /// # Errors
     /// If the database fails, or `each` does.

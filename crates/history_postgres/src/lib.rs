@@ -61,8 +61,10 @@ pub use thread::spawn;
 pub use transfer::LogTransferError;
 
 /// The tables and functions in the database.
-pub const SCHEMA: database::Schema =
-    database::Schema { part: "history", scripts: &[include_str!("../sql/1.sql")] };
+pub const SCHEMA: database::Schema = database::Schema {
+    part: "history",
+    scripts: &[include_str!("../sql/1.sql"), include_str!("../sql/2.sql")],
+};
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use broker::HistoryLog;
 use history::{Gone, HistoryError, Page, PageFrom, PageQuery, Piece, Pull};
-use history_local::windows::TopicCursor;
+use history_local::windows::{TopicCursor, is_removal};
 use model::{Envelope, Message, Name, Retention};
 use store::Record;
 
@@ -51,18 +51,24 @@ impl Postgres {
     ) -> Result<Piece, HistoryError> {
         let (mut messages, mut gone, mut first) = (Vec::new(), Vec::new(), Vec::new());
         let mut through = delivered;
-        for (topic, TopicRows { floor, rows, more }) in pull.topics.iter().zip(found) {
+        for (topic, TopicRows { floor, compact, rows, more }) in pull.topics.iter().zip(found) {
             // The topic may have lost its rule since the request: then nothing of it may be read.
             self.rule(&topic.topic).ok_or(HistoryError::NoHistory)?;
-            gone.push(match topic.whole || floor <= topic.after {
+            // This node still delivers the messages after `delivered`.
+            gone.push(match topic.whole || floor.min(delivered) <= topic.gap_after() {
                 true => Gone::Nothing,
                 false => Gone::Some,
             });
             if more {
                 through = through.min(rows.last().map_or(topic.after, |row| row.offset));
             }
-            first.push(rows.first().map(|row| row.offset));
-            messages.extend(self.messages(topic.hash, &topic.topic, rows)?);
+            let mut of_topic = self.messages(topic.hash, &topic.topic, rows)?;
+            if compact && topic.after == 0 {
+                // A reader that starts with the state has no keys to remove.
+                of_topic.retain(|message| !is_removal(&message.publication));
+            }
+            first.push(of_topic.first().map(|message| message.id.offset));
+            messages.extend(of_topic);
         }
         messages.retain(|message| message.id.offset <= through);
         messages.sort_unstable_by_key(|message| message.id.offset);
@@ -133,7 +139,7 @@ impl Postgres {
         found: TopicRows,
     ) -> Result<Page, HistoryError> {
         self.rule(&query.topic).ok_or(HistoryError::NoHistory)?;
-        let TopicRows { floor, rows, more } = found;
+        let TopicRows { floor, rows, more, compact: _ } = found;
         let gone = query.from.offset().is_some_and(|from| !query.backwards && floor > from);
         let messages = self.messages(query.hash, &query.topic, rows)?;
         Ok(Page { messages, more, gone, gap: None })

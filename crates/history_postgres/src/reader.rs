@@ -14,7 +14,7 @@ use crate::jobs::{Job, Reply};
 use crate::postgres::{Counts, Postgres};
 use crate::publish::away_text;
 use crate::resolve::{Known, Unknown};
-use crate::session::{Amount, Database, TopicRows};
+use crate::session::{Amount, Database, Range, TopicRows};
 
 /// The most requests that read at the same time.
 const JOBS_MAX: usize = 32;
@@ -152,7 +152,8 @@ impl Postgres {
             Amount { messages_max: share(pull.messages_max), bytes_max: share(pull.bytes_max) };
         let mut found = Vec::with_capacity(pull.topics.len());
         for topic in &pull.topics {
-            found.push(database.after(&topic.topic, topic.after, delivered, amount).await?);
+            let range = Range { after: topic.after, through: delivered, delivered };
+            found.push(database.after(&topic.topic, range, amount).await?);
         }
         Ok((delivered, found))
     }
@@ -165,22 +166,23 @@ impl Postgres {
         let PageQuery { ref topic, from, backwards, limit, bytes_max, .. } = *query;
         let delivered = self.state().delivered;
         let amount = Amount { messages_max: limit, bytes_max };
+        let range = |after, through| Range { after, through, delivered };
         match (from, backwards) {
             (PageFrom::Offset(before), true) => {
                 let through = before.saturating_sub(1).min(delivered);
-                database.before(topic, 0, through, amount).await
+                database.before(topic, range(0, through), amount).await
             }
             (PageFrom::End | PageFrom::Newest(_), true) => {
-                database.before(topic, 0, delivered, amount).await
+                database.before(topic, range(0, delivered), amount).await
             }
             (PageFrom::Newest(messages), false) => {
                 let after = database.before_newest(topic, delivered, messages).await?;
-                database.after(topic, after, delivered, amount).await
+                database.after(topic, range(after, delivered), amount).await
             }
             (PageFrom::Offset(after), false) => {
-                database.after(topic, after, delivered, amount).await
+                database.after(topic, range(after, delivered), amount).await
             }
-            (PageFrom::End, false) => database.after(topic, 0, delivered, amount).await,
+            (PageFrom::End, false) => database.after(topic, range(0, delivered), amount).await,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use broker::HistoryLog;
 use history::{History, Start, TopicCursor};
 use model::{Name, RecoveryGap, ResumeRequest, Since};
 
@@ -46,10 +47,13 @@ impl Postgres {
         let mut start = Start { topics: Vec::new(), gaps: Vec::new(), top: self.id(top) };
         let mut unknown = Unknown::default();
         for (hash, name) in topics {
+            let compact = self.rule(name).is_some_and(|rule| rule.compact);
+            let newcomer = if compact { 0 } else { top };
             let since = request.of(name);
             let (after, gap) = match since {
-                None => (top, None),
+                None => (newcomer, None),
                 Some(Since::Start) => (0, None),
+                Some(Since::Last(_)) if compact => (0, None),
                 Some(Since::Last(messages)) => {
                     let messages = usize::try_from(*messages).unwrap_or(usize::MAX);
                     let found = known.newest.iter().find(|(of, _)| of == hash);
@@ -67,12 +71,19 @@ impl Postgres {
                             unknown.ahead = unknown.ahead.max(Some(after));
                             (top, None)
                         }
-                        Some(_) | None => (top, Some(RecoveryGap::Epoch)),
+                        Some(_) | None => (newcomer, Some(RecoveryGap::Epoch)),
                     }
                 }
             };
-            let whole = matches!(since, Some(Since::Start | Since::Last(_)));
-            let (topic, state_top) = (Name::from(*name), 0);
+            let is_new = matches!(since, Some(Since::Start | Since::Last(_)));
+            let whole = is_new || (compact && after == 0);
+            let state_top = match since {
+                _ if !compact => 0,
+                _ if after == 0 => top,
+                Some(Since::Token(token)) => TopicCursor::state_top_of(self.epoch(), name, token),
+                _ => 0,
+            };
+            let topic = Name::from(*name);
             start.topics.push(TopicCursor { hash: *hash, topic, after, whole, state_top });
             start.gaps.push(gap);
         }

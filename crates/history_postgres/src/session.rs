@@ -6,6 +6,7 @@ use database::{
     DatabaseError, Session, connect, of_schema, prepare_session, signed, step, step_within,
     unsigned, wake_for,
 };
+use model::Name;
 use tokio::sync::Notify;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
@@ -44,6 +45,8 @@ pub(crate) struct Followed {
     pub epoch: u32,
     /// The last offset of the log at that moment.
     pub last: u64,
+    /// Messages up to this offset may be deleted. Where later ones are, they were of compacted topics.
+    pub trimmed: u64,
     pub rows: Vec<LogRow>,
 }
 
@@ -58,8 +61,10 @@ pub(crate) struct LogRow {
 
 /// Messages of a topic.
 pub(crate) struct TopicRows {
-    /// The topic's messages up to this offset are gone.
+    /// Some of the topic's messages up to this offset are gone.
     pub floor: u64,
+    /// True if the topic is a compacted one.
+    pub compact: bool,
     pub rows: Vec<TopicRow>,
     /// True if the topic has more messages in this direction.
     pub more: bool,
@@ -69,6 +74,17 @@ pub(crate) struct TopicRow {
     pub offset: u64,
     pub at_ms: u64,
     pub record: Box<[u8]>,
+}
+
+/// The messages of a topic that a read is for.
+#[derive(Clone, Copy)]
+pub(crate) struct Range {
+    /// Messages after this offset.
+    pub after: u64,
+    /// Messages up to this offset.
+    pub through: u64,
+    /// This node has delivered the log up to this offset: a compacted topic has the states of that moment.
+    pub delivered: u64,
 }
 
 /// The limits of one read.
@@ -128,7 +144,7 @@ impl Database {
         }
         let text = |text: &str| of_schema(text, &settings.schema);
         let prepare = async |text: String| step(client.prepare(&text)).await;
-        let append = "SELECT * FROM {schema}.history_append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
+        let append = "SELECT * FROM {schema}.history_append_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)";
         let append = prepare(text(append)).await?;
         let follow = prepare(text(include_str!("../sql/follow.sql"))).await?;
         let after = prepare(text(include_str!("../sql/after.sql"))).await?;
@@ -162,7 +178,12 @@ impl Database {
         let bytes_max: Vec<i64> = rules.clone().map(|rule| signed(rule.bytes_max)).collect();
         let seconds_max: Vec<i64> = rules.map(|rule| age(rule.seconds_max)).collect();
         let keys_seconds = age(keys_seconds);
-        let parameters: [&(dyn ToSql + Sync); 14] = [
+        let publications = items.iter().map(|item| &item.publication);
+        let message_keys: Vec<Option<&str>> =
+            publications.clone().map(|it| it.key().map(Name::as_str)).collect();
+        let removals: Vec<bool> = publications.map(history_local::windows::is_removal).collect();
+        let compacts: Vec<bool> = items.iter().map(|item| item.rule.compact).collect();
+        let parameters: [&(dyn ToSql + Sync); 17] = [
             &writer,
             &batch,
             &known_epoch,
@@ -177,6 +198,9 @@ impl Database {
             &messages_max,
             &bytes_max,
             &seconds_max,
+            &message_keys,
+            &removals,
+            &compacts,
         ];
         let call = self.session.client.query_one(&self.append, &parameters);
         let row = step_within(APPEND_SECONDS, call).await?;
@@ -210,6 +234,7 @@ impl Database {
             return Err(DatabaseError::Statement("the table history_log is empty".into()));
         };
         let (epoch, last) = (epoch_of(first)?, unsigned_at(first, "last_offset")?);
+        let trimmed = unsigned_at(first, "trimmed")?;
         let mut rows = Vec::new();
         for row in &found {
             let Some(offset) = row.try_get::<_, Option<i64>>("log_offset")? else { continue };
@@ -220,49 +245,48 @@ impl Database {
                 record: row.try_get::<_, Option<&[u8]>>("record")?.map(Box::from),
             });
         }
-        Ok(Followed { epoch, last, rows })
+        Ok(Followed { epoch, last, trimmed, rows })
     }
 
-    /// Reads a topic's messages after an offset and up to another one, the oldest first.
+    /// Reads a topic's messages in a range, the oldest first.
     pub async fn after(
         &self,
         topic: &str,
-        after: u64,
-        through: u64,
+        range: Range,
         amount: Amount,
     ) -> Result<TopicRows, DatabaseError> {
-        self.of_topic(&self.after, topic, after, through, amount).await
+        self.of_topic(&self.after, topic, range, amount).await
     }
 
-    /// Reads the same messages, the newest first.
+    /// Reads a topic's messages in a range, the newest first.
     pub async fn before(
         &self,
         topic: &str,
-        after: u64,
-        through: u64,
+        range: Range,
         amount: Amount,
     ) -> Result<TopicRows, DatabaseError> {
-        self.of_topic(&self.before, topic, after, through, amount).await
+        self.of_topic(&self.before, topic, range, amount).await
     }
 
     async fn of_topic(
         &self,
         statement: &Statement,
         topic: &str,
-        after: u64,
-        through: u64,
+        range: Range,
         amount: Amount,
     ) -> Result<TopicRows, DatabaseError> {
-        let (after, through) = (signed(after), signed(through));
+        let (after, through) = (signed(range.after), signed(range.through));
+        let delivered = signed(range.delivered);
         // One more row shows whether the topic has more.
         let rows_max = count(amount.messages_max.saturating_add(1));
         let bytes_max = count(amount.bytes_max);
-        let parameters: [&(dyn ToSql + Sync); 5] =
-            [&topic, &after, &through, &rows_max, &bytes_max];
+        let parameters: [&(dyn ToSql + Sync); 6] =
+            [&topic, &after, &through, &rows_max, &bytes_max, &delivered];
         let found = step(self.session.client.query(statement, &parameters)).await?;
-        let (mut floor, mut all, mut rows) = (0, 0, Vec::new());
+        let (mut floor, mut compact, mut all, mut rows) = (0, false, 0, Vec::new());
         for row in &found {
             floor = unsigned_at(row, "floor")?;
+            compact = row.try_get("compact")?;
             let Some(offset) = row.try_get::<_, Option<i64>>("log_offset")? else { continue };
             all = row.try_get("count")?;
             let (at_ms, record) = (unsigned_at(row, "at_ms")?, row.try_get::<_, &[u8]>("record")?);
@@ -270,7 +294,7 @@ impl Database {
         }
         let more = count(rows.len()) < all || rows.len() > amount.messages_max;
         rows.truncate(amount.messages_max);
-        Ok(TopicRows { floor, rows, more })
+        Ok(TopicRows { floor, compact, rows, more })
     }
 
     /// Returns the offset before a topic's newest `messages` messages up to `through`; 0 if it has fewer.
@@ -319,6 +343,27 @@ impl Database {
     pub async fn trim_keys(&self, rows_max: i64) -> Result<i64, DatabaseError> {
         let trim = of_schema("SELECT {schema}.history_trim_keys($1)", &self.schema);
         Ok(step(self.session.client.query_one(&trim, &[&rows_max])).await?.try_get(0)?)
+    }
+
+    /// Deletes at most `rows_max` messages of compacted topics that have been no state for an age. Returns how many it
+    /// deleted.
+    pub async fn trim_replaced(&self, rows_max: i64, age_ms: i64) -> Result<i64, DatabaseError> {
+        let trim = of_schema("SELECT {schema}.history_trim_replaced($1, $2)", &self.schema);
+        let parameters: [&(dyn ToSql + Sync); 2] = [&rows_max, &age_ms];
+        Ok(step(self.session.client.query_one(&trim, &parameters)).await?.try_get(0)?)
+    }
+
+    /// Drops states whose time is over, of the topics after an id and up to another one, at most about `rows_max`.
+    /// Returns how many it dropped.
+    pub async fn trim_states(
+        &self,
+        (after, through): (i64, i64),
+        rows_max: i64,
+        age_ms: i64,
+    ) -> Result<i64, DatabaseError> {
+        let trim = of_schema("SELECT {schema}.history_trim_states($1, $2, $3, $4)", &self.schema);
+        let parameters: [&(dyn ToSql + Sync); 4] = [&after, &through, &rows_max, &age_ms];
+        Ok(step(self.session.client.query_one(&trim, &parameters)).await?.try_get(0)?)
     }
 
     /// Forgets those of the given topics that have had no message for a day.

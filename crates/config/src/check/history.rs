@@ -109,11 +109,6 @@ pub(super) fn check_rule(
                        wait for that: set durable = true in this rule";
         errors.push(("durable", message.into()));
     }
-    if has_database && typed.compact {
-        let message = "with history.url, topics can't be compacted yet: remove compact, or use \
-                       store.data instead";
-        errors.push(("compact", message.into()));
-    }
     if has_database && typed.acknowledge {
         errors.push(("acknowledge", NOT_IN_DATABASE.into()));
     }
@@ -243,8 +238,7 @@ mod tests {
             &format!("{database}{rule}"),
             "4:11: topics[0].durable: a message gets its id when PostgreSQL",
         );
-        let compact = format!("{database}{rule}durable = true\ncompact = true\n");
-        only(&compact, "7:11: topics[0].compact: with history.url, topics can't be compacted yet");
+        assert!(of(&format!("{rule}durable = true\ncompact = true\n")).is_empty());
         let acknowledge = format!("{database}{rule}durable = true\nacknowledge = true\n");
         let want = "7:15: topics[0].acknowledge: with history.url, users can't acknowledge";
         only(&acknowledge, want);

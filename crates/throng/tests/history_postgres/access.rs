@@ -65,8 +65,8 @@ fn the_command_makes_the_schema_once_and_the_outbox_stands_beside_it() {
         String::from_utf8(output.stdout).unwrap()
     };
     assert_eq!(printed("outbox"), "the schema \"throng\" has version 1 now (it was 0)\n");
-    assert_eq!(printed("history"), "the schema \"throng\" has version 1 now (it was 0)\n");
-    assert_eq!(printed("history"), "the schema \"throng\" already has version 1\n");
+    assert_eq!(printed("history"), "the schema \"throng\" has version 2 now (it was 0)\n");
+    assert_eq!(printed("history"), "the schema \"throng\" already has version 2\n");
     assert_eq!(printed("subscriptions"), "the schema \"throng\" has version 1 now (it was 0)\n");
     postgres.psql("INSERT INTO throng.history_migrations (version) VALUES (99)");
     let output = serve(&settings);

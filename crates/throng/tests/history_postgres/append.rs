@@ -102,7 +102,8 @@ fn call(writer: u64, number: u64, (epoch, offset): (&str, u64), batch: &[Message
     let same = |value: u64| array("bigint", vec![value.to_string(); batch.len()]);
     format!(
         "SELECT base, through, array_to_string(offsets, ','), array_to_string(outcomes, ',') \
-         FROM throng.history_append({writer}, {number}, {epoch}, {offset}, 300, {}, {}, {}, {}, {}, {}, {}, {}, {})",
+         FROM throng.history_append_batch({writer}, {number}, {epoch}, {offset}, 300, {}, {}, {}, {}, {}, {}, {}, {}, {}, \
+         {}, {}, {})",
         array("text", column(&|it| Some(format!("t{}", it.topic)))),
         array("bigint", column(&|_| None)),
         array("bigint", column(&|it| Some(it.size.to_string()))),
@@ -112,11 +113,14 @@ fn call(writer: u64, number: u64, (epoch, offset): (&str, u64), batch: &[Message
         same(LIMITS.0 as u64),
         same(LIMITS.1),
         same(3_600),
+        array("text", column(&|_| None)),
+        array("boolean", column(&|_| Some("false".into()))),
+        array("boolean", column(&|_| Some("false".into()))),
     )
 }
 
 /// Starts a database with the tables and functions.
-fn migrated() -> Postgres {
+pub fn migrated() -> Postgres {
     let postgres = Postgres::start();
     let url = postgres.url("postgres");
     let mut migrate = std::process::Command::new(env!("CARGO_BIN_EXE_throng"));

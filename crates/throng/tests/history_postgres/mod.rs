@@ -2,6 +2,7 @@
 
 mod access;
 mod append;
+mod compact;
 mod faults;
 mod gaps;
 mod nodes;
@@ -95,7 +96,7 @@ fn messages_that_are_too_old_are_gone_everywhere() {
 }
 
 #[test]
-fn a_key_publishes_once_and_a_condition_holds_also_after_a_restart() {
+fn a_key_publishes_once_and_a_condition_applies_also_after_a_restart() {
     let database = Database::start();
     let mut server = database.server();
     let keyed = json!({"topic": "chat:1", "data": 1, "idempotency_key": "k"});

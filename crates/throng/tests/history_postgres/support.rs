@@ -11,7 +11,11 @@ pub const RULES: &str = "[[topics]]\npattern = \"few:*\"\nhistory_messages_max =
                      [[topics]]\npattern = \"old:*\"\nhistory_messages_max = 9\nhistory_seconds_max = 1\n\
                      durable = true\n\
                      [[topics]]\npattern = \"chat:*\"\nhistory_messages_max = 100000\n\
-                     history_bytes_max = \"1GiB\"\ndurable = true\n";
+                     history_bytes_max = \"1GiB\"\ndurable = true\n\
+                     [[topics]]\npattern = \"map:*\"\nhistory_messages_max = 3\ncompact = true\n\
+                     durable = true\n\
+                     [[topics]]\npattern = \"brief:*\"\nhistory_messages_max = 3\nhistory_seconds_max = 1\n\
+                     compact = true\ndurable = true\n";
 
 /// A condition on a process of PostgreSQL: it waits for a lock.
 pub const LOCKED: &str = "wait_event_type = 'Lock'";
@@ -85,7 +89,8 @@ impl Database {
     pub fn age(&self) {
         self.postgres.psql(
             "UPDATE throng.history_messages SET at_ms = at_ms - 120000 \
-             WHERE log_offset < (SELECT last_offset FROM throng.history_log)",
+             WHERE log_offset < (SELECT last_offset FROM throng.history_log); \
+             UPDATE throng.history_replaced SET replaced_ms = replaced_ms - 120000",
         );
     }
 

@@ -264,7 +264,7 @@ fn an_export_that_fails_in_the_middle_leaves_nothing() {
     fill(&folder);
     let (status, text) = throng_store(&folder, &["import", "none", "--history-url", &url]);
     assert_eq!(status, Some(1), "{text}");
-    assert!(text.contains("has no history that this version can read (version 0 of 1)"), "{text}");
+    assert!(text.contains("has no history that this version can read (version 0 of 2)"), "{text}");
     assert!(!folder.root.join("none").exists());
     migrate(&url);
     database.postgres.psql(
@@ -285,6 +285,24 @@ fn an_export_that_fails_in_the_middle_leaves_nothing() {
     assert_eq!(status, Some(0), "{text}");
     let (status, text) = throng_store(&folder, &["import", "back", "--history-url", &url]);
     assert_eq!(status, Some(0), "{text}");
+}
+
+#[test]
+fn an_import_leaves_compact_topics_behind_only_with_its_flag() {
+    let (database, folder) = (Database::start(), Folder::new("skip", RULES));
+    let server = database.server();
+    publish(&server, "chat:1", 1);
+    server.post("/api/publish", json!({"topic": "map:1", "key": "a", "data": 2}));
+    let url = database.postgres.url("postgres");
+    let import = ["import", "data", "--history-url", &url];
+    let (status, text) = throng_store(&folder, &import);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("but these are compact: \"map:1\""), "{text}");
+    assert!(!folder.file().exists());
+    let (status, text) = throng_store(&folder, &[&import[..], &["--skip-compact"]].concat());
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("1 topics with 1 messages"), "{text}");
+    assert!(text.contains("not imported: 1 compact topics (--skip-compact): \"map:1\""), "{text}");
 }
 
 #[test]
@@ -314,7 +332,7 @@ fn an_impossible_export_is_refused_with_what_to_do() {
     let (status, text) = throng_store(&folder, &["export", "data", "--history-url", secret]);
     assert_eq!(status, Some(2), "{text}");
     assert!(text.contains("history.password_file") && !text.contains("hush"), "{text}");
-    refused(&export, 1, "these topics are compact: \"state:1\"");
+    refused(&export, 1, "but these are compact: \"state:1\"");
     let schemas = || {
         database
             .postgres

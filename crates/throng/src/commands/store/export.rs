@@ -13,9 +13,6 @@ use super::subscriptions as stored_subscriptions;
 use crate::error::CommandError;
 use crate::flags::Flags;
 
-/// Topics that a text names, at most.
-const NAMED_TOPICS_MAX: usize = 5;
-
 #[derive(Args)]
 pub struct Export {
     /// The store's directory [default: the configuration's store.data].
@@ -24,7 +21,7 @@ pub struct Export {
     #[command(flatten)]
     database: database::HistoryUrl,
     /// Leave out compact topics. Without this flag, a store with compact topics is not exported,
-    /// because a history in PostgreSQL can't be compacted.
+    /// because an export can't carry them yet.
     #[arg(long)]
     skip_compact: bool,
     #[command(flatten)]
@@ -41,10 +38,10 @@ pub fn run(args: &Export) -> Result<(), CommandError> {
     let Some(export) = export else { return Err(CommandError::Findings) };
     if !args.skip_compact && !export.compact_topics().is_empty() {
         return Err(CommandError::Runtime(format!(
-            "a history in PostgreSQL can't be compacted, but these topics are compact: {}. Nothing \
-             was exported: with --skip-compact, the export leaves out these topics and all their \
-             messages",
-            names(export.compact_topics())
+            "an export can't carry compact topics yet, but these are compact: {}. Nothing was \
+             exported: with --skip-compact, the export leaves out these topics and all their \
+             messages. Publish their states again",
+            super::names(export.compact_topics().iter().map(|topic| &topic.name))
         )));
     }
     let others = export.other_rows().map_err(super::runtime)?;
@@ -102,16 +99,6 @@ fn write(
 fn other_epoch(epoch: u32, random: u32) -> u32 {
     let is_usable = |new: &u32| *new != 0 && *new != epoch;
     [random, epoch ^ 1].into_iter().find(is_usable).unwrap_or(2)
-}
-
-/// Formats the names of some topics.
-fn names(topics: &[LogTopic]) -> String {
-    let named = topics.iter().take(NAMED_TOPICS_MAX);
-    let mut text = named.map(|topic| format!("{:?}", topic.name)).collect::<Vec<_>>().join(", ");
-    if let Some(more) = topics.len().checked_sub(NAMED_TOPICS_MAX).filter(|more| *more > 0) {
-        text += &format!(" and {more} more");
-    }
-    text
 }
 
 /// Formats the counts of exported rows.
@@ -178,7 +165,8 @@ fn left_out_text(compact: &[LogTopic], others: &OtherRows) -> String {
         }
     }
     if !compact.is_empty() {
-        let (count, names) = (grouped(compact.len() as u64), names(compact));
+        let count = grouped(compact.len() as u64);
+        let names = super::names(compact.iter().map(|topic| &topic.name));
         text += &format!("not exported: {count} compact topics (--skip-compact): {names}\n");
     }
     text

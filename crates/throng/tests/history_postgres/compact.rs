@@ -1,0 +1,346 @@
+//! Compacted topics, which retain the last message of each key.
+
+use random::Random;
+
+use super::append::migrated;
+use super::*;
+
+/// Sets the state of a key, and returns the id.
+fn set(server: &Server, topic: &str, key: &str, data: Value) -> String {
+    let body = json!({"topic": topic, "key": key, "data": data});
+    server.post("/api/publish", body)["id"].as_str().unwrap().to_owned()
+}
+
+/// Connects a member, and returns the keys and data that it gets, up to the notice that the state is complete. The first
+/// value is false if the server reports a gap.
+fn state(server: &Server, query: &str) -> (bool, Vec<(String, Value)>) {
+    let mut stream = member(server, query);
+    let (mut recovered, mut state) = (true, Vec::new());
+    loop {
+        assert!(state.len() < 10_000, "the state has no end");
+        let object = stream.next_object();
+        match object["type"].as_str() {
+            Some("message") => {
+                let key = object["key"].as_str().unwrap_or_default().to_owned();
+                state.push((key, object["data"].clone()));
+            }
+            Some("state_complete") => return (recovered, state),
+            _ => recovered &= object["recovered"] != false,
+        }
+    }
+}
+
+fn pairs(pairs: &[(&str, Value)]) -> Vec<(String, Value)> {
+    pairs.iter().map(|(key, data)| ((*key).to_owned(), data.clone())).collect()
+}
+
+#[test]
+fn a_newcomer_gets_the_state_and_a_client_that_comes_back_what_changed() {
+    let database = Database::start();
+    let mut server = database.server();
+    let other = database.server();
+    let first = set(&server, "map:1", "a", json!(1));
+    set(&server, "map:1", "b", json!(2));
+    set(&other, "map:1", "a", json!(3));
+    set(&server, "map:1", "c", json!(4));
+    let last = set(&other, "map:1", "b", Value::Null);
+    set(&server, "map:2", "a", json!("elsewhere"));
+    for is_new in [false, true] {
+        for server in [&server, &other] {
+            let at = |what: &str| format!("{what}, after a restart: {is_new}");
+            server.until("it has all", |server| history(server, "map:2").len() == 1);
+            let whole = pairs(&[("a", json!(3)), ("c", json!(4))]);
+            assert_eq!(state(server, "topic=map:1"), (true, whole.clone()), "{}", at("new"));
+            let start = state(server, "topic=map:1&since=start");
+            assert_eq!(start, (true, whole), "{}", at("from the start"));
+            let changes = pairs(&[("a", json!(3)), ("c", json!(4)), ("b", Value::Null)]);
+            let back = state(server, &format!("topic=map:1&since={first}"));
+            assert_eq!(back, (true, changes), "{}", at("back"));
+            let back = state(server, &format!("topic=map:1&since={last}"));
+            assert_eq!(back, (true, vec![]), "{}", at("back at the end"));
+            assert_eq!(state(server, "topic=map:3"), (true, vec![]), "{}", at("empty"));
+            assert_eq!(data(&history(server, "map:1")), [json!(3), json!(4), Value::Null]);
+        }
+        if !is_new {
+            server = database.replace(server);
+        }
+    }
+    let without = json!({"topic": "map:1", "data": 1});
+    let (status, reply) = server.api("POST", "/api/publish", Some(without));
+    assert_eq!((status, &reply["error"]["code"]), (400, &json!("key_required")), "{reply}");
+}
+
+#[test]
+fn the_limits_of_a_compacted_topic_count_keys() {
+    let database = Database::start();
+    let mut server = database.server();
+    let first = set(&server, "map:1", "a", json!(1));
+    (2..9).for_each(|n| _ = set(&server, "map:1", "b", json!(n)));
+    set(&server, "map:1", "c", json!(9));
+    let known = set(&server, "map:1", "a", json!(10));
+    // The key that has not changed for the longest goes.
+    set(&server, "map:1", "d", json!(11));
+    let expected = pairs(&[("c", json!(9)), ("a", json!(10)), ("d", json!(11))]);
+    for is_new in [false, true] {
+        assert_eq!(state(&server, "topic=map:1"), (true, expected.clone()), "{is_new}");
+        let back = state(&server, &format!("topic=map:1&since={known}"));
+        assert_eq!(back, (true, pairs(&[("d", json!(11))])), "{is_new}");
+        // This client does not know that the key b is gone.
+        let back = state(&server, &format!("topic=map:1&since={first}"));
+        assert_eq!(back, (false, expected.clone()), "{is_new}");
+        if !is_new {
+            server = database.replace(server);
+        }
+    }
+    assert_eq!(database.rows(), 11, "all are younger than a minute");
+    database.age();
+    server.until("what is no state is deleted", |_| database.rows() == 3);
+    assert_eq!(state(&server, "topic=map:1"), (true, expected));
+    assert_eq!(server.metric("throng_history_trims_failed_total"), 0.0);
+}
+
+#[test]
+fn states_and_removals_go_when_their_time_is_over() {
+    let database = Database::start();
+    let server = database.server();
+    let count =
+        |table: &str| database.postgres.psql(&format!("SELECT count(*) FROM throng.{table}"));
+    let first = set(&server, "brief:1", "a", json!(1));
+    set(&server, "map:1", "a", json!(2));
+    set(&server, "map:1", "b", Value::Null);
+    server.until("a state is too old", |_| count("history_states") == "2");
+    let is_empty = |server: &Server| state(server, "topic=brief:1") == (true, vec![]);
+    server.until("memory has none, too", is_empty);
+    // As if the key had been removed a day ago.
+    database.postgres.psql("UPDATE throng.history_states SET ends_ms = 1 WHERE ends_ms > 0");
+    server.until("a removal is too old", |_| count("history_states") == "1");
+    database.age();
+    server.until("what is no state is deleted", |_| database.rows() == 1);
+    let server = database.replace(server);
+    assert_eq!(state(&server, "topic=map:1"), (true, pairs(&[("a", json!(2))])));
+    assert_eq!(state(&server, &format!("topic=brief:1&since={first}")), (true, vec![]));
+    assert!(!state(&server, &format!("topic=map:1&since={first}")).0);
+    let sums = "SELECT states, states_bytes FROM throng.history_topics ORDER BY name";
+    assert_eq!(database.postgres.psql(sums), "0|0\n1|1");
+}
+
+#[test]
+fn a_deleted_state_is_gone_and_later_ones_stay() {
+    let database = Database::start();
+    let server = database.server();
+    let first = set(&server, "map:1", "a", json!(1));
+    set(&server, "map:1", "b", json!(2));
+    let (status, reply) = server.api("DELETE", "/api/history/map:1", None);
+    assert!(status < 300, "{reply}");
+    assert_eq!(state(&server, "topic=map:1"), (true, vec![]));
+    set(&server, "map:1", "a", json!(3));
+    for server in [&server, &database.server()] {
+        assert_eq!(state(server, "topic=map:1"), (true, pairs(&[("a", json!(3))])));
+        let back = state(server, &format!("topic=map:1&since={first}"));
+        assert_eq!(back, (false, pairs(&[("a", json!(3))])));
+    }
+}
+
+#[test]
+fn a_rule_that_becomes_that_of_a_compacted_topic_keeps_the_last_message_of_each_key() {
+    let database = Database::start();
+    let folder = Scratch::new("becomes");
+    let url = database.postgres.url("postgres");
+    let rule = |compact: bool| {
+        let rule = "[[topics]]\npattern = \"x:*\"\nhistory_messages_max = 4\ndurable = true\n";
+        let file = format!("{rule}compact = {compact}\n");
+        folder.write("throng.toml", &file).display().to_string()
+    };
+    let start = |compact: bool| {
+        let server = Server::with(&["--config", &rule(compact)], &[("THRONG_HISTORY_URL", &url)]);
+        until_connected(&server);
+        server
+    };
+    let count =
+        |table: &str| database.postgres.psql(&format!("SELECT count(*) FROM throng.{table}"));
+    let server = start(false);
+    for (key, data) in [("a", 1), ("b", 2), ("a", 3), ("c", 4), ("c", 5)] {
+        set(&server, "x:1", key, json!(data));
+    }
+    publish(&server, "x:1", "no state");
+    drop(server);
+    let server = start(true);
+    set(&server, "x:1", "d", json!(6));
+    let expected = [("a", json!(3)), ("c", json!(5)), ("", json!("no state")), ("d", json!(6))];
+    assert_eq!(state(&server, "topic=x:1"), (true, pairs(&expected)));
+    drop(server);
+    let server = start(true);
+    assert_eq!(state(&server, "topic=x:1"), (true, pairs(&expected)));
+    database.age();
+    server.until("what is no state is deleted", |_| database.rows() == 4);
+    drop(server);
+    let server = start(false);
+    // While servers get the rule one after the other, messages come with both, and the topic stays compacted.
+    set(&server, "x:1", "c", json!(5));
+    assert_eq!(count("history_states"), "4");
+    database.postgres.psql("UPDATE throng.history_topics SET compact_ms = 0");
+    publish(&server, "x:1", 7);
+    set(&server, "x:1", "a", json!(8));
+    assert_eq!(data(&history(&server, "x:1")), [json!(6), json!(5), json!(7), json!(8)]);
+    assert_eq!(count("history_states"), "0");
+}
+
+#[test]
+fn a_newcomer_gets_a_long_state_although_later_ones_are_gone() {
+    let database = Database::start();
+    let folder = Scratch::new("long");
+    let url = database.postgres.url("postgres");
+    let rule = "[[topics]]\npattern = \"map:*\"\nhistory_messages_max = 10000\ndurable = true\ncompact = true\n";
+    let file = folder.write("throng.toml", rule).display().to_string();
+    let start = || {
+        let server = Server::with(&["--config", &file], &[("THRONG_HISTORY_URL", &url)]);
+        until_connected(&server);
+        server
+    };
+    let server = start();
+    let keys: Vec<String> = (0..600).map(|n| format!("k{n:03}")).collect();
+    for keys in keys.chunks(100) {
+        let publish = |key| json!({"publish": {"topic": "map:1", "key": key, "data": 1}});
+        let commands: Vec<Value> = keys.iter().map(publish).collect();
+        server.post("/api/batch", json!({ "commands": commands }));
+    }
+    set(&server, "map:1", "gone", Value::Null);
+    database.postgres.psql("UPDATE throng.history_states SET ends_ms = 1 WHERE ends_ms > 0");
+    let left = "SELECT states || ' ' || states_floor FROM throng.history_topics";
+    server.until("the removal is gone", |_| database.postgres.psql(left) == "600 601");
+    drop(server);
+    let server = start();
+    let (recovered, state) = state(&server, "topic=map:1");
+    let found: Vec<String> = state.into_iter().map(|(key, _)| key).collect();
+    assert!(recovered && found == keys, "{recovered}, {} keys", found.len());
+}
+
+#[test]
+fn a_database_of_the_version_before_is_migrated_and_its_messages_are_no_states() {
+    let database = Database::start();
+    let script = include_str!("../../../history_postgres/sql/1.sql").replace("{schema}", "throng");
+    database.postgres.psql(&format!("CREATE SCHEMA throng; {script}"));
+    let append = |number: u64| {
+        format!(
+            "SELECT through FROM throng.history_append(1, {number}, (SELECT epoch FROM throng.history_log), 0, 300, \
+             '{{map:1}}', '{{NULL}}', '{{1}}', '{{x}}', '{{NULL}}', '{{NULL}}', '{{3}}', '{{1000}}', '{{3600}}')"
+        )
+    };
+    assert_eq!(database.postgres.psql(&append(1)), "1");
+    let server = database.server();
+    let versions =
+        "SELECT string_agg(version::text, ' ' ORDER BY version) FROM throng.history_migrations";
+    assert_eq!(database.postgres.psql(versions), "1 2");
+    // A server of the version before still has its connection.
+    assert_eq!(database.postgres.psql(&append(2)), "2");
+    let first = set(&server, "map:1", "a", json!(1));
+    assert_eq!(state(&database.server(), "topic=map:1"), (true, pairs(&[("a", json!(1))])));
+    let earlier = first.replace(":3", ":1");
+    let back = state(&database.server(), &format!("topic=map:1&since={earlier}"));
+    assert_eq!(back, (false, pairs(&[("a", json!(1))])));
+}
+
+/// The expected states of a compacted topic.
+#[derive(Clone, Default)]
+struct Model {
+    /// Offset, key and size, in the order of the offsets.
+    states: Vec<(u64, u64, u64)>,
+    floor: u64,
+}
+
+/// What each topic retains: the number of states and their bytes.
+const LIMITS: (usize, u64) = (4, 60);
+
+impl Model {
+    fn set(&mut self, offset: u64, key: u64, size: u64) {
+        self.states.retain(|(_, other, _)| *other != key);
+        self.states.push((offset, key, size));
+        let bytes = |model: &Model| model.states.iter().map(|(_, _, size)| size).sum::<u64>();
+        while self.states.len() > 1 && (self.states.len() > LIMITS.0 || bytes(self) > LIMITS.1) {
+            self.floor = self.states.remove(0).0;
+        }
+    }
+
+    fn offsets(&self) -> String {
+        let offsets: Vec<String> = self.states.iter().map(|(it, ..)| it.to_string()).collect();
+        offsets.join(",")
+    }
+}
+
+/// Nodes have delivered different parts of the log, and each has the states of its own moment. `COMPACT_SEED=s` makes
+/// another run.
+#[test]
+fn each_offset_of_the_log_has_the_states_of_the_model() {
+    let seed = std::env::var("COMPACT_SEED").map_or(5, |seed| seed.parse().expect("a number"));
+    println!("COMPACT_SEED={seed}");
+    let mut random = Random::new(seed);
+    let postgres = migrated();
+    let mut models = [Model::default(), Model::default()];
+    let (mut script, mut last) = (String::new(), 0);
+    // For each offset, both models.
+    let mut moments = vec![models.clone()];
+    for number in 1..=60 {
+        let batch: Vec<[u64; 3]> = (0..1 + random.below(8_u64))
+            .map(|_| [random.below(2_u64), random.below(6_u64), 1 + random.below(40_u64)])
+            .collect();
+        let array = |kind: &str, value: &dyn Fn(&[u64; 3]) -> String| {
+            let values: Vec<String> = batch.iter().map(value).collect();
+            format!("'{{{}}}'::{kind}[]", values.join(","))
+        };
+        let same = |kind: &str, value: &str| array(kind, &|_| value.to_owned());
+        script += &format!(
+            "SELECT through FROM throng.history_append_batch(1, {number}, (SELECT epoch FROM throng.history_log), {last}, 300, \
+             {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {});\n",
+            array("text", &|[topic, ..]| format!("t{topic}")),
+            same("bigint", "NULL"),
+            array("bigint", &|[_, _, size]| size.to_string()),
+            same("bytea", "x"),
+            same("text", "NULL"),
+            same("bigint", "NULL"),
+            same("bigint", &LIMITS.0.to_string()),
+            same("bigint", &LIMITS.1.to_string()),
+            same("bigint", "3600"),
+            array("text", &|[_, key, _]| format!("k{key}")),
+            same("boolean", "false"),
+            same("boolean", "true"),
+        );
+        for [topic, key, size] in batch {
+            last += 1;
+            models[topic as usize].set(last, key, size);
+            moments.push(models.clone());
+        }
+    }
+    let replies = postgres.psql_script(&script);
+    assert_eq!(replies.lines().last(), Some(&*last.to_string()), "seed {seed}");
+    // As the statements for reads have it.
+    let states = |topic: usize, delivered: usize| {
+        format!(
+            "SELECT '.' || coalesce(string_agg(m.log_offset::text, ',' ORDER BY m.log_offset), '') \
+             FROM throng.history_messages AS m JOIN throng.history_topics AS t ON t.id = m.topic_id \
+             WHERE t.name = 't{topic}' AND m.log_offset <= {delivered} AND NOT EXISTS ( \
+             SELECT FROM throng.history_replaced AS r \
+             WHERE r.log_offset = m.log_offset AND r.replaced_by <= {delivered});\n"
+        )
+    };
+    let moment = |delivered: usize| [0, 1].map(|topic| states(topic, delivered)).concat();
+    let script: String = (1..moments.len()).map(moment).collect();
+    let found = postgres.psql_script(&script);
+    let expected = moments[1..].iter().flatten().map(|model| format!(".{}", model.offsets()));
+    let (found, expected): (Vec<&str>, Vec<String>) = (found.lines().collect(), expected.collect());
+    assert_eq!(found, expected, "seed {seed}");
+    let of_topics = "SELECT string_agg(states_floor || ' ' || states || ' ' || states_bytes, ',' ORDER BY name) \
+                     FROM throng.history_topics";
+    let expected = models.iter().map(|model| {
+        let bytes = model.states.iter().map(|(_, _, size)| size).sum::<u64>();
+        format!("{} {} {bytes}", model.floor, model.states.len())
+    });
+    assert_eq!(postgres.psql(of_topics), expected.collect::<Vec<_>>().join(","), "seed {seed}");
+    postgres.psql("SELECT throng.history_trim_replaced(100000, 0)");
+    let rows =
+        "SELECT string_agg(log_offset::text, ',' ORDER BY log_offset) FROM throng.history_messages";
+    let mut left: Vec<u64> =
+        models.iter().flat_map(|model| model.states.iter().map(|(offset, ..)| *offset)).collect();
+    left.sort_unstable();
+    let left: Vec<String> = left.iter().map(u64::to_string).collect();
+    assert_eq!(postgres.psql(rows), left.join(","), "seed {seed}");
+}
