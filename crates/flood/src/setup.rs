@@ -78,18 +78,10 @@ impl Setup {
         let topic = common.topic_template.clone().unwrap_or_else(|| shape.topic.into());
         let transports = transports(common)?;
         let list = common.urls.as_deref().map(|path| read_list(path, common.tls)).transpose()?;
-        let listed = list.as_ref().map(|(_, paths)| match paths {
-            Paths::List { ends, .. } => ends.len() as u32,
-            Paths::Templates(_) => 0,
-        });
-        let connections = common.connections.or(listed).unwrap_or(shape.connections);
+        let connections = connections(common, &shape, list.as_ref().map(|(_, paths)| paths))?;
         ensure!(
             common.response_timeout <= 3_600.0 && common.silence.unwrap_or(0.0) <= 36_000.0,
             "--answer-timeout is at most an hour, --silence at most ten"
-        );
-        ensure!(
-            connections <= CONNECTIONS_MAX,
-            "{connections} connections: at most {CONNECTIONS_MAX} in one run"
         );
         let recover = common.recover || shape.recover;
         let Share { part, run, clock, key, ca } = share;
@@ -117,14 +109,7 @@ impl Setup {
             Some(text) => Sources::parse(text)?,
             None => Sources::for_server(servers[0].address.ip()),
         };
-        // Connections that recover come back even if no flag sets a time.
-        let back = shape.lifetime.away_seconds.or(recover.then_some(RECOVER_AFTER_SECONDS));
-        let lifetime = Lifetime { away_seconds: common.reconnect.or(back), ..shape.lifetime };
         let acks = AckPlan { every: common.ack_every, skip_percent: common.ack_skip };
-        let rate = match common.ramp {
-            Some(ramp) if ramp > 0.0 => f64::from(connections) / ramp,
-            _ => common.rate.unwrap_or(0.0),
-        } / f64::from(part.of);
         let plan = Plan {
             part,
             clock,
@@ -135,8 +120,8 @@ impl Setup {
             first: common.first,
             users_per_room,
             sources,
-            rate,
-            lifetime,
+            rate: rate(common, connections, part),
+            lifetime: lifetime(common, &shape, recover),
             in_flight_max: common.in_flight.div_ceil(part.of),
             response_seconds_max: common.response_timeout.ceil() as u32,
             silence_seconds_max: common.silence.unwrap_or(0.0).ceil() as u32,
@@ -183,45 +168,12 @@ impl Setup {
         key: Option<String>,
     ) -> Result<Self> {
         let admins = admins(common, &plan.servers)?;
-        let users = |stream: &Stream| match stream.to {
-            Audience::Users { count, .. } => count.max(plan.connections),
-            Audience::Requesters { from, count } => (from + count).max(plan.connections),
-            _ => 0,
-        };
-        let users = streams.iter().map(users).max().unwrap_or(0);
-        let rooms = |stream: &Stream| match stream.to {
-            Audience::Topics { count } => count.max(plan.rooms()),
-            _ => 0,
-        };
-        let storms = if shape.missed > 0 { plan.rooms() } else { 0 };
-        let rooms = streams.iter().map(rooms).max().unwrap_or(0).max(storms);
-        let nodes = if is_by_api(common) { admins.len().max(1) as u32 } else { 1 };
-        let published = Arc::new(Published::new(users, rooms).of(plan.part, nodes));
+        let published = Arc::new(published(common, &shape, &plan, &streams, admins.len()));
         let layer = |url: &Url| plan.tls.as_ref().map_or(Ok(None), |tls| tls.layer(url));
         let broker = |url: &Url, qos| -> Result<Broker> {
             Ok(Broker { address: url.address, qos, layer: layer(url)? })
         };
-        let api = match (&common.publish, &common.publish_mqtt, admins.is_empty()) {
-            (_, Some(address), _) => {
-                let is_topics = |stream: &Stream| matches!(stream.to, Audience::Topics { .. });
-                ensure!(
-                    streams.iter().all(is_topics),
-                    "--publish-mqtt is only for topics: clients can't publish to users or to \
-                     everyone"
-                );
-                let qos = common.qos.unwrap_or(u8::from(plan.recover));
-                Some(Api::Mqtt(broker(&Url::parse_any(address)?, qos)?))
-            }
-            (Some(text), None, _) => {
-                let url = Url::parse(text)?;
-                let topic = common.topic_template.as_deref().unwrap_or(shape.topic);
-                let path = if url.path.is_empty() { "/" } else { &url.path };
-                let path = path_template(path, &common.user_template, topic)?;
-                Some(Api::Plain { path, url })
-            }
-            (None, None, false) => Some(Api::Throng { urls: admins.clone(), key: key.clone() }),
-            (None, None, true) => None,
-        };
+        let api = api(common, &shape, &plan, &streams, (&admins, key.as_deref()), &broker)?;
         if api.is_none() && (!streams.is_empty() || shape.missed > 0) {
             bail!(
                 "this run publishes messages, but no address for them is given: give Throng's \
@@ -271,6 +223,93 @@ impl Setup {
             published,
         })
     }
+}
+
+/// Returns the number of connections of the run.
+fn connections(common: &Common, shape: &Shape, list: Option<&Paths>) -> Result<u32> {
+    let listed = list.map(|paths| match paths {
+        Paths::List { ends, .. } => ends.len() as u32,
+        Paths::Templates(_) => 0,
+    });
+    let connections = common.connections.or(listed).unwrap_or(shape.connections);
+    ensure!(
+        connections <= CONNECTIONS_MAX,
+        "{connections} connections: at most {CONNECTIONS_MAX} in one run"
+    );
+    Ok(connections)
+}
+
+/// Returns how many connections one agent opens per second; 0 is without limit.
+fn rate(common: &Common, connections: u32, part: Part) -> f64 {
+    let rate = match common.ramp {
+        Some(ramp) if ramp > 0.0 => f64::from(connections) / ramp,
+        _ => common.rate.unwrap_or(0.0),
+    };
+    rate / f64::from(part.of)
+}
+
+/// Returns how long connections stay and are away. Those that recover come back even if no flag sets a time.
+fn lifetime(common: &Common, shape: &Shape, recover: bool) -> Lifetime {
+    let back = shape.lifetime.away_seconds.or(recover.then_some(RECOVER_AFTER_SECONDS));
+    Lifetime { away_seconds: common.reconnect.or(back), ..shape.lifetime }
+}
+
+/// Returns the counters of published messages, for all users and topics that the streams may name.
+fn published(
+    common: &Common,
+    shape: &Shape,
+    plan: &Plan,
+    streams: &[Stream],
+    nodes: usize,
+) -> Published {
+    let users = |stream: &Stream| match stream.to {
+        Audience::Users { count, .. } => count.max(plan.connections),
+        Audience::Requesters { from, count } => (from + count).max(plan.connections),
+        _ => 0,
+    };
+    let users = streams.iter().map(users).max().unwrap_or(0);
+    let rooms = |stream: &Stream| match stream.to {
+        Audience::Topics { count } => count.max(plan.rooms()),
+        _ => 0,
+    };
+    let storms = if shape.missed > 0 { plan.rooms() } else { 0 };
+    let rooms = streams.iter().map(rooms).max().unwrap_or(0).max(storms);
+    let nodes = if is_by_api(common) { nodes.max(1) as u32 } else { 1 };
+    Published::new(users, rooms).of(plan.part, nodes)
+}
+
+/// Returns by what messages are published; `None` if no flag names an address for them.
+fn api(
+    common: &Common,
+    shape: &Shape,
+    plan: &Plan,
+    streams: &[Stream],
+    (admins, key): (&[Url], Option<&str>),
+    broker: &dyn Fn(&Url, u8) -> Result<Broker>,
+) -> Result<Option<Api>> {
+    Ok(match (&common.publish, &common.publish_mqtt, admins.is_empty()) {
+        (_, Some(address), _) => {
+            let is_topics = |stream: &Stream| matches!(stream.to, Audience::Topics { .. });
+            ensure!(
+                streams.iter().all(is_topics),
+                "--publish-mqtt is only for topics: clients can't publish to users or to \
+                 everyone"
+            );
+            let qos = common.qos.unwrap_or(u8::from(plan.recover));
+            Some(Api::Mqtt(broker(&Url::parse_any(address)?, qos)?))
+        }
+        (Some(text), None, _) => {
+            let url = Url::parse(text)?;
+            let topic = common.topic_template.as_deref().unwrap_or(shape.topic);
+            let path = if url.path.is_empty() { "/" } else { &url.path };
+            let path = path_template(path, &common.user_template, topic)?;
+            Some(Api::Plain { path, url })
+        }
+        (None, None, false) => {
+            Some(Api::Throng { urls: admins.to_vec(), key: key.map(str::to_owned) })
+        }
+        (None, None, true) => None,
+    })
 }
 
 fn transports(common: &Common) -> Result<Vec<&'static dyn Client>> {
