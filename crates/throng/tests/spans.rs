@@ -151,6 +151,60 @@ fn a_publish_is_followed_to_the_last_socket() {
     }
 }
 
+/// A process; killed at the end of the test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+#[ignore = "long: OpenTelemetry's own collector, which scripts/install long builds"]
+fn opentelemetrys_own_collector_takes_the_spans() {
+    let binary = std::env::var_os("TEST_OTELCOL").expect("TEST_OTELCOL: scripts/test-long sets it");
+    let folder = Scratch::new("otelcol");
+    let address = SocketAddr::from(([127, 0, 0, 1], crate::support::free_port()));
+    let config = format!(
+        "receivers: {{otlp: {{protocols: {{http: {{endpoint: \"{address}\"}}}}}}}}\n\
+         exporters: {{debug: {{verbosity: detailed}}}}\n\
+         service:\n  telemetry: {{metrics: {{level: none}}}}\n  \
+         pipelines: {{traces: {{receivers: [otlp], exporters: [debug]}}}}\n"
+    );
+    let config = folder.write("otelcol.yaml", &config);
+    let log = folder.write("otelcol.log", "");
+    let mut command = Command::new(binary);
+    command.arg("--config").arg(config).stderr(std::fs::File::create(&log).unwrap());
+    let _collector = Killed(command.spawn().expect("otelcol"));
+    let server = serve(&url(address), "0", &["--shards", "1"]);
+    server.until("the collector listens", |_| std::net::TcpStream::connect(address).is_ok());
+    let mut member = server.listen("/sse?topic=news");
+    server.until_members("news", 1);
+    call_in_trace(&server, "/api/publish", json!({"topic": "news", "data": "hello"}), "01");
+    assert_eq!(member.data(), "hello");
+    // A name and a value are on one line, with spaces between them.
+    let printed = || -> Vec<String> {
+        let text = std::fs::read_to_string(&log).unwrap();
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    };
+    let has = |line: &str| printed().iter().any(|it| it == line);
+    server.until("both spans are there", |_| {
+        has("Name : deliver") && has("Name : POST /api/publish")
+    });
+    let trace = format!("Trace ID : {TRACE}");
+    assert_eq!(printed().iter().filter(|line| **line == trace).count(), 2, "{:?}", printed());
+    for line in [
+        &*format!("Parent ID : {PARENT}"),
+        "-> service.name: Str(throng)",
+        "-> messaging.destination.name: Str(news)",
+        "-> throng.members: Int(1)",
+    ] {
+        assert!(has(line), "{line} in {:?}", printed());
+    }
+}
+
 #[test]
 fn each_call_that_publishes_has_a_span() {
     let collector = Collector::start();
