@@ -125,6 +125,34 @@ fn states_and_removals_go_when_their_time_is_over() {
 }
 
 #[test]
+fn replaced_messages_that_a_server_has_missed_are_a_gap_for_members_of_compacted_topics_only() {
+    let database = Database::start();
+    let (there, away) = (database.server(), database.server_b(&[]));
+    publish(&there, "chat:1", 0);
+    set(&there, "map:1", "a", json!(1));
+    away.until("it has both", |away| history(away, "map:1").len() == 1);
+    let mut live = member(&away, "topic=chat:1&topic=map:1");
+    database.lock_out(&away);
+    (2..=4).for_each(|n| _ = set(&there, "map:1", "a", json!(n)));
+    publish(&there, "chat:1", 9);
+    database.age();
+    there.until("replaced messages are deleted", |_| database.rows() == 3);
+    database.let_in();
+    until_connected(&away);
+    let mut gaps = Vec::new();
+    loop {
+        let object = live.next_object();
+        gaps.extend((object["recovered"] == false).then(|| object["topics"].clone()));
+        if object["topic"] == "chat:1" && object["data"] == 9 {
+            break;
+        }
+    }
+    assert_eq!(gaps, [json!({"map:1": "too_old"})]);
+    assert_eq!(state(&away, "topic=map:1"), (true, pairs(&[("a", json!(4))])));
+    assert_eq!(data(&history(&away, "chat:1")), [0, 9]);
+}
+
+#[test]
 fn a_deleted_state_is_gone_and_later_ones_stay() {
     let database = Database::start();
     let server = database.server();
