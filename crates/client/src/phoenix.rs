@@ -266,7 +266,7 @@ mod tests {
 
     use super::*;
     use crate::{Feed, State};
-    use protocol::phoenix::{Address, Content, Form, Status};
+    use protocol::phoenix::{Address, Content, Form, ReplyStatus};
     use protocol::websocket::handshake;
 
     const TARGET: &str = "/socket/websocket?user=u7&topic=a&topic=b%22c&vsn=1.0.0&topic=d&token=x";
@@ -300,7 +300,7 @@ mod tests {
         out
     }
 
-    fn replied(ref_: &str, topic: &str, status: Status, response: &str) -> Vec<u8> {
+    fn replied(ref_: &str, topic: &str, status: ReplyStatus, response: &str) -> Vec<u8> {
         let join_ref = Some(ref_).filter(|_| topic != "phoenix");
         let to = Address { join_ref, ref_: Some(ref_), topic };
         framed(|out| Serializer::V2.reply(to, status, Content::Json(response), out))
@@ -311,7 +311,7 @@ mod tests {
     }
 
     fn granted(refs: &[&str]) -> Vec<u8> {
-        refs.iter().flat_map(|ref_| replied(ref_, "a", Status::Ok, "{}")).collect()
+        refs.iter().flat_map(|ref_| replied(ref_, "a", ReplyStatus::Ok, "{}")).collect()
     }
 
     /// The events, and the bytes that the client sent in return.
@@ -391,7 +391,7 @@ mod tests {
             Serializer::V2.broadcast("a", "e", id, Content::Json("{}"), None, out)
         });
         let joined = r#"{"since":"5f3a91c2:8","recovered":true}"#;
-        let stream = [replied("1", "a", Status::Ok, joined), message].concat();
+        let stream = [replied("1", "a", ReplyStatus::Ok, joined), message].concat();
         let want = [
             "Open",
             "Entered(\"a\")",
@@ -414,7 +414,7 @@ mod tests {
         out.clear();
         Phoenix.request(&request(each), &mut out);
         assert!(out.starts_with(b"GET /?vsn=2.0.0 HTTP/1.1\r\n"));
-        let received = replied("ack", "@al", Status::Ok, r#"{"acknowledged":"5f3a91c2:9"}"#);
+        let received = replied("ack", "@al", ReplyStatus::Ok, r#"{"acknowledged":"5f3a91c2:9"}"#);
         let stream = [granted(&["1"]), received].concat();
         assert_eq!(events("/?topic=a", &stream), ["Open", "Acknowledged(\"5f3a91c2:9\")"]);
     }
@@ -441,7 +441,7 @@ mod tests {
             [beats[0].as_str(), &beats[1]].map(|beat| Serializer::V2.parse_text(beat).unwrap());
         let stream = stream.map(|incoming| {
             framed(|out| {
-                Serializer::V2.reply(incoming.address(), Status::Ok, Content::Json("{}"), out)
+                Serializer::V2.reply(incoming.address(), ReplyStatus::Ok, Content::Json("{}"), out)
             })
         });
         assert_eq!(events(target, &stream.concat()), ["Open", "Heartbeat"]);
@@ -484,12 +484,12 @@ mod tests {
             (r#"{"reason":"of the application's own"}"#, "other"),
             ("[]", "other"),
         ] {
-            let refused = replied("1", "a", Status::Error, response);
+            let refused = replied("1", "a", ReplyStatus::Error, response);
             assert_eq!(read_all(target, &refused), Err(ClientError::Rejected(why)));
         }
         let to = Address { join_ref: Some("1"), ref_: Some("1"), topic: "a" };
         for (status, want) in
-            [(Status::Ok, Ok(())), (Status::Error, Err(ClientError::Rejected("other")))]
+            [(ReplyStatus::Ok, Ok(())), (ReplyStatus::Error, Err(ClientError::Rejected("other")))]
         {
             let reply = framed(|out| Serializer::V2.reply(to, status, Content::Binary(b"x"), out));
             assert_eq!(read_all(target, &reply).map(|events| assert_eq!(events.0, ["Open"])), want);

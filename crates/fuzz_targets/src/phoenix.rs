@@ -1,11 +1,11 @@
 //! A Phoenix client's messages.
 
-use protocol::phoenix::{Content, Incoming, Payload, Serializer, Status, longpoll};
+use protocol::phoenix::{Content, Incoming, Payload, ReplyStatus, Serializer, longpoll};
 
 fn reply(serializer: Serializer, incoming: &Incoming<Payload<'_>>) {
     let mut out = Vec::new();
     let content = Content::from(&incoming.payload);
-    serializer.reply(incoming.address(), Status::Ok, content, &mut out).unwrap();
+    serializer.reply(incoming.address(), ReplyStatus::Ok, content, &mut out).unwrap();
 }
 
 /// Parses a message as text, as binary and as the body of a long poll, with both serializers: a reply to a

@@ -56,7 +56,7 @@ pub use handover::{PART, PostgresPart};
 pub use import::LogReader;
 pub use postgres::{OpenError, Postgres};
 pub use settings::Settings;
-pub use status::Status;
+pub use status::HistoryStatus;
 pub use thread::spawn;
 pub use transfer::LogTransferError;
 

@@ -15,7 +15,7 @@ use crate::queue::Queue;
 use crate::session::{Amount, Database};
 use crate::settings::Settings;
 use crate::state::State;
-use crate::status::Status;
+use crate::status::HistoryStatus;
 
 /// The most reads that may wait.
 const READS_MAX: usize = 65_536;
@@ -58,7 +58,7 @@ pub(crate) struct Inner {
     pub jobs: Jobs,
     /// True once the thread was started.
     pub has_thread: AtomicBool,
-    status: Mutex<Status>,
+    status: Mutex<HistoryStatus>,
     pub counts: Counts,
 }
 
@@ -133,13 +133,13 @@ impl Postgres {
     }
 
     /// Returns the status.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> HistoryStatus {
         let (messages, bytes) = self.0.queue.pending();
         let status = lock(&self.0.status).clone();
         let backlog = self.state().backlog();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counts = &self.0.counts;
-        Status {
+        HistoryStatus {
             queue_messages: messages as u64,
             queue_bytes: bytes as u64,
             backlog_messages: backlog.messages as u64,
@@ -161,7 +161,7 @@ impl Postgres {
         &self.0.settings.schema
     }
 
-    pub(crate) fn set_status(&self, change: impl FnOnce(&mut Status)) {
+    pub(crate) fn set_status(&self, change: impl FnOnce(&mut HistoryStatus)) {
         change(&mut lock(&self.0.status));
     }
 

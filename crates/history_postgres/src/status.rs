@@ -4,7 +4,7 @@ use std::time::Instant;
 
 /// The status of the history in PostgreSQL.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Status {
+pub struct HistoryStatus {
     /// True while the history appends and reads messages.
     pub is_connected: bool,
     /// Why there is no connection.

@@ -24,7 +24,7 @@ use crate::groups::Groups;
 use crate::link::{Input, stream_of};
 use crate::lock::lock;
 use crate::orders::Order;
-use crate::status::Status;
+use crate::status::LinkStatus;
 use crate::writer::{Command, Writer, continue_panic, own_targets};
 
 /// Returns the contents of this node's hellos.
@@ -401,7 +401,7 @@ impl Driver {
 
     fn set_connected(&self, is_connected: bool) {
         let now_us = self.link.now_us();
-        self.link.set_status(|Status { connection, .. }| {
+        self.link.set_status(|LinkStatus { connection, .. }| {
             connection.losses += u64::from(connection.is_connected && !is_connected);
             connection.is_connected = is_connected;
             connection.since_us = now_us;

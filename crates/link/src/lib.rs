@@ -32,5 +32,5 @@ pub use handover::ClusterPart;
 pub use link::{Link, Settings};
 pub use login::Login;
 pub use orders::PendingOrder;
-pub use status::{Connection, Status};
+pub use status::{Connection, LinkStatus};
 pub use thread::{Running, Runtime, Servers, ServersError, spawn};

@@ -15,7 +15,7 @@ use crate::Login;
 use crate::calls::Calls;
 use crate::lock::lock;
 use crate::orders::Orders;
-use crate::status::Status;
+use crate::status::LinkStatus;
 
 /// The approximate memory of a queued message beside its payload, in bytes.
 const OVERHEAD_BYTES: usize = 512;
@@ -64,7 +64,7 @@ pub struct Link {
     packet_bytes_max: AtomicUsize,
     /// Offsets of the broker, by streams: see [`Relay::complete_after`].
     pub(crate) complete_after: Box<[AtomicU64]>,
-    status: Mutex<Status>,
+    status: Mutex<LinkStatus>,
     pub(crate) calls: Calls,
     pub(crate) login: Mutex<Login>,
     /// True if the thread has ended.
@@ -166,8 +166,8 @@ impl Link {
     }
 
     /// Returns the status of the cluster.
-    pub fn status(&self) -> Status {
-        Status { now_us: self.now_us(), ..lock(&self.status).clone() }
+    pub fn status(&self) -> LinkStatus {
+        LinkStatus { now_us: self.now_us(), ..lock(&self.status).clone() }
     }
 
     /// Returns the bytes that wait to be sent.
@@ -175,7 +175,7 @@ impl Link {
         self.queued_bytes.load(Relaxed)
     }
 
-    pub(crate) fn set_status(&self, change: impl FnOnce(&mut Status)) {
+    pub(crate) fn set_status(&self, change: impl FnOnce(&mut LinkStatus)) {
         change(&mut lock(&self.status));
     }
 

@@ -18,7 +18,7 @@ pub struct Connection {
 
 /// The status of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
+pub struct LinkStatus {
     /// The connection to NATS.
     pub connection: Connection,
     /// Other nodes, in the order of their ids; also those that have been gone for less than ten minutes.

@@ -20,7 +20,7 @@ mod row;
 mod simulation;
 mod thread;
 
-pub use outbox::{Outbox, Settings, Status};
+pub use outbox::{Outbox, OutboxStatus, Settings};
 pub use row::{Done, Outcome, Publisher, Reason, Row};
 pub use thread::spawn;
 

@@ -24,7 +24,7 @@ pub struct Settings {
 
 /// The status of the outbox.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Status {
+pub struct OutboxStatus {
     /// True while PostgreSQL is connected.
     pub is_connected: bool,
     /// True if this node publishes the rows; else another one does, or none.
@@ -47,7 +47,7 @@ pub struct Status {
 pub struct Outbox {
     pub(crate) settings: Settings,
     password: Mutex<String>,
-    status: Mutex<Status>,
+    status: Mutex<OutboxStatus>,
 }
 
 impl Outbox {
@@ -72,11 +72,11 @@ impl Outbox {
     }
 
     /// Returns its status.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> OutboxStatus {
         lock(&self.status).clone()
     }
 
-    pub(crate) fn set_status(&self, change: impl FnOnce(&mut Status)) {
+    pub(crate) fn set_status(&self, change: impl FnOnce(&mut OutboxStatus)) {
         change(&mut lock(&self.status));
     }
 }

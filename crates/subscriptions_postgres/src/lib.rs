@@ -33,7 +33,7 @@ mod transfer;
 
 pub use edit::{DatabaseEditError, EditOutcome, EditReply, Edits, UserEdit};
 pub use handover::{PART, PostgresPart};
-pub use postgres::{Applying, Connections, OpenError, Postgres, Status};
+pub use postgres::{Applying, Connections, OpenError, Postgres, SubscriptionsStatus};
 pub use session::UserTopics;
 pub use settings::Settings;
 pub use thread::spawn;

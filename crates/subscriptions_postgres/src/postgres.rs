@@ -17,7 +17,7 @@ const CALLS_MAX: usize = 1_024;
 
 /// The status of the subscriptions in PostgreSQL.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Status {
+pub struct SubscriptionsStatus {
     /// True while edits are made and followed.
     pub is_connected: bool,
     /// Why there is no connection.
@@ -70,7 +70,7 @@ struct Inner {
     calls: mpsc::Sender<Call>,
     /// Taken by the thread.
     receiver: Mutex<Option<mpsc::Receiver<Call>>>,
-    status: Mutex<Status>,
+    status: Mutex<SubscriptionsStatus>,
 }
 
 impl Postgres {
@@ -140,7 +140,7 @@ impl Postgres {
     }
 
     /// Returns the status.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> SubscriptionsStatus {
         lock(&self.0.status).clone()
     }
 
@@ -149,7 +149,7 @@ impl Postgres {
         lock(&self.0.status).error.clone().unwrap_or_else(|| "PostgreSQL is not connected".into())
     }
 
-    pub(crate) fn set_status(&self, change: impl FnOnce(&mut Status)) {
+    pub(crate) fn set_status(&self, change: impl FnOnce(&mut SubscriptionsStatus)) {
         change(&mut lock(&self.0.status));
     }
 

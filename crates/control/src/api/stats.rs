@@ -208,8 +208,8 @@ pub(crate) struct SubscriptionDatabaseStats {
     reloads: u64,
 }
 
-impl From<history_postgres::Status> for HistoryDatabaseStats {
-    fn from(status: history_postgres::Status) -> Self {
+impl From<history_postgres::HistoryStatus> for HistoryDatabaseStats {
+    fn from(status: history_postgres::HistoryStatus) -> Self {
         HistoryDatabaseStats {
             nodes_connected: status.is_connected.into(),
             error: status.error,
@@ -226,8 +226,8 @@ impl From<history_postgres::Status> for HistoryDatabaseStats {
     }
 }
 
-impl From<subscriptions_postgres::Status> for SubscriptionDatabaseStats {
-    fn from(status: subscriptions_postgres::Status) -> Self {
+impl From<subscriptions_postgres::SubscriptionsStatus> for SubscriptionDatabaseStats {
+    fn from(status: subscriptions_postgres::SubscriptionsStatus) -> Self {
         SubscriptionDatabaseStats {
             nodes_connected: status.is_connected.into(),
             error: status.error,

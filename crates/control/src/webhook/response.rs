@@ -21,7 +21,7 @@ struct ResponseBody<'a> {
 #[derive(Deserialize)]
 struct Reply<'a> {
     #[serde(default)]
-    status: Status,
+    status: DecisionStatus,
     // `default` applies if the field is missing: a null is a response.
     #[serde(borrow, default, deserialize_with = "some")]
     response: Option<&'a RawValue>,
@@ -64,7 +64,7 @@ struct Reason<'a> {
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Status {
+enum DecisionStatus {
     #[default]
     Ok,
     Error,
@@ -151,7 +151,7 @@ fn response(reply: Reply) -> Result<WebhookResponse, ResponseError> {
     if let Some(error) = reply.error {
         return Ok(WebhookResponse::Error(Box::new(refusal(compact(error)))));
     }
-    if reply.status == Status::Error {
+    if reply.status == DecisionStatus::Error {
         return Ok(WebhookResponse::Error(Box::new(refusal(response))));
     }
     let meta = reply.meta.map(compact);

@@ -5,7 +5,7 @@ use auth::{Authenticator, Principal, TokenError, Verified};
 use model::name::personal;
 use model::{CloseReason, CodedError, ErrorCode, Name};
 use protocol::mqtt::ReasonCode;
-use protocol::phoenix::{Content, Status};
+use protocol::phoenix::{Content, ReplyStatus};
 use protocol::request::TokenPurpose;
 use protocol::{ReplyError, json};
 
@@ -44,7 +44,9 @@ impl Engine {
                 protocol.reply(id, result, &mut self.core.codecs, out);
             }
             ReplyTarget::Phoenix(message) => match &done {
-                Ok((object, _)) => reply(protocol, message, Status::Ok, Content::Json(object), out),
+                Ok((object, _)) => {
+                    reply(protocol, message, ReplyStatus::Ok, Content::Json(object), out)
+                }
                 Err(error) => refuse(protocol, message, &error.phoenix_reason(), out),
             },
             ReplyTarget::MqttAuth(method) => {

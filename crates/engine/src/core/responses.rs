@@ -3,7 +3,7 @@
 use model::name::shown;
 use model::{Name, Position};
 use protocol::ProtocolRef;
-use protocol::phoenix::{self, ClientMessage, Content, Form, Phoenix, Serializer, Status};
+use protocol::phoenix::{self, ClientMessage, Content, Form, Phoenix, ReplyStatus, Serializer};
 
 /// The error to a connection that wants to change its presence and has no user.
 pub(crate) const NO_USER: &str = "this connection has no user: connect with the parameter user";
@@ -33,7 +33,7 @@ pub(crate) fn acknowledged_json(topic: &Name, position: Position) -> String {
 pub(crate) fn reply(
     protocol: ProtocolRef,
     message: &ClientMessage,
-    status: Status,
+    status: ReplyStatus,
     response: Content<'_>,
     out: &mut Vec<u8>,
 ) {
@@ -55,7 +55,7 @@ pub(crate) fn refuse(
     protocol::json::string(reason, &mut response);
     response.push(b'}');
     let response = String::from_utf8_lossy(&response);
-    reply(protocol, message, Status::Error, Content::Json(&response), out);
+    reply(protocol, message, ReplyStatus::Error, Content::Json(&response), out);
 }
 
 /// Appends the outcome of a client's publication.
@@ -66,7 +66,7 @@ pub(crate) fn phoenix_published(
     out: &mut Vec<u8>,
 ) {
     match published {
-        Ok(_) => reply(protocol, message, Status::Ok, NOTHING, out),
+        Ok(_) => reply(protocol, message, ReplyStatus::Ok, NOTHING, out),
         Err(error) => refuse(protocol, message, &error.to_string(), out),
     }
 }

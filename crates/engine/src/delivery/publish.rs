@@ -4,7 +4,7 @@ use auth::{Consent, Hook, Permit};
 use broker::{Options, Publish, PublishError};
 use model::{CodedError, ErrorCode, Name, Position, Publication, Qos};
 use protocol::mqtt::ReasonCode;
-use protocol::phoenix::{Content, Status};
+use protocol::phoenix::{Content, ReplyStatus};
 use protocol::request::Respond;
 use protocol::{ProtocolRef, ReplyError, data, http};
 
@@ -337,11 +337,11 @@ impl Engine {
                     phoenix_published(protocol, &message, result, out)
                 }
                 PublishOutcome::Replied(response) => {
-                    reply(protocol, &message, Status::Ok, Content::Json(response), out);
+                    reply(protocol, &message, ReplyStatus::Ok, Content::Json(response), out);
                 }
                 PublishOutcome::Rejected(refusal) | PublishOutcome::Unforwarded(refusal, _) => {
                     let response = Content::Json(&refusal.response);
-                    reply(protocol, &message, Status::Error, response, out);
+                    reply(protocol, &message, ReplyStatus::Error, response, out);
                 }
             },
             ReplyTarget::Mqtt(ack) => {

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use auth::{Permit, Principal};
 use model::{CloseReason, ConnectionId, Encoding, Name};
 use protocol::http::{Rejection, json_reply};
-use protocol::phoenix::longpoll::{self, Status};
+use protocol::phoenix::longpoll::{self, LongpollStatus};
 use protocol::phoenix::longpoll_rejection;
 use protocol::request::{Entry, Longpoll, Op, Respond};
 use protocol::{Delivery, Listener};
@@ -61,12 +61,18 @@ impl Engine {
                     PendingSessionRequest { session, respond, anew, topics, opens: false };
                 self.longpoll_request(slot, SessionRequest::Post(messages), session_request, out);
             }
-            Op::Gone => self.longpoll_say(slot, Status::Gone, &respond, out),
-            Op::Forbidden => self.longpoll_say(slot, Status::Forbidden, &respond, out),
+            Op::Gone => self.longpoll_say(slot, LongpollStatus::Gone, &respond, out),
+            Op::Forbidden => self.longpoll_say(slot, LongpollStatus::Forbidden, &respond, out),
         }
     }
 
-    fn longpoll_say(&mut self, slot: u32, status: Status, respond: &Respond, out: &mut Vec<u8>) {
+    fn longpoll_say(
+        &mut self,
+        slot: u32,
+        status: LongpollStatus,
+        respond: &Respond,
+        out: &mut Vec<u8>,
+    ) {
         let mut body = Vec::new();
         longpoll::reply(status, &mut body);
         self.longpoll_reply(slot, &body, respond, out);
@@ -126,7 +132,7 @@ impl Engine {
             Ok(session) => {
                 let token = self.core.settings.session.longpoll_key.sign(session);
                 let mut body = Vec::new();
-                longpoll::poll(Status::Gone, &token, [], &mut body);
+                longpoll::poll(LongpollStatus::Gone, &token, [], &mut body);
                 self.longpoll_reply(slot, &body, &respond, &mut out);
             }
             Err(refused) => {
@@ -325,7 +331,7 @@ impl Engine {
         let mut out = Vec::new();
         match (&reply, anew) {
             (SessionReply::Gone, Some((_, None))) => {
-                self.longpoll_say(slot, Status::Forbidden, &respond, &mut out);
+                self.longpoll_say(slot, LongpollStatus::Forbidden, &respond, &mut out);
             }
             (SessionReply::Gone, Some((encoding, Some(principal)))) => {
                 let session = (encoding, principal, Vec::new());
@@ -541,7 +547,7 @@ impl Core {
             return;
         };
         let polls = session_request.anew.is_some();
-        let status = if polls { Status::Error } else { Status::RequestTimeout };
+        let status = if polls { LongpollStatus::Error } else { LongpollStatus::RequestTimeout };
         let mut body = Vec::new();
         longpoll::reply(status, &mut body);
         let respond = Respond { keep_alive: false, ..session_request.respond.clone() };
@@ -558,13 +564,13 @@ fn session_body(core: &Core, id: ConnectionId, reply: &SessionReply) -> Vec<u8> 
     let token = core.settings.session.longpoll_key.sign(id);
     let mut body = Vec::new();
     match reply {
-        SessionReply::Taken => longpoll::reply(Status::Ok, &mut body),
-        SessionReply::Gone => longpoll::reply(Status::Gone, &mut body),
+        SessionReply::Taken => longpoll::reply(LongpollStatus::Ok, &mut body),
+        SessionReply::Gone => longpoll::reply(LongpollStatus::Gone, &mut body),
         SessionReply::Messages(elements) if elements.is_empty() => {
-            longpoll::poll(Status::NoContent, &token, [], &mut body);
+            longpoll::poll(LongpollStatus::NoContent, &token, [], &mut body);
         }
         SessionReply::Messages(elements) => {
-            longpoll::poll(Status::Ok, &token, [&**elements], &mut body);
+            longpoll::poll(LongpollStatus::Ok, &token, [&**elements], &mut body);
         }
     }
     body

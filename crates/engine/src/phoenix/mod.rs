@@ -10,7 +10,7 @@ use model::filter::has_wildcard;
 use model::name::{check_name, check_topic, filter, of_filter};
 use model::{Attributes, Data, Name, Publication, Topic, TopicKind};
 use protocol::history::NO_HISTORY;
-use protocol::phoenix::{self, ClientMessage, Content, Event, Join, JoinFields, Status};
+use protocol::phoenix::{self, ClientMessage, Content, Event, Join, JoinFields, ReplyStatus};
 use protocol::request::{Acknowledgement, TokenPurpose};
 use protocol::{Delivery, ProtocolRef, wildcards};
 
@@ -45,7 +45,7 @@ impl Engine {
             message.topic = filter;
         }
         match kind {
-            Event::Heartbeat => reply(protocol, &message, Status::Ok, NOTHING, out),
+            Event::Heartbeat => reply(protocol, &message, ReplyStatus::Ok, NOTHING, out),
             Event::Join => self.phoenix_join(slot, protocol, message, out),
             Event::Leave => self.phoenix_leave(slot, protocol, &message, out),
             Event::Other => self.phoenix_event(slot, protocol, message, out),
@@ -242,7 +242,7 @@ impl Engine {
         }
         // The client still gets earlier messages, before the reply; after the reply comes the end of the join.
         let end = self.phoenix_end_join(slot, protocol, &message.topic, hash, out);
-        reply(protocol, message, Status::Ok, NOTHING, out);
+        reply(protocol, message, ReplyStatus::Ok, NOTHING, out);
         out.extend_from_slice(&end);
     }
 
@@ -396,7 +396,7 @@ impl Engine {
         match core.acknowledge(Some(slot), &core.principal(slot), acknowledged) {
             Ok((topic, position)) => {
                 let response = acknowledged_json(&topic, position);
-                reply(protocol, message, Status::Ok, Content::Json(&response), out);
+                reply(protocol, message, ReplyStatus::Ok, Content::Json(&response), out);
             }
             Err(error) => refuse(protocol, message, &error.to_string(), out),
         }
@@ -457,7 +457,7 @@ impl Engine {
                     core.entries.update(slot, hash, &meta, core.now_us)
                 } =>
             {
-                reply(protocol, message, Status::Ok, NOTHING, out);
+                reply(protocol, message, ReplyStatus::Ok, NOTHING, out);
             }
             Ok(_) => {
                 refuse(protocol, message, NO_USER, out);
@@ -545,7 +545,7 @@ impl Engine {
             Err(refusal) => {
                 core.joins.remove(slot, hash);
                 let response = Content::Json(&refusal.response);
-                reply(protocol, &message, Status::Error, response, out);
+                reply(protocol, &message, ReplyStatus::Error, response, out);
             }
         }
     }

@@ -6,7 +6,7 @@
 
 use auth::Action;
 use presence::{COUNT, List, STATE, Snapshot};
-use protocol::phoenix::{ClientMessage, Content, Status};
+use protocol::phoenix::{ClientMessage, Content, ReplyStatus};
 use protocol::{Delivery, ProtocolRef};
 
 use crate::core::Core;
@@ -25,7 +25,7 @@ impl Core {
         response: &str,
         out: &mut Vec<u8>,
     ) {
-        reply(protocol, message, Status::Ok, Content::Json(response), out);
+        reply(protocol, message, ReplyStatus::Ok, Content::Json(response), out);
         self.send_list_of(slot, protocol, &message.topic, out);
     }
 

@@ -3,7 +3,7 @@
 use history::{HistoryError, Page};
 use model::{CodedError, ErrorCode};
 use protocol::http;
-use protocol::phoenix::{Content, Status};
+use protocol::phoenix::{Content, ReplyStatus};
 use protocol::request::PageRequest;
 use protocol::{ProtocolRef, ReplyError};
 
@@ -119,7 +119,7 @@ fn write(
             protocol.reply(&id, result, &mut core.codecs, out);
         }
         (ReplyTarget::Phoenix(message), Ok(page)) => {
-            reply(protocol, &message, Status::Ok, Content::Json(&page), out);
+            reply(protocol, &message, ReplyStatus::Ok, Content::Json(&page), out);
         }
         (ReplyTarget::Phoenix(message), Err(error)) => {
             refuse(protocol, &message, &error.phoenix_reason(), out);

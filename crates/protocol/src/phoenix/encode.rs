@@ -39,19 +39,19 @@ impl Form {
 
 /// The status of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum ReplyStatus {
     /// The server carried out the request.
     Ok,
     /// The server rejected it; the response has the reason.
     Error,
 }
 
-impl Status {
+impl ReplyStatus {
     /// The status in a message.
     pub fn name(self) -> &'static str {
         match self {
-            Status::Ok => "ok",
-            Status::Error => "error",
+            ReplyStatus::Ok => "ok",
+            ReplyStatus::Error => "error",
         }
     }
 }
@@ -61,7 +61,7 @@ impl Serializer {
     pub fn reply(
         self,
         to: Address<'_>,
-        status: Status,
+        status: ReplyStatus,
         response: Content<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Form, PhoenixError> {

@@ -23,7 +23,7 @@ pub const TOKEN_PARAMETER: &str = "token";
 /// The `status` in a reply's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
-pub enum Status {
+pub enum LongpollStatus {
     /// A poll with messages, or an accepted POST.
     Ok = 200,
     /// A poll that timed out without a message: the client polls again.
@@ -60,7 +60,7 @@ pub fn element(form: Form, bytes: &[u8], out: &mut Vec<u8>) {
 /// Appends the body of the reply to a poll: `{"status":…,"token":…,"messages":[…]}`. `elements` are runs of output of
 /// [`element`].
 pub fn poll<'a>(
-    status: Status,
+    status: LongpollStatus,
     token: &str,
     elements: impl IntoIterator<Item = &'a [u8]>,
     out: &mut Vec<u8>,
@@ -76,20 +76,20 @@ pub fn poll<'a>(
 }
 
 /// Appends a reply's body that has only a status: to a POST, and to a rejected poll.
-pub fn reply(status: Status, out: &mut Vec<u8>) {
+pub fn reply(status: LongpollStatus, out: &mut Vec<u8>) {
     head(status, out);
     out.push(b'}');
 }
 
 /// Appends a reply's body with a rejection. phoenix.js reads only the status, and without one it stops for ever.
-pub fn rejection(status: Status, code: &str, message: &str, out: &mut Vec<u8>) {
+pub fn rejection(status: LongpollStatus, code: &str, message: &str, out: &mut Vec<u8>) {
     head(status, out);
     out.push(b',');
     // The usual error object, without its first brace.
     out.extend_from_slice(&error_body(code, message)[1..]);
 }
 
-fn head(status: Status, out: &mut Vec<u8>) {
+fn head(status: LongpollStatus, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"status\":");
     json::push_display(&(status as u16), out);
 }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use crate::phoenix::Content;
 
-    fn polled(status: Status, token: &str, messages: &[(Form, &[u8])]) -> String {
+    fn polled(status: LongpollStatus, token: &str, messages: &[(Form, &[u8])]) -> String {
         let mut runs: Vec<Vec<u8>> = Vec::new();
         for (form, bytes) in messages {
             let mut run = Vec::new();
@@ -168,9 +168,12 @@ mod tests {
 
     #[test]
     fn the_documented_replies() {
-        assert_eq!(polled(Status::Gone, "T", &[]), r#"{"status":410,"token":"T","messages":[]}"#);
+        assert_eq!(
+            polled(LongpollStatus::Gone, "T", &[]),
+            r#"{"status":410,"token":"T","messages":[]}"#
+        );
         let no_content = r#"{"status":204,"token":"T","messages":[]}"#;
-        assert_eq!(polled(Status::NoContent, "T", &[]), no_content);
+        assert_eq!(polled(LongpollStatus::NoContent, "T", &[]), no_content);
         let mut text = Vec::new();
         let content = Content::Json(r#"{"a":"\n"}"#);
         let form = Serializer::V2.broadcast("t", "e", None, content, None, &mut text).unwrap();
@@ -179,17 +182,17 @@ mod tests {
             .broadcast("t", "e", None, Content::Binary(b"!"), None, &mut bytes)
             .unwrap();
         assert_eq!(
-            polled(Status::Ok, "T\"", &[(form, &text), (binary, &bytes)]),
+            polled(LongpollStatus::Ok, "T\"", &[(form, &text), (binary, &bytes)]),
             concat!(
                 r#"{"status":200,"token":"T\"","messages":"#,
                 r#"["[null,null,\"t\",\"e\",{\"a\":\"\\n\"}]","AgEBdGUh"]}"#
             )
         );
         for (status, body) in [
-            (Status::Ok, "{\"status\":200}"),
-            (Status::Forbidden, "{\"status\":403}"),
-            (Status::RequestTimeout, "{\"status\":408}"),
-            (Status::Gone, "{\"status\":410}"),
+            (LongpollStatus::Ok, "{\"status\":200}"),
+            (LongpollStatus::Forbidden, "{\"status\":403}"),
+            (LongpollStatus::RequestTimeout, "{\"status\":408}"),
+            (LongpollStatus::Gone, "{\"status\":410}"),
         ] {
             let mut out = Vec::new();
             reply(status, &mut out);

@@ -5,7 +5,7 @@
 //! is the envelope of the long-poll transport.
 //!
 //! ```
-//! use protocol::phoenix::{Content, Event, Form, Serializer, Status};
+//! use protocol::phoenix::{Content, Event, Form, Serializer, ReplyStatus};
 //!
 //! let v2 = Serializer::from_vsn("2.0.0").unwrap();
 //! let message = v2.parse_text(r#"[null,"5","phoenix","heartbeat",{}]"#).unwrap();
@@ -13,7 +13,7 @@
 //!
 //! let mut out = Vec::new();
 //! let to = message.address();
-//! assert_eq!(v2.reply(to, Status::Ok, Content::Json("{}"), &mut out), Ok(Form::Text));
+//! assert_eq!(v2.reply(to, ReplyStatus::Ok, Content::Json("{}"), &mut out), Ok(Form::Text));
 //! assert_eq!(out, br#"[null,"5","phoenix","phx_reply",{"status":"ok","response":{}}]"#);
 //! ```
 
@@ -36,7 +36,7 @@ pub mod token;
 
 pub use annotations::{Annotations, KEY, SENDER, take_key};
 pub use content::Content;
-pub use encode::{Form, Status};
+pub use encode::{Form, ReplyStatus};
 pub use error::{PhoenixError, WHY_BYTES_MAX};
 pub use message::{Address, ClientMessage, Incoming, Payload};
 pub use parse::EVENT_BROADCAST;

@@ -38,7 +38,9 @@ fn within_limits(incoming: &Incoming<Payload<'_>>) {
     // The server can reply to every message, in both forms.
     for content in [Content::Json("{}"), Content::Binary(b"!")] {
         let mut out = Vec::new();
-        assert!(Serializer::V2.reply(incoming.address(), Status::Ok, content, &mut out).is_ok());
+        assert!(
+            Serializer::V2.reply(incoming.address(), ReplyStatus::Ok, content, &mut out).is_ok()
+        );
     }
 }
 
@@ -159,7 +161,7 @@ proptest! {
 
             out.clear();
             let to = Address { join_ref: Some(&join_ref), ref_: Some(&ref_), topic: &topic };
-            let form = serializer.reply(to, Status::Error, content, &mut out);
+            let form = serializer.reply(to, ReplyStatus::Error, content, &mut out);
             let want = ChannelMessage {
                 ref_: Some(ref_),
                 event: EVENT_REPLY.into(),

@@ -3,8 +3,8 @@
 
 use super::longpoll::element;
 use super::{
-    Address, Annotations, Content, EVENT_TOKEN_EXPIRING, Form, PhoenixError, Serializer, Status,
-    TOPIC_PHOENIX,
+    Address, Annotations, Content, EVENT_TOKEN_EXPIRING, Form, PhoenixError, ReplyStatus,
+    Serializer, TOPIC_PHOENIX,
 };
 use crate::http::{Endpoint, LONGPOLL, Method, Needs, Rejection, Route};
 use crate::protocol::{Capabilities, Delivery, Liveness, Protocol, Read, Reader};
@@ -232,6 +232,6 @@ fn error_reply(serializer: Serializer, error: &PhoenixError) -> Vec<u8> {
     let mut out = Vec::new();
     let reason = String::from_utf8_lossy(&reason);
     // These names are short enough.
-    let _ = serializer.reply(to, Status::Error, Content::Json(&reason), &mut out);
+    let _ = serializer.reply(to, ReplyStatus::Error, Content::Json(&reason), &mut out);
     out
 }

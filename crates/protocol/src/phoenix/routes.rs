@@ -1,6 +1,6 @@
 //! Phoenix Channels under `/socket`: the WebSocket, and the long poll with its sessions.
 
-use super::longpoll::{self, Line, Status};
+use super::longpoll::{self, Line, LongpollStatus};
 use super::{ClientMessage, PhoenixError, Serializer, VSN_DEFAULT};
 use crate::http::{Method, Query, Rejection, Route, error_body, json_reply, not_utf8, short_reply};
 use crate::query;
@@ -20,11 +20,11 @@ pub fn longpoll_rejection(
     out: &mut Vec<u8>,
 ) {
     let status = match (rejection.status, method) {
-        (500.., _) => Status::Error,
-        (401 | 403, _) => Status::Forbidden,
+        (500.., _) => LongpollStatus::Error,
+        (401 | 403, _) => LongpollStatus::Forbidden,
         // For a poll, phoenix.js knows none of the other statuses.
-        (_, Method::Get) => Status::Forbidden,
-        _ => Status::BadRequest,
+        (_, Method::Get) => LongpollStatus::Forbidden,
+        _ => LongpollStatus::BadRequest,
     };
     let mut body = Vec::new();
     longpoll::rejection(status, rejection.code.text(), &rejection.message, &mut body);
@@ -143,7 +143,7 @@ impl Route<'_> {
             return Ok(false);
         }
         let known = self.parameters().is_ok_and(|found| found.serializer.is_some());
-        let status = if known { Status::Gone } else { Status::Forbidden };
+        let status = if known { LongpollStatus::Gone } else { LongpollStatus::Forbidden };
         let mut body = Vec::new();
         longpoll::reply(status, &mut body);
         json_reply(&self.respond(), &body, out);

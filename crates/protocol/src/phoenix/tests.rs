@@ -146,27 +146,27 @@ fn the_documented_exchange_in_v2() {
     let exchange = [
         (
             r#"[null,"5","phoenix","heartbeat",{}]"#,
-            (Event::Heartbeat, Status::Ok, "{}"),
+            (Event::Heartbeat, ReplyStatus::Ok, "{}"),
             r#"[null,"5","phoenix","phx_reply",{"status":"ok","response":{}}]"#,
         ),
         (
             r#"["1","1","room:a","phx_join",{"a":1}]"#,
-            (Event::Join, Status::Ok, r#"{"b":2}"#),
+            (Event::Join, ReplyStatus::Ok, r#"{"b":2}"#),
             r#"["1","1","room:a","phx_reply",{"status":"ok","response":{"b":2}}]"#,
         ),
         (
             r#"["1","9","room:a","phx_leave",{}]"#,
-            (Event::Leave, Status::Ok, "{}"),
+            (Event::Leave, ReplyStatus::Ok, "{}"),
             r#"["1","9","room:a","phx_reply",{"status":"ok","response":{}}]"#,
         ),
         (
             r#"["1","7","room:a","any_event",{"x":[]}]"#,
-            (Event::Other, Status::Error, r#"{"reason":"no"}"#),
+            (Event::Other, ReplyStatus::Error, r#"{"reason":"no"}"#),
             r#"["1","7","room:a","phx_reply",{"status":"error","response":{"reason":"no"}}]"#,
         ),
         (
             r#"[null,"8","b","any_event",{}]"#,
-            (Event::Other, Status::Error, r#"{"reason":"unmatched topic"}"#),
+            (Event::Other, ReplyStatus::Error, r#"{"reason":"unmatched topic"}"#),
             r#"[null,"8","b","phx_reply",{"status":"error","response":{"reason":"unmatched topic"}}]"#,
         ),
     ];
@@ -203,7 +203,7 @@ fn the_same_in_v1() {
     assert_eq!((incoming.kind(), incoming.join_ref.as_deref()), (Event::Join, None));
     assert!(matches!(&incoming.payload, Payload::Json(raw) if raw.get() == "{ \"a\": 1 }"));
     assert_eq!(
-        text(|out| V1.reply(incoming.address(), Status::Ok, Content::Json("{}"), out)),
+        text(|out| V1.reply(incoming.address(), ReplyStatus::Ok, Content::Json("{}"), out)),
         concat!(
             r#"{"topic":"room:a","event":"phx_reply","payload":{"status":"ok","response":{}},"#,
             r#""ref":"1","join_ref":null}"#
@@ -238,7 +238,7 @@ fn the_same_in_v1() {
 fn refs_are_any_json_and_come_back_as_they_came() {
     let join = V1.parse_text(r#"{"topic":"room:a","event":"phx_join","payload":{},"ref":1}"#);
     assert_eq!(
-        text(|out| V1.reply(join.unwrap().address(), Status::Ok, Content::Json("{}"), out)),
+        text(|out| V1.reply(join.unwrap().address(), ReplyStatus::Ok, Content::Json("{}"), out)),
         concat!(
             r#"{"topic":"room:a","event":"phx_reply","payload":{"status":"ok","response":{}},"#,
             r#""ref":1,"join_ref":null}"#
@@ -246,11 +246,11 @@ fn refs_are_any_json_and_come_back_as_they_came() {
     );
     let push = V2.parse_text(r#"["1",9,"room:a","say",{}]"#).unwrap();
     assert_eq!(
-        text(|out| V2.reply(push.address(), Status::Ok, Content::Json("{}"), out)),
+        text(|out| V2.reply(push.address(), ReplyStatus::Ok, Content::Json("{}"), out)),
         r#"["1",9,"room:a","phx_reply",{"status":"ok","response":{}}]"#
     );
     // Binary messages have refs as text only.
-    let bytes = bytes(|out| V2.reply(push.address(), Status::Ok, Content::Binary(b"!"), out));
+    let bytes = bytes(|out| V2.reply(push.address(), ReplyStatus::Ok, Content::Binary(b"!"), out));
     assert_eq!(bytes, b"\x01\x01\x01\x06\x0219room:aok!");
     let long = format!("[null,{},\"t\",\"e\",{{}}]", "9".repeat(REF_BYTES_MAX + 1));
     assert!(matches!(V2.parse_text(&long), Err(PhoenixError::TooLong { field: "ref", .. })));
@@ -273,7 +273,7 @@ fn data_other_than_an_object_arrives_in_one() {
     }
     let to = Address { join_ref: None, ref_: None, topic: "t" };
     assert_eq!(
-        text(|out| V2.reply(to, Status::Ok, Content::Text("hi"), out)),
+        text(|out| V2.reply(to, ReplyStatus::Ok, Content::Text("hi"), out)),
         r#"[null,null,"t","phx_reply",{"status":"ok","response":"hi"}]"#
     );
     let data = model::Data::Binary([7].into());
@@ -344,11 +344,11 @@ fn binary_messages_byte_for_byte() {
         assert_eq!(broadcast, b"\x02\x03\x01tope\xff\x00");
     }
     assert_eq!(
-        bytes(|out| V2.reply(to, Status::Ok, data, out)),
+        bytes(|out| V2.reply(to, ReplyStatus::Ok, data, out)),
         b"\x01\x01\x02\x03\x02123topok\xff\x00"
     );
     assert_eq!(
-        bytes(|out| V2.reply(Address { join_ref: None, ..to }, Status::Error, data, out)),
+        bytes(|out| V2.reply(Address { join_ref: None, ..to }, ReplyStatus::Error, data, out)),
         b"\x01\x00\x02\x03\x0523toperror\xff\x00"
     );
     let unreferenced = V2.parse_binary(b"\x00\x00\x00\x00\x00").unwrap();
@@ -470,7 +470,7 @@ fn the_limits_are_reached_and_not_passed() {
         for (form, content) in [("json", Content::Json("{}")), ("bytes", Content::Binary(b"!"))] {
             let mut out = Vec::new();
             let to = Address { join_ref: Some(&fits), ref_: Some(&fits), topic: &fits };
-            let form_of = serializer.reply(to, Status::Ok, content, &mut out).unwrap();
+            let form_of = serializer.reply(to, ReplyStatus::Ok, content, &mut out).unwrap();
             let read = client_read(serializer, form_of, &out);
             assert_eq!((&read.ref_, &read.topic), (&Some(fits.clone()), &fits), "{form}");
             out.clear();
@@ -482,7 +482,7 @@ fn the_limits_are_reached_and_not_passed() {
                 let error = result.unwrap_err();
                 assert_eq!(error, PhoenixError::CantEncode { field, bytes: 256, bytes_max: 255 });
             };
-            let mut reply = |to| serializer.reply(to, Status::Ok, content, &mut out);
+            let mut reply = |to| serializer.reply(to, ReplyStatus::Ok, content, &mut out);
             ours("join_ref", reply(Address { join_ref: Some(&too_long), ..to }));
             ours("ref", reply(Address { ref_: Some(&too_long), ..to }));
             ours("topic", reply(Address { topic: &too_long, ..to }));
