@@ -5,7 +5,7 @@ use std::sync::Arc;
 use broker::HistoryLog;
 use model::{
     AcknowledgeRule, Envelope, Epoch, HistoryRule, Name, Position, RecoveryGap, ResumeRequest,
-    ResumeToken, Rules,
+    ResumeToken, Rules, Since,
 };
 
 use crate::{AcknowledgeError, Completion, Cursor, HistoryError};
@@ -157,6 +157,45 @@ pub struct TopicCursor {
 }
 
 impl TopicCursor {
+    /// Makes the cursor of a client that has a topic up to an offset, and reads no state.
+    pub fn new(hash: u64, topic: Name, after: u64) -> Self {
+        TopicCursor { hash, topic, after, whole: false, state_top: 0 }
+    }
+
+    /// Makes the first cursor of a client that requested a topic `since`, and reads it after an offset. Of a compacted
+    /// topic (`compact`) it reads the state, if it has nothing yet, or only a part of the state. `top` is
+    /// [`History::top`].
+    pub fn first(
+        hash: u64,
+        topic: &str,
+        after: u64,
+        compact: bool,
+        since: Option<&Since>,
+        top: Position,
+    ) -> Self {
+        let token = since.and_then(Since::token);
+        let mut cursor = TopicCursor::new(hash, topic.into(), after);
+        if compact && after == 0 {
+            cursor.begin_state(top.offset);
+        } else if compact && let Some(token) = token {
+            cursor.state_top = TopicCursor::state_top_of(top.epoch, topic, token);
+        }
+        cursor.whole |= since.is_some() && token.is_none();
+        cursor
+    }
+
+    /// Makes the client read the state of a compacted topic from its beginning. `top` is the offset of
+    /// [`History::top`].
+    pub fn begin_state(&mut self, top: u64) {
+        (self.after, self.whole, self.state_top) = (0, true, top);
+    }
+
+    /// Returns true if the client needs the removal of a key that has this offset: it may know the key. A client that
+    /// reads a state has no key that was removed before it began.
+    pub fn needs_removal(&self, offset: u64) -> bool {
+        offset > self.state_top
+    }
+
     /// Returns the offset above which messages that are gone are a gap.
     pub fn gap_after(&self) -> u64 {
         self.after.max(self.state_top)

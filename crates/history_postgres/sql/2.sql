@@ -1,17 +1,16 @@
 -- Compacted topics retain the last message of each key: its state. Rows of messages never change, because PostgreSQL would
 -- write their records once more.
 
--- No server trims meanwhile, and none waits for a lock in another order.
+-- A session that has a lock for longer must not stop all servers: the migration fails then, and can be tried again.
+SET LOCAL lock_timeout = '10s';
+
+-- No server trims meanwhile.
 SELECT pg_advisory_xact_lock(1952870439, hashtext('history trim {schema}'));
 
-LOCK TABLE {schema}.history_log, {schema}.history_topics, {schema}.history_messages IN ACCESS EXCLUSIVE MODE;
+-- An append or a deletion that has the row of the log never waits for this transaction while this one waits for the row.
+LOCK TABLE {schema}.history_topics, {schema}.history_messages IN ACCESS EXCLUSIVE MODE;
 
--- The log has the keys of all messages after this offset.
-ALTER TABLE {schema}.history_log ADD COLUMN keys_since bigint NOT NULL DEFAULT 0;
-
-UPDATE {schema}.history_log SET keys_since = last_offset;
-
--- NULL in messages of the version before.
+-- NULL in messages of servers of the version before: nobody knows whether they have a key.
 ALTER TABLE {schema}.history_messages
   ADD COLUMN key text COLLATE "C",
   ADD COLUMN is_removal boolean,
@@ -20,9 +19,9 @@ ALTER TABLE {schema}.history_messages
 ALTER TABLE {schema}.history_topics
   ADD COLUMN compact boolean NOT NULL DEFAULT false,
   -- When a message came with the rule of a compacted topic for the last time.
-  ADD COLUMN compact_ms bigint NOT NULL DEFAULT 0,
-  -- Messages up to this offset are from before the topic was compacted: rows without a state are to be deleted.
-  ADD COLUMN compact_since bigint NOT NULL DEFAULT 0,
+  ADD COLUMN last_compact_ms bigint NOT NULL DEFAULT 0,
+  -- Messages up to this offset are from before the topic was compacted: rows without a state are to be deleted. 0: none is.
+  ADD COLUMN trim_through bigint NOT NULL DEFAULT 0,
   -- Some state up to this offset is gone: by the limits of the rule, by its age, or deleted.
   ADD COLUMN states_floor bigint NOT NULL DEFAULT 0,
   ADD COLUMN states bigint NOT NULL DEFAULT 0,
@@ -57,8 +56,8 @@ CREATE INDEX history_replaced_by_topic ON {schema}.history_replaced (topic_id, r
 
 CREATE INDEX history_replaced_by_time ON {schema}.history_replaced (replaced_ms);
 
--- One row. No topic that is not compacted has lost a message after this offset: where a server finds later ones deleted
--- that it has not read, others have replaced them.
+-- One row. No server has deleted a message after this offset for which a topic has a rule that is not that of a compacted
+-- topic: where a server finds later ones deleted that it has not read, others have replaced them.
 CREATE TABLE {schema}.history_trimmed (
   is_one boolean PRIMARY KEY DEFAULT true CHECK (is_one),
   through bigint NOT NULL
@@ -67,18 +66,18 @@ CREATE TABLE {schema}.history_trimmed (
 INSERT INTO {schema}.history_trimmed (through) SELECT last_offset FROM {schema}.history_log;
 
 -- The offset up to which a topic has no message that its rule retains.
-CREATE FUNCTION {schema}.history_bottom(topic {schema}.history_topics) RETURNS bigint
+CREATE FUNCTION {schema}.history_retained_after(topic {schema}.history_topics) RETURNS bigint
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   found bigint;
-  since_ms bigint := floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint - topic.seconds_max * 1000;
+  oldest_ms bigint := floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint - topic.seconds_max * 1000;
 BEGIN
   IF topic.compact THEN
-    IF since_ms <= 0 THEN
+    IF oldest_ms <= 0 THEN
       RETURN 0;
     END IF;
     SELECT s.log_offset INTO found FROM {schema}.history_states AS s
-    WHERE s.topic_id = topic.id AND s.at_ms >= since_ms ORDER BY s.topic_id, s.log_offset LIMIT 1;
+    WHERE s.topic_id = topic.id AND s.at_ms >= oldest_ms ORDER BY s.topic_id, s.log_offset LIMIT 1;
     SELECT s.log_offset INTO found FROM {schema}.history_states AS s
     WHERE s.topic_id = topic.id AND s.log_offset < coalesce(found, topic.last_offset + 1)
     ORDER BY s.topic_id DESC, s.log_offset DESC LIMIT 1;
@@ -88,7 +87,7 @@ BEGIN
   WHERE m.topic_id = topic.id AND m.record IS NOT NULL
     AND m.sequence > topic.last_sequence - topic.messages_max
     AND (topic.last_total - m.total <= topic.bytes_max OR m.log_offset = topic.last_offset)
-    AND m.at_ms >= since_ms
+    AND m.at_ms >= oldest_ms
   ORDER BY m.log_offset LIMIT 1;
   RETURN greatest(
     coalesce(found, nullif(topic.last_offset, 0), (SELECT forgotten FROM {schema}.history_log)), topic.states_floor
@@ -96,23 +95,23 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION {schema}.history_bottom({schema}.history_topics) FROM PUBLIC;
+REVOKE ALL ON FUNCTION {schema}.history_retained_after({schema}.history_topics) FROM PUBLIC;
 
 -- The offset up to which some of a topic's messages are gone: by the limits of its rule, by their time, or deleted. A
 -- message that another one has replaced is not gone.
-CREATE FUNCTION {schema}.history_floor_above(topic {schema}.history_topics, bottom bigint) RETURNS bigint
+CREATE FUNCTION {schema}.history_states_floor(topic {schema}.history_topics, retained_after bigint) RETURNS bigint
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT greatest(bottom, topic.states_floor, CASE WHEN topic.compact THEN (
+  SELECT greatest(retained_after, topic.states_floor, CASE WHEN topic.compact THEN (
     SELECT max(s.log_offset) FROM {schema}.history_states AS s
     WHERE s.topic_id = topic.id AND s.ends_ms <= floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint
   ) END)
 $$;
 
-REVOKE ALL ON FUNCTION {schema}.history_floor_above({schema}.history_topics, bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION {schema}.history_states_floor({schema}.history_topics, bigint) FROM PUBLIC;
 
 CREATE OR REPLACE FUNCTION {schema}.history_floor(topic {schema}.history_topics) RETURNS bigint
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT {schema}.history_floor_above(topic, {schema}.history_bottom(topic))
+  SELECT {schema}.history_states_floor(topic, {schema}.history_retained_after(topic))
 $$;
 
 -- Takes a state from a topic. Called with the lock of the log.
@@ -154,47 +153,79 @@ $$;
 
 REVOKE ALL ON FUNCTION {schema}.history_limit_states({schema}.history_topics, bigint, bigint) FROM PUBLIC;
 
--- Makes a topic a compacted one: its states are the last messages of all keys, of those before the message `by_offset` that
--- its former rule retains. `former` is the topic before the batch, or NULL. Called with the lock of the log.
+-- Makes a topic a compacted one. Its states are the last messages of all keys, as far as its limits allow: of those before
+-- the message `by_offset` that its former rule retains. `former` is the topic before the batch, or NULL. Called with the
+-- lock of the log.
 CREATE FUNCTION {schema}.history_begin_states(
-  topic {schema}.history_topics, former {schema}.history_topics, by_offset bigint, now_ms bigint
+  topic {schema}.history_topics, former {schema}.history_topics, by_offset bigint
 ) RETURNS {schema}.history_topics
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  since_ms bigint := now_ms - former.seconds_max * 1000;
   day_ms bigint := 86400000;
 BEGIN
-  -- Messages of the version before have no keys, so they can't be states.
-  SELECT greatest(
-    CASE WHEN former.id IS NULL THEN l.forgotten ELSE least({schema}.history_bottom(former), by_offset - 1) END,
-    l.keys_since
-  ) INTO topic.states_floor FROM {schema}.history_log AS l;
-  INSERT INTO {schema}.history_states (topic_id, log_offset, key, size, at_ms, ends_ms)
-  SELECT topic.id, m.log_offset, m.key, m.size, m.at_ms,
-    least(m.expires_ms, CASE WHEN m.is_removal THEN m.at_ms + day_ms END)
-  FROM (
-    SELECT r.*, row_number() OVER (PARTITION BY r.key ORDER BY r.log_offset DESC) AS of_key
+  SELECT CASE
+    WHEN former.id IS NULL THEN l.forgotten
+    ELSE least({schema}.history_retained_after(former), by_offset - 1)
+  END INTO topic.states_floor FROM {schema}.history_log AS l;
+  WITH retained AS MATERIALIZED (
+    SELECT r.log_offset, r.key, r.is_removal, r.size, r.at_ms, r.expires_ms,
+      row_number() OVER (PARTITION BY r.key ORDER BY r.log_offset DESC) AS of_key
     FROM {schema}.history_messages AS r
-    WHERE r.topic_id = topic.id AND r.log_offset > topic.states_floor AND r.log_offset < by_offset
-      AND r.record IS NOT NULL AND r.size IS NOT NULL
-  ) AS m
-  WHERE m.key IS NULL OR m.of_key = 1;
-  SELECT count(*), coalesce(sum(s.size), 0) INTO topic.states, topic.states_bytes
-  FROM {schema}.history_states AS s WHERE s.topic_id = topic.id;
+    WHERE r.topic_id = topic.id AND r.log_offset > topic.states_floor AND r.log_offset < by_offset AND r.record IS NOT NULL
+  ), counted AS MATERIALIZED (
+    SELECT l.*,
+      row_number() OVER newest_first <= topic.messages_max
+        AND sum(l.size) OVER newest_first <= topic.bytes_max AS fits
+    FROM retained AS l
+    WHERE l.is_removal IS NOT NULL AND (l.key IS NULL OR l.of_key = 1)
+    WINDOW newest_first AS (ORDER BY l.log_offset DESC ROWS UNBOUNDED PRECEDING)
+  ), inserted AS (
+    INSERT INTO {schema}.history_states (topic_id, log_offset, key, size, at_ms, ends_ms)
+    SELECT topic.id, c.log_offset, c.key, c.size, c.at_ms,
+      least(c.expires_ms, CASE WHEN c.is_removal THEN c.at_ms + day_ms END)
+    FROM counted AS c WHERE c.fits
+  )
+  SELECT count(*) FILTER (WHERE c.fits), coalesce(sum(c.size) FILTER (WHERE c.fits), 0),
+    greatest(
+      topic.states_floor, max(c.log_offset) FILTER (WHERE NOT c.fits),
+      -- A message whose key is unknown is no state.
+      (SELECT max(r.log_offset) FROM retained AS r WHERE r.is_removal IS NULL)
+    )
+  INTO topic.states, topic.states_bytes, topic.states_floor
+  FROM counted AS c;
   topic.compact := true;
-  topic.compact_since := by_offset - 1;
-  RETURN {schema}.history_limit_states(topic, by_offset, now_ms);
+  topic.trim_through := by_offset - 1;
+  -- Servers that still have the former rule lose the messages that are no states.
+  UPDATE {schema}.history_trimmed AS t SET through = topic.trim_through WHERE t.through < topic.trim_through;
+  RETURN topic;
 END
 $$;
 
-REVOKE ALL ON FUNCTION {schema}.history_begin_states({schema}.history_topics, {schema}.history_topics, bigint, bigint)
+REVOKE ALL ON FUNCTION {schema}.history_begin_states({schema}.history_topics, {schema}.history_topics, bigint)
 FROM PUBLIC;
+
+-- Makes a topic one that is not compacted. What was replaced and is still there counts as any other message. Called with the
+-- lock of the log.
+CREATE FUNCTION {schema}.history_end_states(topic {schema}.history_topics) RETURNS {schema}.history_topics
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  DELETE FROM {schema}.history_states AS s WHERE s.topic_id = topic.id;
+  DELETE FROM {schema}.history_replaced AS r WHERE r.topic_id = topic.id;
+  topic.compact := false;
+  topic.trim_through := 0;
+  topic.states := 0;
+  topic.states_bytes := 0;
+  RETURN topic;
+END
+$$;
+
+REVOKE ALL ON FUNCTION {schema}.history_end_states({schema}.history_topics) FROM PUBLIC;
 
 -- Writes what a topic has of its states. Called with the lock of the log.
 CREATE FUNCTION {schema}.history_save_states(topic {schema}.history_topics) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
   UPDATE {schema}.history_topics AS t SET
-    compact = topic.compact, compact_ms = topic.compact_ms, compact_since = topic.compact_since,
+    compact = topic.compact, last_compact_ms = topic.last_compact_ms, trim_through = topic.trim_through,
     states_floor = topic.states_floor, states = topic.states, states_bytes = topic.states_bytes
   WHERE t.id = topic.id
 $$;
@@ -202,16 +233,16 @@ $$;
 REVOKE ALL ON FUNCTION {schema}.history_save_states({schema}.history_topics) FROM PUBLIC;
 
 -- Keeps the states of the compacted topics in a batch, after its messages are appended: `offsets` and `outcomes` are
--- theirs, `former` its topics before it. Called with the lock of the log.
+-- theirs, `former_topics` its topics before it. Called with the lock of the log.
 CREATE FUNCTION {schema}.history_compact(
-  now_ms bigint, former {schema}.history_topics[], names text[], message_keys text[], removals boolean[],
+  now_ms bigint, former_topics {schema}.history_topics[], names text[], message_keys text[], removals boolean[],
   compacts boolean[], sizes bigint[], expires_ms bigint[], offsets bigint[], outcomes integer[]
 ) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
   topic {schema}.history_topics;
-  before {schema}.history_topics;
+  former {schema}.history_topics;
   other {schema}.history_states;
   item record;
   -- A removed key counts for a day, so that clients that come back learn of the removal.
@@ -232,15 +263,18 @@ BEGIN
       SELECT t.* INTO STRICT topic FROM {schema}.history_topics AS t WHERE t.id = item.topic_id;
     END IF;
     IF item.is_compact THEN
-      topic.compact_ms := now_ms;
+      topic.last_compact_ms := now_ms;
       IF NOT topic.compact THEN
-        SELECT f.* INTO before FROM unnest(former) AS f WHERE f.id = topic.id;
-        before.compact := false;
-        topic := {schema}.history_begin_states(topic, before, item.log_offset, now_ms);
+        SELECT f.* INTO former FROM unnest(former_topics) AS f WHERE f.id = topic.id;
+        former.compact := false;
+        topic := {schema}.history_begin_states(topic, former, item.log_offset);
       END IF;
-    ELSIF topic.compact AND topic.compact_ms < now_ms - grace_ms THEN
-      DELETE FROM {schema}.history_states AS s WHERE s.topic_id = topic.id;
-      topic.compact := false;
+    ELSIF topic.compact THEN
+      IF topic.last_compact_ms < now_ms - grace_ms THEN
+        topic := {schema}.history_end_states(topic);
+      END IF;
+      -- Servers with the other rule lose what was replaced.
+      UPDATE {schema}.history_trimmed AS t SET through = item.log_offset WHERE t.through < item.log_offset;
     END IF;
     IF topic.compact THEN
       SELECT s.* INTO other FROM {schema}.history_states AS s
@@ -281,7 +315,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   log {schema}.history_log;
   last {schema}.history_writers;
-  former {schema}.history_topics[];
+  former_topics {schema}.history_topics[];
   is_compact boolean := true = ANY (history_append_batch.compacts);
   now_ms bigint;
 BEGIN
@@ -304,7 +338,7 @@ BEGIN
   SELECT DISTINCT item.name FROM unnest(history_append_batch.names) AS item (name)
   WHERE NOT EXISTS (SELECT FROM {schema}.history_topics AS t WHERE t.name = item.name);
   IF is_compact THEN
-    SELECT array_agg(t) INTO former FROM {schema}.history_topics AS t
+    SELECT array_agg(t) INTO former_topics FROM {schema}.history_topics AS t
     WHERE t.name = ANY (history_append_batch.names) AND t.last_offset > 0;
   END IF;
   WITH item AS MATERIALIZED (
@@ -363,7 +397,7 @@ BEGIN
     SELECT FROM {schema}.history_topics AS t WHERE t.compact AND t.name = ANY (history_append_batch.names)
   ) THEN
     PERFORM {schema}.history_compact(
-      now_ms, former, history_append_batch.names, history_append_batch.message_keys, history_append_batch.removals,
+      now_ms, former_topics, history_append_batch.names, history_append_batch.message_keys, history_append_batch.removals,
       history_append_batch.compacts, history_append_batch.sizes, history_append_batch.expires_ms, last.offsets, last.outcomes
     );
   END IF;
@@ -393,13 +427,12 @@ CREATE OR REPLACE FUNCTION {schema}.history_append(
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-  none boolean[] := array_fill(false, ARRAY[cardinality(names)]);
+  not_compact boolean[] := array_fill(false, ARRAY[cardinality(names)]);
 BEGIN
   RETURN QUERY SELECT * FROM {schema}.history_append_batch(
     writer, batch, known_epoch, known_offset, keys_seconds, names, expires_ms, sizes, records, keys, if_offsets,
-    messages_max, bytes_max, seconds_max, NULL::text[], none, none
+    messages_max, bytes_max, seconds_max, NULL::text[], NULL::boolean[], not_compact
   );
-  UPDATE {schema}.history_log AS l SET keys_since = l.last_offset;
 END
 $$;
 
@@ -430,7 +463,7 @@ BEGIN
   );
   DELETE FROM {schema}.history_states WHERE topic_id = topic.id;
   UPDATE {schema}.history_trimmed SET through = greatest(through, topic.last_offset);
-  UPDATE {schema}.history_topics AS t SET states_floor = t.last_offset, states = 0, states_bytes = 0, compact_since = 0
+  UPDATE {schema}.history_topics AS t SET states_floor = t.last_offset, states = 0, states_bytes = 0, trim_through = 0
   WHERE t.id = topic.id AND t.compact;
   UPDATE {schema}.history_log SET last_offset = log.last_offset + 1;
   PERFORM pg_notify('throng_history', '{schema}');
@@ -501,13 +534,14 @@ BEGIN
 END
 $$;
 
--- Deletes messages of compacted topics that have been no state for an age. Gives their number. It waits for no lock of an
--- append, and has none that an append needs.
+-- Deletes messages of compacted topics that have been no state for an age. Gives how many rows of history_replaced went with
+-- them. It waits for no lock of an append, and has none that an append needs.
 CREATE FUNCTION {schema}.history_trim_replaced(rows_max bigint, age_ms bigint) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   before_ms bigint := floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint - age_ms;
   old bigint[];
+  deleted bigint;
 BEGIN
   SELECT array_agg(o.log_offset) INTO old FROM (
     SELECT r.log_offset FROM {schema}.history_replaced AS r
@@ -516,42 +550,42 @@ BEGIN
   DELETE FROM {schema}.history_messages AS m WHERE m.log_offset IN (
     SELECT f.log_offset FROM {schema}.history_messages AS f WHERE f.log_offset = ANY (old) FOR UPDATE SKIP LOCKED
   );
-  DELETE FROM {schema}.history_replaced AS r WHERE r.log_offset = ANY (old);
-  RETURN coalesce(cardinality(old), 0);
+  -- A message that another session has locked is for the next time.
+  DELETE FROM {schema}.history_replaced AS r WHERE r.log_offset = ANY (old)
+    AND NOT EXISTS (SELECT FROM {schema}.history_messages AS m WHERE m.log_offset = r.log_offset);
+  GET DIAGNOSTICS deleted = ROW_COUNT;
+  RETURN deleted;
 END
 $$;
 
 REVOKE ALL ON FUNCTION {schema}.history_trim_replaced(bigint, bigint) FROM PUBLIC;
 
--- Drops states whose time is over: by the age of the rule, for the topics with these ids; of all topics by their own time,
--- or because they removed a key a day ago. Then deletes messages of these topics from before they were compacted. Gives how
--- many states it dropped, at most about twice rows_max. It finds them before it locks the log.
-CREATE FUNCTION {schema}.history_trim_states(after bigint, through_id bigint, rows_max bigint, age_ms bigint) RETURNS bigint
+-- Drops states whose time is over: by the age of the rule, for the topics after an id and up to another one; of all topics
+-- by their own time, or because they removed a key a day ago. Gives how many states it found, at most twice rows_max. It
+-- finds them before it locks the log.
+CREATE FUNCTION {schema}.history_trim_states(after bigint, through_id bigint, rows_max bigint) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
   topic {schema}.history_topics;
   state {schema}.history_states;
   due {schema}.history_states[];
-  begun bigint[];
-  by_offset bigint;
-  part bigint;
   now_ms bigint := floor(extract(epoch FROM clock_timestamp()) * 1000);
 BEGIN
   SELECT array_agg(f.s ORDER BY (f.s).topic_id, (f.s).log_offset) INTO due FROM (
-    (SELECT s FROM {schema}.history_topics AS t, {schema}.history_bottom(t) AS b (bottom), {schema}.history_states AS s
-     WHERE t.id > after AND t.id <= through_id AND t.compact AND s.topic_id = t.id AND s.log_offset <= b.bottom
+    (SELECT s
+     FROM {schema}.history_topics AS t, {schema}.history_retained_after(t) AS b (retained_after),
+       {schema}.history_states AS s
+     WHERE t.id > after AND t.id <= through_id AND t.compact AND s.topic_id = t.id AND s.log_offset <= b.retained_after
      LIMIT rows_max)
     UNION
     (SELECT s FROM {schema}.history_states AS s WHERE s.ends_ms <= now_ms ORDER BY s.ends_ms LIMIT rows_max)
   ) AS f;
-  SELECT array_agg(t.id) INTO begun FROM {schema}.history_topics AS t
-  WHERE t.id > after AND t.id <= through_id AND t.compact AND t.compact_since > 0;
-  IF due IS NULL AND begun IS NULL THEN
+  IF due IS NULL THEN
     RETURN 0;
   END IF;
-  SELECT l.last_offset INTO STRICT by_offset FROM {schema}.history_log AS l FOR UPDATE;
-  FOREACH state IN ARRAY coalesce(due, '{}') LOOP
+  PERFORM FROM {schema}.history_log FOR UPDATE;
+  FOREACH state IN ARRAY due LOOP
     -- An append may have replaced it meanwhile.
     CONTINUE WHEN NOT EXISTS (
       SELECT FROM {schema}.history_states AS s WHERE s.topic_id = state.topic_id AND s.log_offset = state.log_offset
@@ -560,34 +594,75 @@ BEGIN
       PERFORM {schema}.history_save_states(topic);
       SELECT t.* INTO STRICT topic FROM {schema}.history_topics AS t WHERE t.id = state.topic_id;
     END IF;
-    topic := {schema}.history_drop_state(topic, state, by_offset, now_ms);
+    -- Whoever has read the log up to the state itself has it no more.
+    topic := {schema}.history_drop_state(topic, state, state.log_offset, now_ms);
     topic.states_floor := greatest(topic.states_floor, state.log_offset);
   END LOOP;
   PERFORM {schema}.history_save_states(topic);
-  FOR topic IN SELECT t.* FROM {schema}.history_topics AS t WHERE t.id = ANY (begun) LOOP
-    DELETE FROM {schema}.history_messages AS m WHERE m.log_offset IN (
-      SELECT o.log_offset FROM {schema}.history_messages AS o
-      WHERE o.topic_id = topic.id AND o.log_offset <= topic.compact_since AND o.record IS NOT NULL
-        AND o.at_ms <= now_ms - age_ms
-        AND NOT EXISTS (
-          SELECT FROM {schema}.history_states AS s WHERE s.topic_id = topic.id AND s.log_offset = o.log_offset
-        )
-        AND NOT EXISTS (SELECT FROM {schema}.history_replaced AS r WHERE r.log_offset = o.log_offset)
-      ORDER BY o.log_offset LIMIT rows_max FOR UPDATE SKIP LOCKED
-    );
-    GET DIAGNOSTICS part = ROW_COUNT;
-    IF part < rows_max AND coalesce((
-      SELECT m.at_ms <= now_ms - age_ms FROM {schema}.history_messages AS m
-      WHERE m.topic_id = topic.id AND m.log_offset <= topic.compact_since ORDER BY m.log_offset DESC LIMIT 1
-    ), true) THEN
-      -- All of them were old enough.
-      UPDATE {schema}.history_topics AS t SET compact_since = 0 WHERE t.id = topic.id;
-    END IF;
-  END LOOP;
-  RETURN coalesce(cardinality(due), 0);
+  RETURN cardinality(due);
 END
 $$;
 
-REVOKE ALL ON FUNCTION {schema}.history_trim_states(bigint, bigint, bigint, bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION {schema}.history_trim_states(bigint, bigint, bigint) FROM PUBLIC;
+
+-- Deletes messages without a state that are from before their topics were compacted, once all of a topic are older than an
+-- age: for the topics after an id and up to another one, and at most rows_max messages. Gives their number. It finds them
+-- before it locks the log.
+CREATE FUNCTION {schema}.history_trim_uncompacted(after bigint, through_id bigint, rows_max bigint, age_ms bigint)
+RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+  topic {schema}.history_topics;
+  of_topic bigint[];
+  due bigint[] := '{}';
+  ready {schema}.history_topics[] := '{}';
+  deleted bigint;
+  before_ms bigint := floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint - age_ms;
+BEGIN
+  FOR topic IN
+    SELECT t.* FROM {schema}.history_topics AS t
+    WHERE t.id > after AND t.id <= through_id AND t.compact AND t.trim_through > 0 AND coalesce((
+      SELECT m.at_ms FROM {schema}.history_messages AS m
+      WHERE m.topic_id = t.id AND m.log_offset <= t.trim_through ORDER BY m.topic_id DESC, m.log_offset DESC LIMIT 1
+    ) <= before_ms, true) ORDER BY t.id
+  LOOP
+    SELECT array_agg(o.log_offset) INTO of_topic FROM (
+      SELECT m.log_offset FROM {schema}.history_messages AS m
+      WHERE m.topic_id = topic.id AND m.log_offset <= topic.trim_through AND m.record IS NOT NULL
+        AND NOT EXISTS (
+          SELECT FROM {schema}.history_states AS s WHERE s.topic_id = m.topic_id AND s.log_offset = m.log_offset
+        )
+        AND NOT EXISTS (SELECT FROM {schema}.history_replaced AS r WHERE r.log_offset = m.log_offset)
+      ORDER BY m.topic_id, m.log_offset LIMIT rows_max - cardinality(due)
+    ) AS o;
+    IF of_topic IS NULL THEN
+      ready := ready || topic;
+    ELSE
+      due := due || of_topic;
+    END IF;
+    EXIT WHEN cardinality(due) >= rows_max;
+  END LOOP;
+  IF due = '{}' AND ready = '{}' THEN
+    RETURN 0;
+  END IF;
+  PERFORM FROM {schema}.history_log FOR UPDATE;
+  -- An append may have made the topic another one meanwhile.
+  UPDATE {schema}.history_topics AS t SET trim_through = 0 FROM unnest(ready) AS r
+  WHERE t.id = r.id AND t.trim_through = r.trim_through;
+  DELETE FROM {schema}.history_messages AS d WHERE d.log_offset IN (
+    SELECT m.log_offset FROM {schema}.history_messages AS m
+    JOIN {schema}.history_topics AS t ON t.id = m.topic_id AND t.compact AND m.log_offset <= t.trim_through
+    WHERE m.log_offset = ANY (due) AND NOT EXISTS (
+      SELECT FROM {schema}.history_states AS s WHERE s.topic_id = m.topic_id AND s.log_offset = m.log_offset
+    )
+    FOR UPDATE OF m SKIP LOCKED
+  );
+  GET DIAGNOSTICS deleted = ROW_COUNT;
+  RETURN deleted;
+END
+$$;
+
+REVOKE ALL ON FUNCTION {schema}.history_trim_uncompacted(bigint, bigint, bigint, bigint) FROM PUBLIC;
 
 INSERT INTO {schema}.history_migrations (version) VALUES (2);

@@ -1,12 +1,12 @@
 -- Messages of the topic $1 after the offset $2 and up to $3, the newest first: $4 rows and $5 bytes at the most, and
--- one row in any case. Beside them, whether the topic is compacted, up to which offset some of its messages are gone, and
--- how many rows there were. The server has delivered the log up to $6: what a later message replaces is still there.
-SELECT coalesce(topic.floor, log.forgotten) AS floor, coalesce(topic.compact, false) AS compact,
+-- one row in any case. Beside them, up to which offset some of its messages are gone, and how many rows there
+-- were. The server has delivered the log up to $6: what a later message replaces is still there.
+SELECT coalesce(topic.floor, log.forgotten) AS floor,
   found.log_offset, found.at_ms, found.record, found.count
 FROM {schema}.history_log AS log
 LEFT JOIN (
-  SELECT t.id, t.compact, greatest($2::bigint, b.bottom) AS after, {schema}.history_floor_above(t, b.bottom) AS floor
-  FROM {schema}.history_topics AS t CROSS JOIN LATERAL {schema}.history_bottom(t) AS b (bottom) WHERE t.name = $1
+  SELECT t.id, t.compact, greatest($2::bigint, b.retained_after) AS after, {schema}.history_states_floor(t, b.retained_after) AS floor
+  FROM {schema}.history_topics AS t CROSS JOIN LATERAL {schema}.history_retained_after(t) AS b (retained_after) WHERE t.name = $1
 ) AS topic ON true
 CROSS JOIN LATERAL (SELECT floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint AS ms) AS now
 LEFT JOIN LATERAL (

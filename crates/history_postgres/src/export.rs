@@ -307,10 +307,10 @@ impl LogWriter {
             ];
             self.execute(UPDATE_TOPICS, &parameters)?;
         }
-        // The rows have no keys.
-        let update = "UPDATE {schema}.history_log SET epoch = $1, last_offset = $2, forgotten = $3, keys_since = $2";
+        let update = "UPDATE {schema}.history_log SET epoch = $1, last_offset = $2, forgotten = $3";
         let (epoch, last) = (i64::from(head.epoch), signed(head.last_offset));
         self.execute(update, &[&epoch, &last, &signed(head.forgotten)])?;
+        self.execute("UPDATE {schema}.history_trimmed SET through = $1", &[&last])?;
         let LogWriter { runtime, session, written, .. } = self;
         runtime.block_on(async {
             let commit = session.client.batch_execute("COMMIT").await;

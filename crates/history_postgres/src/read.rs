@@ -28,10 +28,7 @@ impl Postgres {
         if !topics.iter().all(|it| state.windows.reaches(it.hash, &it.topic, it.after)) {
             return None;
         }
-        let cursors: Vec<TopicCursor<'_>> = topics
-            .iter()
-            .map(|it| TopicCursor { hash: it.hash, topic: &it.topic, after: it.after })
-            .collect();
+        let cursors: Vec<TopicCursor<'_>> = topics.iter().map(Into::into).collect();
         let found = state.windows.collect(&cursors, pull.messages_max, pull.bytes_max, unix_ms());
         Some(Piece {
             messages: found.messages,
@@ -51,7 +48,7 @@ impl Postgres {
     ) -> Result<Piece, HistoryError> {
         let (mut messages, mut gone, mut first) = (Vec::new(), Vec::new(), Vec::new());
         let mut through = delivered;
-        for (topic, TopicRows { floor, compact, rows, more }) in pull.topics.iter().zip(found) {
+        for (topic, TopicRows { floor, rows, more }) in pull.topics.iter().zip(found) {
             // The topic may have lost its rule since the request: then nothing of it may be read.
             self.rule(&topic.topic).ok_or(HistoryError::NoHistory)?;
             // This node still delivers the messages after `delivered`.
@@ -63,10 +60,9 @@ impl Postgres {
                 through = through.min(rows.last().map_or(topic.after, |row| row.offset));
             }
             let mut of_topic = self.messages(topic.hash, &topic.topic, rows)?;
-            if compact && topic.after == 0 {
-                // A reader that starts with the state has no keys to remove.
-                of_topic.retain(|message| !is_removal(&message.publication));
-            }
+            of_topic.retain(|message| {
+                topic.needs_removal(message.id.offset) || !is_removal(&message.publication)
+            });
             first.push(of_topic.first().map(|message| message.id.offset));
             messages.extend(of_topic);
         }
@@ -95,11 +91,8 @@ impl Postgres {
     /// is the end: memory reaches back to `through` and has no later message.
     fn follow(&self, pull: &Pull, through: u64) -> (u64, bool) {
         let state = self.state();
-        let cursors: Vec<TopicCursor<'_>> = pull
-            .topics
-            .iter()
-            .map(|it| TopicCursor { hash: it.hash, topic: &it.topic, after: through })
-            .collect();
+        let cursors: Vec<TopicCursor<'_>> =
+            pull.topics.iter().map(|it| TopicCursor { after: through, ..it.into() }).collect();
         let is_known = |it: &TopicCursor<'_>| state.windows.reaches(it.hash, it.topic, through);
         let is_end = cursors.iter().all(is_known)
             && state.windows.collect(&cursors, 1, 0, unix_ms()).messages.is_empty();
@@ -139,7 +132,7 @@ impl Postgres {
         found: TopicRows,
     ) -> Result<Page, HistoryError> {
         self.rule(&query.topic).ok_or(HistoryError::NoHistory)?;
-        let TopicRows { floor, rows, more, compact: _ } = found;
+        let TopicRows { floor, rows, more } = found;
         let gone = query.from.offset().is_some_and(|from| !query.backwards && floor > from);
         let messages = self.messages(query.hash, &query.topic, rows)?;
         Ok(Page { messages, more, gone, gap: None })

@@ -63,8 +63,6 @@ pub(crate) struct LogRow {
 pub(crate) struct TopicRows {
     /// Some of the topic's messages up to this offset are gone.
     pub floor: u64,
-    /// True if the topic is a compacted one.
-    pub compact: bool,
     pub rows: Vec<TopicRow>,
     /// True if the topic has more messages in this direction.
     pub more: bool,
@@ -283,10 +281,9 @@ impl Database {
         let parameters: [&(dyn ToSql + Sync); 6] =
             [&topic, &after, &through, &rows_max, &bytes_max, &delivered];
         let found = step(self.session.client.query(statement, &parameters)).await?;
-        let (mut floor, mut compact, mut all, mut rows) = (0, false, 0, Vec::new());
+        let (mut floor, mut all, mut rows) = (0, 0, Vec::new());
         for row in &found {
             floor = unsigned_at(row, "floor")?;
-            compact = row.try_get("compact")?;
             let Some(offset) = row.try_get::<_, Option<i64>>("log_offset")? else { continue };
             all = row.try_get("count")?;
             let (at_ms, record) = (unsigned_at(row, "at_ms")?, row.try_get::<_, &[u8]>("record")?);
@@ -294,7 +291,7 @@ impl Database {
         }
         let more = count(rows.len()) < all || rows.len() > amount.messages_max;
         rows.truncate(amount.messages_max);
-        Ok(TopicRows { floor, compact, rows, more })
+        Ok(TopicRows { floor, rows, more })
     }
 
     /// Returns the offset before a topic's newest `messages` messages up to `through`; 0 if it has fewer.
@@ -354,14 +351,27 @@ impl Database {
     }
 
     /// Drops states whose time is over, of the topics after an id and up to another one, at most about `rows_max`.
-    /// Returns how many it dropped.
+    /// Returns how many it found.
     pub async fn trim_states(
+        &self,
+        (after, through): (i64, i64),
+        rows_max: i64,
+    ) -> Result<i64, DatabaseError> {
+        let trim = of_schema("SELECT {schema}.history_trim_states($1, $2, $3)", &self.schema);
+        let parameters: [&(dyn ToSql + Sync); 3] = [&after, &through, &rows_max];
+        Ok(step(self.session.client.query_one(&trim, &parameters)).await?.try_get(0)?)
+    }
+
+    /// Deletes at most `rows_max` messages without a state that are from before their topics were compacted, once all
+    /// of a topic are older than an age: of the topics after an id and up to another one. Returns how many it deleted.
+    pub async fn trim_uncompacted(
         &self,
         (after, through): (i64, i64),
         rows_max: i64,
         age_ms: i64,
     ) -> Result<i64, DatabaseError> {
-        let trim = of_schema("SELECT {schema}.history_trim_states($1, $2, $3, $4)", &self.schema);
+        let trim = "SELECT {schema}.history_trim_uncompacted($1, $2, $3, $4)";
+        let trim = of_schema(trim, &self.schema);
         let parameters: [&(dyn ToSql + Sync); 4] = [&after, &through, &rows_max, &age_ms];
         Ok(step(self.session.client.query_one(&trim, &parameters)).await?.try_get(0)?)
     }

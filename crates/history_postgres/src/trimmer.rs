@@ -20,7 +20,8 @@ const STEP_TOPICS: i64 = 10_000;
 /// size.
 const STEP_ROWS: i64 = 10_000;
 
-/// About the most states of compacted topics that one transaction drops. Appends wait for it.
+/// About the most states, or messages from before topics were compacted, that one transaction drops. Appends wait for
+/// it.
 const STEP_STATES: i64 = 1_000;
 
 /// The most topics that one transaction forgets. Appends wait for it.
@@ -88,7 +89,8 @@ async fn step(database: &Database, after: i64) -> Result<Option<Trimmed>, Databa
         while database.trim_keys(STEP_ROWS).await? >= STEP_ROWS {}
         while database.trim_replaced(STEP_ROWS, AGE_MS).await? >= STEP_ROWS {}
         let topics = (after, trimmed.last.unwrap_or(i64::MAX));
-        while database.trim_states(topics, STEP_STATES, AGE_MS).await? >= STEP_STATES {}
+        while database.trim_states(topics, STEP_STATES).await? >= STEP_STATES {}
+        while database.trim_uncompacted(topics, STEP_STATES, AGE_MS).await? >= STEP_STATES {}
         for topics in trimmed.empty.chunks(FORGOTTEN_TOPICS) {
             database.forget(topics).await?;
         }

@@ -60,9 +60,9 @@ pub fn mark(topic: &str) -> u32 {
     topic.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Returns the mark of a compacted topic of which a client has only a part of the state. It stands beside that of
-/// [`mark`], with the last offset of the log when the client began to read the state. Servers that do not know it pass
-/// over it.
+/// Returns the mark that a client has only a part of the state of a compacted topic. In a frontier it stands beside the
+/// topic's [`mark`], with the last offset of the log when the client began to read the state. Servers that do not know
+/// it ignore it.
 pub fn state_mark(topic: &str) -> u32 {
     !mark(topic)
 }

@@ -27,8 +27,8 @@ pub(crate) use sweep::first_expiry;
 /// the rest.
 const TRIM_MAX: usize = 16_384;
 
-/// How long a tombstone (a message that deletes its key) stays in a compact topic, in seconds.
-pub const TOMBSTONE_SECONDS: u64 = 86_400;
+/// How long the removal of a key (a message whose data is JSON `null`) stays in a compacted topic, in seconds.
+pub const REMOVAL_SECONDS: u64 = 86_400;
 
 /// How many rows one sweep takes from the table of expiries, and from that of idempotency keys.
 pub(crate) const SWEEP_ROWS_MAX: usize = 8_192;

@@ -32,8 +32,8 @@
 //! **Compact topics** retain the last message of each key. The commit of a new message removes the
 //! earlier one of its key, and the floor stays as it is: a client that has seen everything up to an
 //! offset, and receives what came after it, knows the last state of each key. A message with a key
-//! whose data is JSON `null` is a tombstone: it deletes the key. It is a message like any other and
-//! goes after [`TOMBSTONE_SECONDS`], and that does raise the floor. So does the expiry of a message
+//! whose data is JSON `null` removes the key. It is a message like any other and
+//! goes after [`REMOVAL_SECONDS`], and that does raise the floor. So does the expiry of a message
 //! with a key. Messages without a key are retained as in any other topic.
 
 mod backup;
@@ -87,7 +87,7 @@ mod tests;
 
 pub use backup::back_up;
 pub use backups::Backup;
-pub use batch::{PartRecord, RecordPut, TOMBSTONE_SECONDS};
+pub use batch::{PartRecord, REMOVAL_SECONDS, RecordPut};
 pub use check::{Report, check};
 pub use clock::{Age, AgeClock};
 pub use compact::{Compacted, compact};

@@ -244,8 +244,8 @@ impl<'a> RecordRef<'a> {
         (self.payload.len() + properties) as u64
     }
 
-    /// Returns true for a tombstone, a message that deletes its key: JSON `null` with a key.
-    pub fn is_tombstone(&self) -> bool {
+    /// Returns true for the removal of a key: JSON `null` with a key.
+    pub fn is_removal(&self) -> bool {
         self.key.is_some() && self.kind == JSON && self.payload == b"null"
     }
 
@@ -431,7 +431,7 @@ mod tests {
             let mut publication = Publication::new("t", Data::Json("null".into()));
             publication.attributes = key
                 .map(|key| Box::new(Attributes { key: Some(key.into()), ..Attributes::default() }));
-            RecordRef::decode(&encode(&publication, 1)).unwrap().is_tombstone()
+            RecordRef::decode(&encode(&publication, 1)).unwrap().is_removal()
         };
         assert!(null(Some("k")) && !null(None));
     }

@@ -554,6 +554,6 @@ impl Core {
 
     /// Returns the cursor of a topic that has been read up to an offset.
     pub(super) fn mqtt_cursor(&self, topic: Name, after: u64) -> TopicCursor {
-        TopicCursor { hash: self.broker.hash(&topic), topic, after, whole: false, state_top: 0 }
+        TopicCursor::new(self.broker.hash(&topic), topic, after)
     }
 }

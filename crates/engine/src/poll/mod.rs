@@ -252,8 +252,8 @@ impl Engine {
         let (mut any, top) = (false, history.top().offset);
         for cursor in poll.cursors.iter_mut().take(poll.plain) {
             if !cursor.whole && history.rule(&cursor.topic).is_some_and(|rule| rule.compact) {
-                (cursor.after, cursor.whole, any) = (0, true, true);
-                cursor.state_top = top;
+                cursor.begin_state(top);
+                any = true;
             }
         }
         if any {
@@ -364,11 +364,13 @@ impl Engine {
             let mark = model::resume::state_mark(&topic.topic);
             Behind { topic: mark, through: topic.state_top }
         });
-        let behind: Vec<Behind> = behind.chain(states).collect();
+        let mut behind: Vec<Behind> = behind.collect();
         if behind.len() > model::resume::BEHIND_MAX {
             // Too many to name: a duplicate is better than a loss.
             return Frontier::at(Position { epoch, offset: through });
         }
+        // Without its mark a topic may have a gap that is none, and its client begins the state anew.
+        behind.extend(states.take(model::resume::BEHIND_MAX - behind.len()));
         Frontier { through: Position { epoch, offset: ahead }, behind }
     }
 

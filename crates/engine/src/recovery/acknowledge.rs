@@ -131,7 +131,7 @@ impl Recovery {
             peeks: false,
             peeked_at: 0,
         };
-        let cursor = TopicCursor { hash, topic: topic.clone(), after, whole: false, state_top: 0 };
+        let cursor = TopicCursor::new(hash, topic.clone(), after);
         let catchups = self.catchups.by_slot.entry(slot).or_default();
         for old in catchups.list.extract_if(.., |catchup| catchup.cursor.hash == hash) {
             super::cancel_redelivery(&mut self.again, slot, &old);

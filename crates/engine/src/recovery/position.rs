@@ -127,7 +127,7 @@ impl CatchupTable {
                 Some(catchup) => taken.max(catchup.through),
                 None => taken,
             };
-            TopicCursor { hash, topic: topic.clone(), after, whole: false, state_top: 0 }
+            TopicCursor::new(hash, topic.clone(), after)
         });
         topics.collect()
     }

@@ -271,8 +271,7 @@ impl Recovery {
         let list = self.catchups.by_slot.get_mut(&slot).map(|catchups| &mut catchups.list);
         for catchup in list.into_iter().flatten() {
             if catchup.compact && gone(catchup.number) {
-                (catchup.cursor.after, catchup.cursor.whole) = (0, true);
-                catchup.cursor.state_top = core.history().top().offset;
+                catchup.cursor.begin_state(core.history().top().offset);
                 others.retain(|number| *number != catchup.number);
             }
         }

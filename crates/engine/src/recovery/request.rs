@@ -50,10 +50,7 @@ impl Recovery {
                     TopicCursor::offset_of(top.epoch, name, token).unwrap_or(0)
                 }
             };
-            let is_new = since.is_some_and(|since| since.token().is_none());
-            let whole = is_new || (compact && after == 0);
-            let state_top = if compact && after == 0 { top.offset } else { 0 };
-            TopicCursor { hash: *hash, topic: (*name).into(), after, whole, state_top }
+            TopicCursor::first(*hash, name, after, compact, since, top)
         };
         let topics: Vec<TopicCursor> = topics.iter().map(claim).collect();
         Start { gaps: vec![None; topics.len()], topics, top }

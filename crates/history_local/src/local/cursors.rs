@@ -151,7 +151,7 @@ impl Local {
         if self.0.store.is_some() && !is_here && state.windows.may_be_elsewhere(hash, topic) {
             return None;
         }
-        let cursor = windows::TopicCursor { hash, topic, after: first - 1 };
+        let cursor = windows::TopicCursor { hash, topic, after: first - 1, state_top: 0 };
         // Other messages may be between them.
         let messages_max = offsets.len() * 2;
         let found = state.windows.collect(&[cursor], messages_max, usize::MAX, unix_ms());

@@ -67,7 +67,7 @@ impl Search {
         }
         if is_match {
             let (hash, topic) = ((self.hash)(name), name.into());
-            let cursor = TopicCursor { hash, topic, after: self.after, whole: false, state_top: 0 };
+            let cursor = TopicCursor::new(hash, topic, self.after);
             self.found.topics.push((cursor, last));
         }
     }

@@ -31,15 +31,7 @@ impl Local {
             // The client requests only present messages.
             *gone = Gone::Nothing;
         }
-        let topics: Vec<windows::TopicCursor<'_>> = pull
-            .topics
-            .iter()
-            .map(|topic| windows::TopicCursor {
-                hash: topic.hash,
-                topic: &topic.topic,
-                after: topic.after,
-            })
-            .collect();
+        let topics: Vec<windows::TopicCursor<'_>> = pull.topics.iter().map(Into::into).collect();
         let found = state.windows.collect(&topics, pull.messages_max, pull.bytes_max, unix_ms());
         Some(Piece {
             messages: found.messages,
@@ -97,11 +89,9 @@ impl Local {
             if stored.more {
                 through = through.min(stored.through);
             }
-            // A reader that starts with the state has no keys to remove.
-            let newcomer = rule.compact && topic.after == 0;
-            let records = stored.records.into_iter();
-            let records =
-                records.filter(|record| !(newcomer && windows::is_removal(&record.publication)));
+            let records = stored.records.into_iter().filter(|record| {
+                topic.needs_removal(record.offset) || !windows::is_removal(&record.publication)
+            });
             let from = messages.len();
             messages.extend(records.map(|record| {
                 let id = self.id(record.offset);
@@ -136,11 +126,7 @@ impl Local {
         let state = self.state();
         let cursors: Vec<windows::TopicCursor<'_>> = topics
             .iter()
-            .map(|topic| windows::TopicCursor {
-                hash: topic.hash,
-                topic: &topic.topic,
-                after: through,
-            })
+            .map(|topic| windows::TopicCursor { after: through, ..topic.into() })
             .collect();
         let reaches =
             |it: &windows::TopicCursor<'_>| state.windows.reaches(it.hash, it.topic, through);

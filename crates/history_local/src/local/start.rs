@@ -63,16 +63,8 @@ impl Local {
                     }
                 }
             };
-            let is_new = matches!(since, Some(Since::Start | Since::Last(_)));
-            let whole = is_new || (compact && after == 0);
-            let state_top = match since {
-                _ if !compact => 0,
-                _ if after == 0 => top,
-                Some(Since::Token(token)) => TopicCursor::state_top_of(self.epoch(), name, token),
-                _ => 0,
-            };
-            let topic = Name::from(*name);
-            start.topics.push(TopicCursor { hash: *hash, topic, after, whole, state_top });
+            let cursor = TopicCursor::first(*hash, name, after, compact, since, start.top);
+            start.topics.push(cursor);
             start.gaps.push(gap);
         }
         drop(state);

@@ -426,13 +426,7 @@ fn a_publisher_that_waits_for_the_disk_learns_of_the_commit_in_any_topic() {
 fn names_are_compared_where_hashes_are_the_same() {
     let (_, node) = node_of(None);
     node.publish(publication("h:1"), None).unwrap();
-    let cursor = TopicCursor {
-        hash: node.hash("h:1"),
-        topic: Name::from("h:2"),
-        after: 0,
-        whole: false,
-        state_top: 0,
-    };
+    let cursor = TopicCursor::new(node.hash("h:1"), Name::from("h:2"), 0);
     assert_eq!(read(&node, &[cursor]).0, [0u64; 0]);
 }
 

@@ -101,6 +101,14 @@ pub struct TopicCursor<'a> {
     pub topic: &'a str,
     /// The offset after which the reader needs messages.
     pub after: u64,
+    /// The reader needs no removals of keys up to this offset.
+    pub state_top: u64,
+}
+
+impl<'a> From<&'a history::TopicCursor> for TopicCursor<'a> {
+    fn from(it: &'a history::TopicCursor) -> Self {
+        TopicCursor { hash: it.hash, topic: &it.topic, after: it.after, state_top: it.state_top }
+    }
 }
 
 /// The result of [`Windows::collect`].
@@ -279,8 +287,7 @@ impl Windows {
     }
 
     /// Returns the messages of some topics after some offset in each, without the expired ones: at most
-    /// `messages_max`, or 1 if that is 0, and no more once their payloads have over `bytes_max` bytes. In a compact
-    /// topic, a reader from offset 0 gets no removals of keys.
+    /// `messages_max`, or 1 if that is 0, and no more once their payloads have over `bytes_max` bytes.
     pub fn collect(
         &self,
         topics: &[TopicCursor<'_>],
@@ -294,11 +301,13 @@ impl Windows {
         for (cursor, first_of_topic) in topics.iter().zip(&mut first_of_each) {
             let Some(at) = self.find(cursor.hash, cursor.topic) else { continue };
             let topic = &self.topics[at];
-            let newcomer = topic.compact && cursor.after == 0;
-            let mut run =
-                topic.retained.after(cursor.after, &self.messages).filter(move |(_, found)| {
-                    !(found.is_expired(now_ms) || newcomer && is_removal(&found.publication))
-                });
+            let is_needed = move |found: &Envelope| {
+                found.id.offset > cursor.state_top || !is_removal(&found.publication)
+            };
+            let mut run = topic
+                .retained
+                .after(cursor.after, &self.messages)
+                .filter(move |(_, found)| !found.is_expired(now_ms) && is_needed(found));
             if let Some((number, first)) = run.next() {
                 *first_of_topic = Some(first.id.offset);
                 next.push(Reverse((first.id.offset, number, runs.len())));
@@ -672,7 +681,7 @@ impl Page {
 
 /// Returns true if a removal is old enough to be dropped: otherwise it would take a state's capacity for ever.
 fn is_old_removal(message: &Envelope, now_ms: u64) -> bool {
-    let goes_ms = message.at_ms.saturating_add(store::TOMBSTONE_SECONDS * 1_000);
+    let goes_ms = message.at_ms.saturating_add(store::REMOVAL_SECONDS * 1_000);
     is_removal(&message.publication) && goes_ms <= now_ms
 }
 

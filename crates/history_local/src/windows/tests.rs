@@ -115,8 +115,11 @@ impl Windows {
     }
 
     fn all(&self, topic: &str, after: u64, now_ms: u64) -> Vec<u64> {
-        let cursors = [TopicCursor { hash: hash(topic), topic, after }];
-        let found = self.collect(&cursors, usize::MAX, usize::MAX, now_ms);
+        self.of(TopicCursor { hash: hash(topic), topic, after, state_top: 0 }, now_ms)
+    }
+
+    fn of(&self, cursor: TopicCursor<'_>, now_ms: u64) -> Vec<u64> {
+        let found = self.collect(&[cursor], usize::MAX, usize::MAX, now_ms);
         assert_eq!(found.through, None);
         offsets(&found.messages)
     }
@@ -238,7 +241,12 @@ fn a_compact_topic_has_the_last_state_of_each_key() {
         windows.push_now(keyed(offset, "a", key, data), &compact(10));
     }
     windows.push_now(plain(5, "a"), &compact(10));
-    assert_eq!(windows.all("a", 0, 0), [3, 5], "a newcomer need not know of y");
+    let state = |after, state_top| {
+        windows.of(TopicCursor { hash: hash("a"), topic: "a", after, state_top }, 0)
+    };
+    assert_eq!(state(0, 5), [3, 5], "a newcomer need not know of y");
+    assert_eq!(state(3, 5), [5], "nor in the next piece");
+    assert_eq!(state(0, 3), [3, 4, 5], "y was removed after this one began");
     assert_eq!(windows.all("a", 1, 0), [3, 4, 5], "all others do");
     assert!(windows.has("a", 0), "what was replaced is not missed");
     windows.push_now(keyed(6, "a", "y", "3"), &compact(10));
@@ -263,7 +271,7 @@ fn a_state_without_an_age_limit_stands_and_its_removals_go() {
     let shared = Arc::new(lasting.clone());
     let rule_of = |_: &str| Some(shared.clone());
     // The messages are of the time 1,000.
-    let day_ms = store::TOMBSTONE_SECONDS * 1_000;
+    let day_ms = store::REMOVAL_SECONDS * 1_000;
     assert_eq!(windows.sweep(day_ms + 999, &rule_of, 1_000), 0);
     assert_eq!(windows.sweep(day_ms + 1_000, &rule_of, 1_000), 1);
     assert!(!windows.has("a", 2) && windows.has("a", 3), "who holds y is told");
@@ -284,7 +292,9 @@ fn several_topics_are_one_sequence() {
     for offset in 1..=30 {
         windows.push_now(plain(offset, ["a", "bb", "ccc"][offset as usize % 3]), &rule(100));
     }
-    let cursors = |after| ["a", "ccc"].map(|topic| TopicCursor { hash: hash(topic), topic, after });
+    let cursors = |after| {
+        ["a", "ccc"].map(|topic| TopicCursor { hash: hash(topic), topic, after, state_top: 0 })
+    };
     let found = windows.collect(&cursors(20), 100, usize::MAX, 0);
     assert_eq!((offsets(&found.messages), found.through), (vec![21, 23, 24, 26, 27, 29, 30], None));
     let found = windows.collect(&cursors(20), 3, usize::MAX, 0);
@@ -378,7 +388,7 @@ proptest! {
         let mut cursors: Vec<TopicCursor<'_>> = names
             .iter()
             .zip(&afters)
-            .map(|(topic, after)| TopicCursor { hash: hash(topic), topic, after: *after })
+            .map(|(topic, after)| TopicCursor { hash: hash(topic), topic, after: *after, state_top: 0 })
             .collect();
         let is_expected = |(offset, topic): &&(u64, String)| {
             cursors.iter().any(|cursor| cursor.topic == topic && *offset > cursor.after)

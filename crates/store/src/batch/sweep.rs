@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use model::Name;
 use redb::ReadableTable;
 
-use super::{Batch, SweepPlan, TOMBSTONE_SECONDS};
+use super::{Batch, REMOVAL_SECONDS, SweepPlan};
 use crate::error::InternalError;
 use crate::record::{MessageRow, RecordRef};
 
@@ -78,18 +78,18 @@ impl Batch<'_> {
     }
 }
 
-/// Returns when a tombstone leaves a compact topic, in milliseconds since 1970.
-fn tombstone_ms(head: &RecordRef<'_>) -> Option<u64> {
-    head.is_tombstone().then(|| head.at_ms.saturating_add(TOMBSTONE_SECONDS * 1000))
+/// Returns when the removal of a key leaves a compacted topic, in milliseconds since 1970.
+fn removal_ms(head: &RecordRef<'_>) -> Option<u64> {
+    head.is_removal().then(|| head.at_ms.saturating_add(REMOVAL_SECONDS * 1000))
 }
 
-/// Returns when a message is dropped, by its own expiry or as a tombstone, whichever comes first.
+/// Returns when a message is dropped, by its own expiry or as the removal of a key, whichever comes first.
 pub(crate) fn first_expiry(head: &RecordRef<'_>, compact: bool) -> Option<u64> {
-    head.expires_ms.into_iter().chain(tombstone_ms(head).filter(|_| compact)).min()
+    head.expires_ms.into_iter().chain(removal_ms(head).filter(|_| compact)).min()
 }
 
 /// Returns the times under which the table of expiries may list a message. It may list both, because the topic's rule
 /// may have changed since the message was written.
 pub fn expiries(head: &RecordRef<'_>) -> impl Iterator<Item = u64> {
-    head.expires_ms.into_iter().chain(tombstone_ms(head))
+    head.expires_ms.into_iter().chain(removal_ms(head))
 }

@@ -7,7 +7,7 @@ use random::Random;
 
 use super::retention::{Tables, op};
 use super::*;
-use crate::batch::{Op, SweepPlan, TOMBSTONE_SECONDS};
+use crate::batch::{Op, REMOVAL_SECONDS, SweepPlan};
 use crate::read;
 use crate::topic::Retention;
 
@@ -33,10 +33,10 @@ impl Message {
         expires_ms.is_some_and(|expires_ms| expires_ms <= now_ms)
     }
 
-    fn is_old_tombstone(&self, now_ms: u64) -> bool {
+    fn is_old_removal(&self, now_ms: u64) -> bool {
         self.publication.key().is_some()
             && self.publication.data == Data::Json("null".into())
-            && self.at_ms + TOMBSTONE_SECONDS * 1000 <= now_ms
+            && self.at_ms + REMOVAL_SECONDS * 1000 <= now_ms
     }
 }
 
@@ -50,7 +50,7 @@ impl TopicRow {
             message.may_be_gone |= count > self.retention.messages_max
                 || (bytes > self.retention.bytes_max && count > 1)
                 || self.retention.is_too_old(message.at_ms, now_ms)
-                || (self.retention.compact && message.is_old_tombstone(now_ms));
+                || (self.retention.compact && message.is_old_removal(now_ms));
         }
     }
 

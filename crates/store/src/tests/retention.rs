@@ -6,7 +6,7 @@ use model::Name;
 use redb::{Database, ReadableDatabase, ReadableTableMetadata, backends::InMemoryBackend};
 
 use super::*;
-use crate::batch::{self, Op, SweepPlan, TOMBSTONE_SECONDS, apply};
+use crate::batch::{self, Op, REMOVAL_SECONDS, SweepPlan, apply};
 use crate::metadata::Metadata;
 use crate::tables::{EXPIRIES, MESSAGES};
 use crate::topic::Retention;
@@ -188,9 +188,9 @@ fn a_compact_topic_retains_the_last_message_of_each_key() {
         tables.apply(0, &[op], &SweepPlan::default());
     }
     assert_eq!(tables.offsets("t", 0), (vec![3, 4, 5], 0), "the floor does not tell");
-    tables.sweep(TOMBSTONE_SECONDS * 1000 - 1, &[]);
+    tables.sweep(REMOVAL_SECONDS * 1000 - 1, &[]);
     assert_eq!(tables.offsets("t", 0), (vec![3, 4, 5], 0));
-    tables.sweep(TOMBSTONE_SECONDS * 1000, &[]);
+    tables.sweep(REMOVAL_SECONDS * 1000, &[]);
     assert_eq!(tables.offsets("t", 0), (vec![3, 4], 5), "a client that has not seen 5 has a gap");
     tables.apply(
         0,
