@@ -24,9 +24,9 @@ const INSERT_TOPICS: &str = "INSERT INTO {schema}.history_topics (name) SELECT *
      RETURNING id, name";
 
 const INSERT_MESSAGES: &str = "INSERT INTO {schema}.history_messages \
-     (log_offset, topic_id, previous, sequence, total, at_ms, expires_ms, record) \
+     (log_offset, topic_id, previous, sequence, total, at_ms, expires_ms, record, size, key, is_removal) \
      SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], \
-     $7::bigint[], $8::bytea[])";
+     $7::bigint[], $8::bytea[], $9::bigint[], $10::text[], $11::boolean[])";
 
 const UPDATE_TOPICS: &str = "UPDATE {schema}.history_topics AS t SET last_offset = i.last_offset, \
      last_sequence = i.last_sequence, last_total = i.last_total, last_ms = i.last_ms, \
@@ -34,6 +34,23 @@ const UPDATE_TOPICS: &str = "UPDATE {schema}.history_topics AS t SET last_offset
      FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], \
      $8::bigint[]) AS i (id, last_offset, last_sequence, last_total, last_ms, messages_max, bytes_max, seconds_max) \
      WHERE t.id = i.id";
+
+/// The store deletes nothing of a topic whose rule becomes that of a compacted one: such a topic may have several
+/// messages of one key. They are deleted as they are where that happens in PostgreSQL.
+const UPDATE_COMPACT_TOPICS: &str = "UPDATE {schema}.history_topics AS t SET compact = true, last_compact_ms = $3, \
+     trim_through = t.last_offset, states_floor = i.floor \
+     FROM unnest($1::bigint[], $2::bigint[]) AS i (id, floor) WHERE t.id = i.id";
+
+const INSERT_STATES: &str = "INSERT INTO {schema}.history_states (topic_id, log_offset, key, size, at_ms, ends_ms) \
+     SELECT m.topic_id, m.log_offset, m.key, m.size, m.at_ms, \
+     least(m.expires_ms, CASE WHEN m.is_removal THEN m.at_ms + 86400000 END) FROM ( \
+     SELECT r.*, row_number() OVER (PARTITION BY r.topic_id, r.key ORDER BY r.log_offset DESC) AS of_key \
+     FROM {schema}.history_messages AS r WHERE r.topic_id = ANY ($1::bigint[])) AS m \
+     WHERE m.key IS NULL OR m.of_key = 1";
+
+const COUNT_STATES: &str = "UPDATE {schema}.history_topics AS t SET states = s.states, states_bytes = s.bytes FROM ( \
+     SELECT topic_id, count(*) AS states, sum(size)::bigint AS bytes FROM {schema}.history_states \
+     WHERE topic_id = ANY ($1::bigint[]) GROUP BY topic_id) AS s WHERE t.id = s.topic_id";
 
 const INSERT_KEYS: &str = "INSERT INTO {schema}.history_keys (topic_id, key, log_offset, expires_ms) \
      SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[])";
@@ -81,6 +98,7 @@ struct TopicEnd {
     id: i64,
     last_offset: u64,
     floor: u64,
+    compact: bool,
     sequence: u64,
     total: u64,
     last_ms: u64,
@@ -93,6 +111,9 @@ struct TopicEnd {
 #[derive(Default)]
 struct Batch {
     offsets: Vec<i64>,
+    sizes: Vec<i64>,
+    keys: Vec<Option<Box<str>>>,
+    removals: Vec<bool>,
     topics: Vec<i64>,
     previous: Vec<i64>,
     sequences: Vec<i64>,
@@ -193,12 +214,13 @@ impl LogWriter {
     pub fn begin_topic(&mut self, topic: &LogTopic) -> Result<(), LogTransferError> {
         let id = self.ids.get(&topic.name).copied();
         let id = id.ok_or(LogTransferError::OutOfOrder)?;
-        let &LogTopic { last_offset, floor, last_ms, messages_max, bytes_max, seconds_max, .. } =
-            topic;
+        let &LogTopic { last_offset, floor, last_ms, messages_max, bytes_max, .. } = topic;
+        let &LogTopic { name: _, seconds_max, compact, .. } = topic;
         self.ends.push(TopicEnd {
             id,
             last_offset,
             floor,
+            compact,
             last_ms,
             messages_max,
             bytes_max,
@@ -224,6 +246,9 @@ impl LogWriter {
         batch.at_ms.push(signed(message.at_ms));
         batch.expires_ms.push(message.expires_ms.map(signed));
         batch.records.push(message.record.into());
+        batch.sizes.push(signed(message.bytes));
+        batch.keys.push(message.key.map(Box::from));
+        batch.removals.push(message.is_removal);
         batch.bytes += message.record.len();
         topic.total = topic.total.saturating_add(message.bytes);
         topic.last_ms = topic.last_ms.max(message.at_ms);
@@ -233,13 +258,23 @@ impl LogWriter {
         }
     }
 
+    /// Ends the messages of the topic. `floor` is the offset up to which messages are gone.
+    ///
+    /// # Errors
+    /// If no topic was begun.
+    pub fn end_topic(&mut self, floor: u64) -> Result<(), LogTransferError> {
+        self.ends.last_mut().ok_or(LogTransferError::OutOfOrder)?.floor = floor;
+        Ok(())
+    }
+
     fn flush(&mut self) -> Result<(), LogTransferError> {
         let batch = std::mem::take(&mut self.batch);
         if batch.offsets.is_empty() {
             return Ok(());
         }
         let records: Vec<&[u8]> = batch.records.iter().map(|record| &**record).collect();
-        let parameters: [&(dyn ToSql + Sync); 8] = [
+        let keys: Vec<Option<&str>> = batch.keys.iter().map(Option::as_deref).collect();
+        let parameters: [&(dyn ToSql + Sync); 11] = [
             &batch.offsets,
             &batch.topics,
             &batch.previous,
@@ -248,6 +283,9 @@ impl LogWriter {
             &batch.at_ms,
             &batch.expires_ms,
             &records,
+            &batch.sizes,
+            &keys,
+            &batch.removals,
         ];
         let inserted = self.session.client.execute(&self.insert_messages, &parameters);
         self.written.messages += self.runtime.block_on(inserted)?;
@@ -279,6 +317,19 @@ impl LogWriter {
         Ok(())
     }
 
+    /// Makes states of the messages of compacted topics.
+    fn write_states(&self) -> Result<(), LogTransferError> {
+        let compact: Vec<&TopicEnd> = self.ends.iter().filter(|end| end.compact).collect();
+        for ends in compact.chunks(BATCH_ROWS_MAX) {
+            let ids: Vec<i64> = ends.iter().map(|end| end.id).collect();
+            let floors: Vec<i64> = ends.iter().map(|end| signed(end.floor)).collect();
+            self.execute(UPDATE_COMPACT_TOPICS, &[&ids, &floors, &signed(self.now_ms)])?;
+            self.execute(INSERT_STATES, &[&ids])?;
+            self.execute(COUNT_STATES, &[&ids])?;
+        }
+        Ok(())
+    }
+
     /// Completes the history, and commits it.
     ///
     /// # Errors
@@ -307,6 +358,7 @@ impl LogWriter {
             ];
             self.execute(UPDATE_TOPICS, &parameters)?;
         }
+        self.write_states()?;
         let update = "UPDATE {schema}.history_log SET epoch = $1, last_offset = $2, forgotten = $3";
         let (epoch, last) = (i64::from(head.epoch), signed(head.last_offset));
         self.execute(update, &[&epoch, &last, &signed(head.forgotten)])?;

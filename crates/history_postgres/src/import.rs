@@ -14,22 +14,21 @@ use crate::session::{epoch_of, unsigned_at};
 use crate::transfer::{BULK, LogTransferError, runtime};
 
 /// Topics without an offset never had a message.
-const TOPICS: &str = "SELECT t.id, t.name, {schema}.history_floor(t) AS floor, t.last_offset, t.last_ms, \
-     t.messages_max, t.bytes_max, t.seconds_max \
-     FROM {schema}.history_topics AS t WHERE t.last_offset > 0 AND NOT t.compact ORDER BY t.id";
+const TOPICS: &str = "SELECT t.id, t.name, {schema}.history_retained_after(t) AS retained_after, \
+     {schema}.history_floor(t) AS floor, t.last_offset, t.last_ms, t.messages_max, t.bytes_max, t.seconds_max, t.compact \
+     FROM {schema}.history_topics AS t WHERE t.last_offset > 0 ORDER BY t.id";
 
-const COMPACT_TOPICS: &str = "SELECT name FROM {schema}.history_topics WHERE compact ORDER BY name";
-
-const MESSAGES: &str = "SELECT topic_id, log_offset, at_ms, record \
-     FROM {schema}.history_messages WHERE record IS NOT NULL ORDER BY topic_id, log_offset";
+/// A message of a compacted topic counts as long as it is a state.
+const MESSAGES: &str = "SELECT m.topic_id, m.log_offset, m.at_ms, m.record FROM {schema}.history_messages AS m \
+     JOIN {schema}.history_topics AS t ON t.id = m.topic_id \
+     LEFT JOIN {schema}.history_states AS s ON s.topic_id = m.topic_id AND s.log_offset = m.log_offset \
+     WHERE m.record IS NOT NULL AND (NOT t.compact OR s.log_offset IS NOT NULL) ORDER BY m.topic_id, m.log_offset";
 
 const KEYS: &str = "SELECT t.name, k.key, k.log_offset, k.expires_ms \
      FROM {schema}.history_keys AS k JOIN {schema}.history_topics AS t ON t.id = k.topic_id \
-     WHERE k.expires_ms > floor(extract(epoch FROM transaction_timestamp()) * 1000)::bigint AND NOT t.compact";
+     WHERE k.expires_ms > floor(extract(epoch FROM transaction_timestamp()) * 1000)::bigint";
 
-/// Compacted topics count as forgotten.
-const HEAD: &str = "SELECT epoch, last_offset, greatest(forgotten, (SELECT max(last_offset) \
-     FROM {schema}.history_topics WHERE compact)) AS forgotten FROM {schema}.history_log";
+const HEAD: &str = "SELECT epoch, last_offset, forgotten FROM {schema}.history_log";
 
 /// A history in PostgreSQL as of one moment.
 pub struct LogReader {
@@ -43,6 +42,8 @@ pub struct LogReader {
 /// A topic, and its number in the database.
 struct NumberedTopic {
     id: i64,
+    /// Its rule retains no message up to this offset.
+    retained_after: u64,
     topic: LogTopic,
 }
 
@@ -85,24 +86,13 @@ impl LogReader {
         self.runtime.block_on(statements(&self.session.client))
     }
 
-    /// Returns the names of the compacted topics, which [`LogReader::rows`] leaves out.
-    ///
-    /// # Errors
-    /// If the database fails.
-    pub fn compact_topics(&self) -> Result<Vec<Name>, LogTransferError> {
-        let names = of_schema(COMPACT_TOPICS, &self.schema);
-        let rows = self.runtime.block_on(self.session.client.query(&names, &[]))?;
-        rows.iter().map(|row| Ok(Name::from(row.try_get::<_, &str>(0)?))).collect()
-    }
-
     fn topics(&self) -> Result<Vec<NumberedTopic>, LogTransferError> {
         let topics = of_schema(TOPICS, &self.schema);
         let rows = self.runtime.block_on(self.session.client.query(&topics, &[]))?;
         rows.iter().map(numbered_topic).collect()
     }
 
-    /// Passes all topics but the compacted ones to `each`, each with the messages that its rule retains, in the order of
-    /// their offsets.
+    /// Passes all topics to `each`, each with the messages that its rule retains, in the order of their offsets.
     ///
     /// # Errors
     /// If the database fails, or `each` does.
@@ -127,7 +117,7 @@ impl LogReader {
                 each(LogRow::Topic(&topic.topic))?;
                 current = Some(topic);
             }
-            if current.is_some_and(|topic| topic.id == id && offset > topic.topic.floor) {
+            if current.is_some_and(|topic| topic.id == id && offset > topic.retained_after) {
                 each(message(&row)?)?;
             }
         }
@@ -163,8 +153,10 @@ fn numbered_topic(row: &Row) -> Result<NumberedTopic, LogTransferError> {
         messages_max: unsigned_at(row, "messages_max")?,
         bytes_max: unsigned_at(row, "bytes_max")?,
         seconds_max: unsigned_at(row, "seconds_max")?,
+        compact: row.try_get("compact")?,
     };
-    Ok(NumberedTopic { id: row.try_get("id")?, topic })
+    let retained_after = unsigned_at(row, "retained_after")?;
+    Ok(NumberedTopic { id: row.try_get("id")?, retained_after, topic })
 }
 
 fn message(row: &Row) -> Result<LogRow<'_>, LogTransferError> {

@@ -31,7 +31,6 @@ pub struct StoreExport {
     format: u64,
     metadata: Metadata,
     topics: Vec<ExportTopic>,
-    compact: Vec<LogTopic>,
     has_gaps: Cell<bool>,
     _lock: Option<File>,
 }
@@ -81,18 +80,14 @@ impl StoreExport {
         if let Some(damage) = damages.into_iter().next() {
             return Err(damage.into());
         }
-        let topics = topics.into_iter();
-        let topics =
-            topics.map(|(name, row)| ExportTopic { topic: LogTopic::of_row(&name, &row), row });
-        let (compact, topics): (Vec<_>, Vec<_>) =
-            topics.partition(|topic| topic.row.retention.compact);
+        let topic = |(name, row)| ExportTopic { topic: LogTopic::of_row(&name, &row), row };
+        let topics = topics.into_iter().map(topic).collect();
         Ok(StoreExport {
             opened,
             file: file.into(),
             format,
             metadata,
             topics,
-            compact: compact.into_iter().map(|topic| topic.topic).collect(),
             has_gaps: Cell::new(metadata.lost_through > 0),
             _lock: lock,
         })
@@ -102,26 +97,20 @@ impl StoreExport {
         Source::new(&self.opened.db, self.format, true)
     }
 
-    /// Returns all topics that are not compact, in the order of their names.
+    /// Returns all topics, in the order of their names.
     pub fn topics(&self) -> &[ExportTopic] {
         &self.topics
     }
 
-    /// Returns the compact topics, whose messages can't be read here.
-    pub fn compact_topics(&self) -> &[LogTopic] {
-        &self.compact
-    }
-
-    /// Returns the state of all topics together. Compact topics count as forgotten.
+    /// Returns the state of all topics together.
     pub fn head(&self) -> LogHead {
         let Metadata { epoch, clean, last_offset, forgotten_floor, .. } = self.metadata;
         // As at the next start: offsets may have been assigned that were never stored.
         let skipped = if clean { 0 } else { OFFSETS_SKIPPED };
-        let compact = self.compact.iter().map(|topic| topic.last_offset);
         LogHead {
             epoch,
             last_offset: last_offset.saturating_add(skipped),
-            forgotten: compact.fold(forgotten_floor, u64::max),
+            forgotten: forgotten_floor,
         }
     }
 
@@ -132,7 +121,8 @@ impl StoreExport {
     }
 
     /// Passes a topic's messages to `each`, the oldest first, without those beyond the topic's limits of number and
-    /// bytes.
+    /// bytes. Returns the offset up to which messages are gone: the topic's floor, or that of the last message beyond
+    /// the limits. Of a compacted topic, `each` may get several messages with one key, of which the last one counts.
     ///
     /// # Errors
     /// If a message is not what was written, or `each` fails.
@@ -140,14 +130,16 @@ impl StoreExport {
         &self,
         topic: &ExportTopic,
         mut each: impl FnMut(LogMessage<'_>) -> Result<(), E>,
-    ) -> Result<(), TransferError<E>> {
-        let (mut left, mut previous, mut failed) = (topic.row, topic.row.floor, None);
+    ) -> Result<u64, TransferError<E>> {
+        let (mut left, mut floor, mut failed) = (topic.row, topic.row.floor, None);
+        let compact = topic.row.retention.compact;
+        let mut previous = if compact { 0 } else { floor };
         let mut put = |offset, stored: MessageRow<'_>| {
             let head = stored.head()?;
             if left.exceeded_size_limit().is_some() {
                 left.count = left.count.saturating_sub(1);
                 left.bytes = left.bytes.saturating_sub(head.counted_bytes());
-                previous = previous.max(offset);
+                (previous, floor) = (previous.max(offset), floor.max(offset));
                 return Ok(());
             }
             if offset <= previous {
@@ -161,6 +153,8 @@ impl StoreExport {
                 at_ms: head.at_ms,
                 expires_ms: head.expires_ms,
                 bytes: head.counted_bytes(),
+                key: head.key,
+                is_removal: head.is_removal(),
                 record: stored.record,
             };
             previous = offset;
@@ -177,7 +171,7 @@ impl StoreExport {
         let damages = scanned.map_err(|error| not_copied(&self.file, &error))?;
         match damages.into_iter().next() {
             Some(damage) => Err(not_copied(&self.file, &damage.into()).into()),
-            None => Ok(()),
+            None => Ok(floor),
         }
     }
 

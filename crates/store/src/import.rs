@@ -6,6 +6,7 @@ use model::Name;
 use redb::Database;
 
 use crate::backup::backup_metadata;
+use crate::batch::first_expiry;
 use crate::checksum;
 use crate::destination::{copy_error, write_new};
 use crate::error::{Damage, InternalError, OpenError};
@@ -15,7 +16,7 @@ use crate::metadata::Metadata;
 use crate::panics::catch_redb_panics;
 use crate::record::{MessageRow, RecordRef, with_time};
 use crate::small_tables;
-use crate::tables::{EXPIRIES, IDEMPOTENCY, MESSAGES, TOPICS};
+use crate::tables::{EXPIRIES, IDEMPOTENCY, KEYS, MESSAGES, TOPICS};
 use crate::topic::TopicRow;
 
 /// Bytes of records in one transaction.
@@ -197,7 +198,8 @@ impl<'a> StoreImport<'a> {
         topic.last = topic.last.max(offset);
         topic.empty_since_ms = 0;
         let previous = std::mem::replace(&mut topic.newest, offset);
-        let (topic, expires_ms) = (self.topics.len() - 1, head.expires_ms);
+        let expires_ms = first_expiry(&head, topic.retention.compact);
+        let topic = self.topics.len() - 1;
         self.bytes += record.len();
         self.rows.push(PendingRow { topic, offset, previous, expires_ms, record });
         self.imported.messages += 1;
@@ -211,6 +213,7 @@ impl<'a> StoreImport<'a> {
         let txn = self.db.begin_write()?;
         {
             let mut messages = txn.open_table(MESSAGES)?;
+            let mut keys = txn.open_table(KEYS)?;
             let mut expiries = txn.open_table(EXPIRIES)?;
             for row in self.rows.drain(..) {
                 let PendingRow { topic, offset, previous, expires_ms, record } = row;
@@ -219,6 +222,10 @@ impl<'a> StoreImport<'a> {
                 let prefix = stored.prefix(topic.number, offset);
                 let bytes = [prefix.bytes(), &record].concat();
                 messages.insert((topic.number, offset), &*bytes)?;
+                let key = RecordRef::decode(&record)?.key;
+                if let Some(key) = key.filter(|_| topic.retention.compact) {
+                    keys.insert((topic.number, key), offset)?;
+                }
                 if let Some(expires_ms) = expires_ms {
                     expiries.insert((expires_ms, topic.number, offset), name.as_str())?;
                 }

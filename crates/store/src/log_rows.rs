@@ -34,6 +34,9 @@ pub struct LogTopic {
     pub bytes_max: u64,
     /// The greatest age of a message, in seconds.
     pub seconds_max: u64,
+    /// True for a compacted topic. Some of its messages before the floor are not gone, and those that are gone between
+    /// its messages were replaced by later ones.
+    pub compact: bool,
 }
 
 /// A message of a topic.
@@ -49,6 +52,10 @@ pub struct LogMessage<'a> {
     pub expires_ms: Option<u64>,
     /// The bytes that the topic's limit counts.
     pub bytes: u64,
+    /// Its key.
+    pub key: Option<&'a str>,
+    /// True if it removes its key.
+    pub is_removal: bool,
     /// The message in the encoding of [`crate::Record`].
     pub record: &'a [u8],
 }
@@ -110,13 +117,15 @@ impl LogTopic {
             messages_max: row.retention.messages_max,
             bytes_max: row.retention.bytes_max,
             seconds_max: row.retention.seconds_max,
+            compact: row.retention.compact,
         }
     }
 
     /// Makes a store's row of this number, for a topic without messages.
     pub(crate) fn to_row(&self, number: u64) -> TopicRow {
-        // The first message links to the offset up to which messages are gone.
-        let (base, newest) = (self.floor, self.floor);
+        // The first message links to the offset up to which all messages are gone.
+        let base = if self.compact { 0 } else { self.floor };
+        let newest = base;
         TopicRow {
             number,
             floor: self.floor,
@@ -128,7 +137,7 @@ impl LogTopic {
                 messages_max: self.messages_max.max(1),
                 bytes_max: self.bytes_max,
                 seconds_max: self.seconds_max,
-                compact: false,
+                compact: self.compact,
             },
             ..TopicRow::default()
         }

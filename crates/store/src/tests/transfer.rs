@@ -4,6 +4,7 @@ use std::fs;
 
 use model::Name;
 
+use super::end_to_end::wait_until;
 use super::known_damage::{change, number, stored};
 use super::*;
 use crate::metadata::OFFSETS_SKIPPED;
@@ -25,6 +26,8 @@ struct Row {
     at_ms: u64,
     expires_ms: Option<u64>,
     bytes: u64,
+    key: Option<String>,
+    is_removal: bool,
     record: Vec<u8>,
 }
 
@@ -45,6 +48,8 @@ fn rows(export: &StoreExport) -> Vec<Row> {
                 at_ms: message.at_ms,
                 expires_ms: message.expires_ms,
                 bytes: message.bytes,
+                key: message.key.map(str::to_owned),
+                is_removal: message.is_removal,
                 record: message.record.to_vec(),
             });
             Ok::<(), PutFailed>(())
@@ -68,9 +73,19 @@ fn put(
     rule: &HistoryRule,
     key: Option<&str>,
 ) {
+    put_at(store, publication, (offset, offset), rule, key);
+}
+
+/// Appends a message with an offset and a time, and waits.
+fn put_at(
+    store: &Store,
+    publication: &Publication,
+    (offset, at_ms): (u64, u64),
+    rule: &HistoryRule,
+    key: Option<&str>,
+) {
     let (send, receive) = mpsc::channel();
-    let append =
-        Append { publication, offset, at_ms: offset, rule, idempotency_key: key, with: None };
+    let append = Append { publication, offset, at_ms, rule, idempotency_key: key, with: None };
     store.append(append, Box::new(move |result| drop(send.send(result)))).unwrap();
     assert_eq!(receive.recv_timeout(WAIT).unwrap(), Ok(()));
 }
@@ -108,7 +123,9 @@ fn copy(export: &StoreExport, to: &Path) -> Result<crate::Imported, TransferErro
         for topic in export.topics() {
             store.put(LogRow::Topic(&topic.topic))?;
             let read = export.messages(topic, |message| {
-                let (offset, at_ms, record) = (message.offset, message.at_ms + 1, message.record);
+                // A day after the last of these times, a removal goes.
+                let at_ms = message.at_ms.min(1_000) + 1;
+                let (offset, record) = (message.offset, message.record);
                 store.put(LogRow::Message { offset, at_ms, record })
             });
             read.map_err(|_| PutFailed)?;
@@ -136,7 +153,14 @@ fn filled(dir: &Path) {
     put(&store, &publication("all", "first"), 1, &history(), Some("k"));
     put(&store, &publication("gone", "x"), 2, &history(), None);
     put(&store, &tagged, 3, &history(), None);
-    put(&store, &keyed("compact", "k", "1"), 4, &HistoryRule { compact: true, ..history() }, None);
+    let compacted = HistoryRule { compact: true, ..history() };
+    // The first two are from before the topic was compacted, so that the key k has two messages.
+    put(&store, &keyed("compacted", "k", "1"), 4, &history(), None);
+    put(&store, &keyed("compacted", "k", "2"), 5, &history(), None);
+    put(&store, &keyed("compacted", "gone", "3"), 6, &compacted, None);
+    put(&store, &keyed("compacted", "l", "4"), 7, &compacted, None);
+    // Its time is in the future, so that no sweep takes the removal.
+    put_at(&store, &keyed("compacted", "gone", "null"), (8, 1 << 50), &compacted, None);
     delete(&store, "gone");
     let few = HistoryRule { messages_max: 20, bytes_max: 1_000, ..history() };
     for offset in 11..=32 {
@@ -156,11 +180,19 @@ fn an_export_has_what_reads_return_and_links_that_say_what_is_gone() {
     filled(&dir.0);
     let export = opened(&dir.0);
     let names: Vec<&str> = export.topics().iter().map(|topic| topic.name().as_str()).collect();
-    assert_eq!(names, ["all", "few", "gone"]);
+    assert_eq!(names, ["all", "compacted", "few", "gone"]);
     let rows = rows(&export);
     assert_eq!(links(&rows, "all"), [(1, 0), (3, 1)]);
     let few: Vec<(u64, u64)> = (13..=32).map(|offset| (offset, offset - 1)).collect();
     assert_eq!(links(&rows, "few"), few, "without what is beyond the limit");
+    let gone_through = export.messages(&export.topics()[2], |_| Ok::<(), PutFailed>(()));
+    assert_eq!(gone_through.unwrap(), 12);
+    assert_eq!(links(&rows, "compacted"), [(4, 0), (5, 4), (7, 5), (8, 7)]);
+    let keys: Vec<(&str, bool)> =
+        rows.iter().filter_map(|row| row.key.as_deref().map(|key| (key, row.is_removal))).collect();
+    assert_eq!(keys, [("k", false), ("k", false), ("l", false), ("gone", true)]);
+    let compacted: Vec<bool> = export.topics().iter().map(|topic| topic.topic.compact).collect();
+    assert_eq!(compacted, [false, true, false, false]);
     assert_eq!(links(&rows, "gone"), []);
     assert!(!export.has_gaps());
     let tagged = &rows[1];
@@ -171,18 +203,14 @@ fn an_export_has_what_reads_return_and_links_that_say_what_is_gone() {
         (attributes.sender, &attributes.tags[..]),
         (Some("alice".into()), &["red".into()][..])
     );
-    let LogTopic { floor, last_offset, messages_max, bytes_max, .. } = export.topics()[1].topic;
+    let LogTopic { floor, last_offset, messages_max, bytes_max, .. } = export.topics()[2].topic;
     assert_eq!((floor, last_offset, messages_max, bytes_max), (0, 32, 20, 1_000));
-    let gone = &export.topics()[2].topic;
+    let gone = &export.topics()[3].topic;
     assert!(
         (gone.floor, gone.last_offset) == (2, 2) && gone.last_ms > 1_600_000_000_000,
         "{gone:?}"
     );
-    let compact: Vec<&str> =
-        export.compact_topics().iter().map(|topic| topic.name.as_str()).collect();
-    assert_eq!(compact, ["compact"]);
-    // A client that comes back to the compact topic learns that it is gone.
-    assert_eq!(export.head(), LogHead { epoch: 0x5f3a_91c2, last_offset: 32, forgotten: 4 });
+    assert_eq!(export.head(), LogHead { epoch: 0x5f3a_91c2, last_offset: 32, forgotten: 0 });
     let key = LogKey { topic: "all".into(), key: "k".into(), offset: 1, at_ms: 1 };
     assert_eq!(export.keys().unwrap(), [key]);
     assert_eq!(subscriptions(&export), stored_subscriptions());
@@ -271,17 +299,16 @@ fn a_new_store_has_the_rows_under_a_new_epoch() {
     filled(&from);
     let export = opened(&from);
     let imported = copy(&export, &to).unwrap();
-    assert_eq!((imported.topics, imported.messages, imported.keys), (3, 22, 1));
+    assert_eq!((imported.topics, imported.messages, imported.keys), (4, 26, 1));
     assert_eq!(imported.lost_range, (32, 32 + OFFSETS_SKIPPED));
     let report = check(&to).unwrap();
-    assert_eq!((report.damages, report.topics, report.messages), (vec![], 3, 22));
+    assert_eq!((report.damages, report.topics, report.messages), (vec![], 4, 26));
     assert!(report.clean);
     assert_eq!(subscriptions(&opened(&to)), stored_subscriptions());
     let (store, reader, found) = Store::open(options(&to)).unwrap();
     assert_eq!((found.epoch, found.last_offset), (EPOCH, 32 + OFFSETS_SKIPPED));
     assert_eq!(read(&reader, "few", 0), (13..=32).collect::<Vec<u64>>());
     assert_eq!(reader.last("gone").unwrap(), Some(2));
-    assert_eq!(reader.last("compact").unwrap(), None);
     let all = reader.after("all", 0, ALL, 0).unwrap().records;
     let original = rows(&export);
     for (record, row) in all.iter().zip(&original) {
@@ -303,6 +330,9 @@ fn a_new_store_has_the_rows_under_a_new_epoch() {
         put(&store, &publication("few", "new"), offset, &few, None);
     }
     assert_eq!(read(&reader, "few", 0).len(), 20);
+    let compacted = HistoryRule { compact: true, ..history() };
+    put(&store, &keyed("compacted", "l", "5"), offset + 1, &compacted, None);
+    wait_until("a sweep of the removal", || read(&reader, "compacted", 0) == [4, 5, offset + 1]);
     store.close().unwrap();
     assert_eq!(check(&to).unwrap().damages, []);
 }
@@ -370,6 +400,7 @@ fn a_long_history_is_written_in_parts() {
         messages_max: 1_000_000,
         bytes_max: 1 << 40,
         seconds_max: 1 << 40,
+        compact: false,
     });
     let small = crate::Record::encode(&publication("a", "small"), 1);
     let large = crate::Record::encode(&publication("b", &"x".repeat(3 << 20)), 1);

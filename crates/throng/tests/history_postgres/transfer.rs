@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 
 use crate::store::folder::{Folder, end};
 
+use super::compact::{set, state};
 use super::subscriptions::topics;
 use super::*;
 
@@ -288,30 +289,87 @@ fn an_export_that_fails_in_the_middle_leaves_nothing() {
 }
 
 #[test]
-fn an_import_leaves_compact_topics_behind_only_with_its_flag() {
-    let (database, folder) = (Database::start(), Folder::new("skip", RULES));
-    let server = database.server();
-    publish(&server, "chat:1", 1);
-    server.post("/api/publish", json!({"topic": "map:1", "key": "a", "data": 2}));
+fn a_compacted_topic_moves_with_its_states_and_its_positions() {
+    let (database, folder) = (Database::start(), Folder::new("states", RULES));
     let url = database.postgres.url("postgres");
-    let import = ["import", "data", "--history-url", &url];
-    let (status, text) = throng_store(&folder, &import);
-    assert_eq!(status, Some(1), "{text}");
-    assert!(text.contains("but these are compact: \"map:1\""), "{text}");
-    assert!(!folder.file().exists());
-    let (status, text) = throng_store(&folder, &[&import[..], &["--skip-compact"]].concat());
+    let server = folder.serve();
+    let first = set(&server, "map:1", "a", json!(1));
+    let known = set(&server, "map:1", "b", json!(2));
+    set(&server, "map:1", "a", json!(3));
+    set(&server, "map:1", "b", Value::Null);
+    set(&server, "map:1", "c", json!(4));
+    // The key a goes: its last message is the oldest.
+    set(&server, "map:1", "d", json!(5));
+    let check = |server: &Server, at: &str| {
+        let pairs = [("c", json!(4)), ("d", json!(5))];
+        let newcomer = pairs.clone().map(|(key, data)| (key.to_owned(), data));
+        assert_eq!(state(server, "topic=map:1"), (true, newcomer.to_vec()), "{at}");
+        let (recovered, back) = state(server, &format!("topic=map:1&since={known}"));
+        assert!(!recovered && back == newcomer, "{at}: {back:?}");
+    };
+    check(&server, "in the store");
+    let third = format!("{}:{}", first.split_once(':').unwrap().0, offset(&known) + 1);
+    assert_eq!(end(server), Some(0));
+    let (status, text) = throng_store(&folder, &["export", "data", "--history-url", &url]);
     assert_eq!(status, Some(0), "{text}");
-    assert!(text.contains("1 topics with 1 messages"), "{text}");
-    assert!(text.contains("not imported: 1 compact topics (--skip-compact): \"map:1\""), "{text}");
+    assert!(text.contains("1 topics with 3 messages") && !text.contains("not exported"), "{text}");
+    let server = database.server();
+    check(&server, "in PostgreSQL");
+    let changes = [("b", Value::Null), ("c", json!(4)), ("d", json!(5))];
+    let changes = changes.map(|(key, data)| (key.to_owned(), data));
+    let back = state(&server, &format!("topic=map:1&since={third}"));
+    assert_eq!(back, (true, changes.to_vec()), "a client from before");
+    set(&server, "map:1", "c", json!(6));
+    let rows =
+        "SELECT string_agg(key, '' ORDER BY log_offset), sum(size) FROM throng.history_states";
+    assert_eq!(database.postgres.psql(rows), "bdc|6");
+    drop(server);
+    let (status, text) = throng_store(&folder, &["import", "back", "--history-url", &url]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("1 topics with 3 messages"), "{text}");
+    let (status, text) = throng_store(&folder, &["check", "back"]);
+    assert_eq!(status, Some(0), "{text}");
+    let server = folder.serve_in(&folder.root.join("back"));
+    let after = |pairs: &[(&str, Value)]| {
+        let pairs = pairs.iter().map(|(key, data)| ((*key).to_owned(), data.clone()));
+        assert_eq!(state(&server, "topic=map:1"), (true, pairs.collect()));
+    };
+    after(&[("d", json!(5)), ("c", json!(6))]);
+    set(&server, "map:1", "d", json!(7));
+    after(&[("c", json!(6)), ("d", json!(7))]);
+    assert_eq!(end(server), Some(0));
+}
+
+#[test]
+fn a_topic_with_several_messages_of_a_key_has_the_last_one_as_its_state() {
+    let rules = |compact: bool| {
+        format!(
+            "[[topics]]\npattern = \"map:*\"\nhistory_messages_max = 9\ndurable = true\ncompact = {compact}\n"
+        )
+    };
+    let (database, folder) = (Database::start(), Folder::new("becomes", &rules(false)));
+    let url = database.postgres.url("postgres");
+    let server = folder.serve();
+    (1..=3).for_each(|n| _ = set(&server, "map:1", "a", json!(n)));
+    assert_eq!(end(server), Some(0));
+    std::fs::write(folder.root.join("throng.toml"), rules(true)).unwrap();
+    let server = folder.serve();
+    set(&server, "map:1", "b", json!(4));
+    assert_eq!(end(server), Some(0));
+    let (status, text) = throng_store(&folder, &["export", "data", "--history-url", &url]);
+    assert_eq!(status, Some(0), "{text}");
+    let server = database.server();
+    let whole = [("a".to_owned(), json!(3)), ("b".to_owned(), json!(4))];
+    assert_eq!(state(&server, "topic=map:1"), (true, whole.to_vec()));
+    database.postgres.psql("UPDATE throng.history_messages SET at_ms = at_ms - 120000");
+    server.until("what is no state is deleted", |_| database.rows() == 2);
+    assert_eq!(state(&server, "topic=map:1"), (true, whole.to_vec()));
 }
 
 #[test]
 fn an_impossible_export_is_refused_with_what_to_do() {
     let database = Database::start();
-    let rules = format!(
-        "{RULES}[[topics]]\npattern = \"state:*\"\nhistory_messages_max = 9\ncompact = true\n\
-         [history]\nschema = \"moved\"\n"
-    );
+    let rules = format!("{RULES}[history]\nschema = \"moved\"\n");
     let folder = Folder::new("refuse", &rules);
     let url = database.postgres.url("postgres");
     let export = ["export", "data", "--config", "throng.toml", "--history-url", &url];
@@ -323,7 +381,6 @@ fn an_impossible_export_is_refused_with_what_to_do() {
     refused(&export, 1, "data has no store");
     let server = folder.serve();
     publish(&server, "chat:1", "the text of a message");
-    server.post("/api/publish", json!({"topic": "state:1", "key": "k", "data": 1}));
     refused(&export, 1, "stop the server that has it open");
     assert_eq!(end(server), Some(0));
     refused(&export[..2], 2, "no database: name it with --history-url");
@@ -332,7 +389,6 @@ fn an_impossible_export_is_refused_with_what_to_do() {
     let (status, text) = throng_store(&folder, &["export", "data", "--history-url", secret]);
     assert_eq!(status, Some(2), "{text}");
     assert!(text.contains("history.password_file") && !text.contains("hush"), "{text}");
-    refused(&export, 1, "but these are compact: \"state:1\"");
     let schemas = || {
         database
             .postgres
@@ -345,11 +401,11 @@ fn an_impossible_export_is_refused_with_what_to_do() {
     damaged[at] ^= 1;
     std::fs::write(folder.file(), &damaged).unwrap();
     // This command takes the directory from the configuration.
-    let skip = ["export", "--data", "data", "--history-url", &url, "--skip-compact"];
-    refused(&skip, 3, "damaged: ");
+    let configured = ["export", "--data", "data", "--history-url", &url];
+    refused(&configured, 3, "damaged: ");
     assert_eq!(schemas(), "0");
     std::fs::write(folder.file(), &good).unwrap();
-    refused(&skip, 0, "not exported: 1 compact topics (--skip-compact): \"state:1\"");
+    refused(&configured, 0, "1 topics with 1 messages");
     let moved = "SELECT string_agg(name, ' ') FROM moved.history_topics";
     assert_eq!(database.postgres.psql(moved), "chat:1");
 }

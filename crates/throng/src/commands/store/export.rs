@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use admin::text::grouped;
 use clap::Args;
 use history_postgres::{LogTransferError, LogWriter, Written};
-use store::{LogHead, LogTopic, OtherRows, StoreExport, TransferError};
+use store::{LogHead, OtherRows, StoreExport, TransferError};
 use subscriptions::Subscriptions;
 
 use super::database::{self, Target};
@@ -20,10 +20,6 @@ pub struct Export {
     dir: Option<PathBuf>,
     #[command(flatten)]
     database: database::HistoryUrl,
-    /// Leave out compact topics. Without this flag, a store with compact topics is not exported,
-    /// because an export can't carry them yet.
-    #[arg(long)]
-    skip_compact: bool,
     #[command(flatten)]
     settings: Box<Flags>,
 }
@@ -36,14 +32,6 @@ pub fn run(args: &Export) -> Result<(), CommandError> {
     let (report, export) = StoreExport::open(&dir).map_err(super::runtime)?;
     super::print_report(&dir, &report)?;
     let Some(export) = export else { return Err(CommandError::Findings) };
-    if !args.skip_compact && !export.compact_topics().is_empty() {
-        return Err(CommandError::Runtime(format!(
-            "an export can't carry compact topics yet, but these are compact: {}. Nothing was \
-             exported: with --skip-compact, the export leaves out these topics and all their \
-             messages. Publish their states again",
-            super::names(export.compact_topics().iter().map(|topic| &topic.name))
-        )));
-    }
     let others = export.other_rows().map_err(super::runtime)?;
     let key_seconds = config.history.idempotency_seconds_max;
     let subscriptions = stored_subscriptions::read(&export)?;
@@ -57,7 +45,7 @@ pub fn run(args: &Export) -> Result<(), CommandError> {
         subscriptions.users(),
         subscriptions.edges(),
     )));
-    super::print(&left_out_text(export.compact_topics(), &others));
+    super::print(&left_out_text(&others));
     Ok(())
 }
 
@@ -76,7 +64,8 @@ fn write(
     writer.add_topics(export.topics().iter().map(|topic| &topic.topic.name)).map_err(other)?;
     for topic in export.topics() {
         writer.begin_topic(&topic.topic).map_err(other)?;
-        export.messages(topic, |message| writer.message(&message))?;
+        let floor = export.messages(topic, |message| writer.message(&message))?;
+        writer.end_topic(floor).map_err(other)?;
     }
     writer.add_keys(&export.keys()?, key_seconds).map_err(other)?;
     if has_subscriptions {
@@ -122,7 +111,7 @@ fn text(dir: &Path, schema: &str, written: Written, has_new_epoch: bool) -> Stri
 }
 
 /// Formats the counts of rows that stayed behind, with the reasons.
-fn left_out_text(compact: &[LogTopic], others: &OtherRows) -> String {
+fn left_out_text(others: &OtherRows) -> String {
     let OtherRows { cursors, events, records } = others;
     let of_part = |parts: &[&str]| -> u64 {
         records
@@ -164,11 +153,6 @@ fn left_out_text(compact: &[LogTopic], others: &OtherRows) -> String {
             text += &format!("not exported: {} {what}\n", grouped(count));
         }
     }
-    if !compact.is_empty() {
-        let count = grouped(compact.len() as u64);
-        let names = super::names(compact.iter().map(|topic| &topic.name));
-        text += &format!("not exported: {count} compact topics (--skip-compact): {names}\n");
-    }
     text
 }
 
@@ -194,25 +178,13 @@ mod tests {
         let records: BTreeMap<String, u64> =
             records.into_iter().map(|(part, rows)| (part.into(), rows)).collect();
         let others = OtherRows { cursors: 1_000, events: 0, records };
-        let topics: Vec<LogTopic> = (1..=7)
-            .map(|number| LogTopic {
-                name: format!("t{number}").as_str().into(),
-                floor: 0,
-                last_offset: 1,
-                last_ms: 0,
-                messages_max: 1,
-                bytes_max: 1,
-                seconds_max: 1,
-            })
-            .collect();
-        let text = left_out_text(&topics, &others);
+        let text = left_out_text(&others);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 5, "{text}");
+        assert_eq!(lines.len(), 4, "{text}");
         assert!(lines[0].starts_with("not exported: 1,000 cursors: "), "{text}");
         assert!(lines[1].starts_with("not exported: 2 sessions of MQTT"), "{text}");
         assert!(lines[2].starts_with("not exported: 3 retained messages"), "{text}");
         assert_eq!(lines[3], "not exported: 4 records of a newer version");
-        assert!(lines[4].ends_with("\"t5\" and 2 more"), "{text}");
-        assert_eq!(left_out_text(&[], &OtherRows::default()), "");
+        assert_eq!(left_out_text(&OtherRows::default()), "");
     }
 }

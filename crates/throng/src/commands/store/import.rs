@@ -20,10 +20,6 @@ pub struct Import {
     dir: PathBuf,
     #[command(flatten)]
     database: database::HistoryUrl,
-    /// Leave out compact topics. Without this flag, a history with compact topics is not imported,
-    /// because an import can't carry them yet.
-    #[arg(long)]
-    skip_compact: bool,
     #[command(flatten)]
     settings: Box<Flags>,
 }
@@ -31,8 +27,6 @@ pub struct Import {
 /// Why an import ended early.
 enum Failure {
     Database(LogTransferError),
-    /// The history has compact topics.
-    Compact(String),
     /// A user or a topic in the table of subscriptions has a name that no server gives.
     Subscription(EditError),
     /// The store has the reason.
@@ -68,13 +62,9 @@ pub fn run(args: &Import) -> Result<(), CommandError> {
     let dir = &args.dir;
     let Target { address, password, schema } = args.database.target(&config)?;
     let key_seconds = config.history.idempotency_seconds_max;
-    let (mut packer, mut left_out) = (Packer::new(), Vec::new());
+    let mut packer = Packer::new();
     let imported = store::import(dir, super::new_epoch()?, |store| -> Result<_, Failure> {
         let reader = LogReader::begin(&address, &password, &schema)?;
-        let compact = reader.compact_topics()?;
-        if !compact.is_empty() && !args.skip_compact {
-            return Err(Failure::Compact(super::names(compact.iter())));
-        }
         reader.rows(|row| Ok::<_, Failure>(store.put(row)?))?;
         store.put_keys(&reader.keys(key_seconds)?)?;
         reader.run(async |client| {
@@ -82,18 +72,12 @@ pub fn run(args: &Import) -> Result<(), CommandError> {
                 .await
         })?;
         put(store, &packer.pack()?)?;
-        left_out = compact;
         Ok(reader.head())
     });
     let imported = imported.map_err(|error| match error {
         TransferError::Store(error) => super::runtime(error),
         TransferError::Other(Failure::Database(error)) => super::database_error(&error),
         TransferError::Other(Failure::Subscription(error)) => super::database_error(&error),
-        TransferError::Other(Failure::Compact(names)) => CommandError::Runtime(format!(
-            "an import can't carry compact topics yet, but these are compact: {names}. Nothing was \
-             imported: with --skip-compact, the import leaves out these topics and all their \
-             messages. Publish their states again"
-        )),
         TransferError::Other(Failure::PutFailed) => super::database_error(&PutFailed),
     })?;
     let Imported { topics, messages, keys, lost_range: (after, _) } = imported;
@@ -106,10 +90,6 @@ pub fn run(args: &Import) -> Result<(), CommandError> {
         dir = dir.display()
     ));
     super::print(&counts_text(packer.counts()));
-    if !left_out.is_empty() {
-        let (count, names) = (grouped(left_out.len() as u64), super::names(left_out.iter()));
-        super::print(&format!("not imported: {count} compact topics (--skip-compact): {names}\n"));
-    }
     Ok(())
 }
 

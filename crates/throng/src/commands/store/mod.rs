@@ -15,7 +15,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use model::Name;
 use store::{OpenError, Report};
 
 use crate::error::CommandError;
@@ -103,18 +102,6 @@ fn runtime(error: OpenError) -> CommandError {
 /// Makes the error of a history in PostgreSQL.
 fn database_error(error: &dyn std::fmt::Display) -> CommandError {
     CommandError::Runtime(format!("the history in PostgreSQL: {error}"))
-}
-
-/// Topics that a text names, at most.
-const NAMED_TOPICS_MAX: usize = 5;
-
-/// Formats the names of some topics.
-fn names<'a>(topics: impl ExactSizeIterator<Item = &'a Name>) -> String {
-    let more = topics.len().saturating_sub(NAMED_TOPICS_MAX);
-    let named: Vec<String> =
-        topics.take(NAMED_TOPICS_MAX).map(|name| format!("{name:?}")).collect();
-    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{}{rest}", named.join(", "))
 }
 
 /// A random epoch for a copy.
