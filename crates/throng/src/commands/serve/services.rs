@@ -101,6 +101,26 @@ pub(super) struct Services {
     pub outbox: Option<Arc<::outbox::Outbox>>,
 }
 
+/// Creates the dispatcher of requests and events to the application, and its workers. It has the events that the store
+/// still has.
+fn dispatcher(
+    config: &Config,
+    found: &Found,
+    node: model::NodeId,
+    tracer: Option<Arc<control::Tracer>>,
+) -> Result<(Arc<control::webhook::Dispatcher>, control::webhook::Workers), CommandError> {
+    let left = found.reader.as_ref().map(storage::events).transpose()?;
+    let saved = found.store.clone().map(storage::SavedEvents);
+    let start = control::webhook::EventStart {
+        store: saved.map(|saved| Arc::new(saved) as Arc<dyn control::webhook::EventStore>),
+        left: left.unwrap_or_default(),
+        node: node.to_string(),
+    };
+    let authorities = authorities::read("webhook.ca_file", &config.webhook.ca_file)?;
+    let fixed = settings::webhook_fixed(config, authorities, tracer);
+    Ok(control::webhook::Dispatcher::new(fixed, settings::webhook(config), start))
+}
+
 /// The settings of shards, and the token keys to fetch.
 pub(super) struct Configured {
     pub settings: Arc<shard::Settings>,
@@ -148,22 +168,10 @@ impl Services {
         let shared = Arc::new(shared);
         set_time(&shared, started, &*history);
         mqtt_state.retained.set_clock(shared.unix_ms(0));
-        let left = found.reader.as_ref().map(storage::events).transpose()?;
-        let saved = store.clone().map(storage::SavedEvents);
-        let start = control::webhook::EventStart {
-            store: saved.map(|saved| Arc::new(saved) as Arc<dyn control::webhook::EventStore>),
-            left: left.unwrap_or_default(),
-            node: node.to_string(),
-        };
-        let authorities = authorities::read("webhook.ca_file", &config.webhook.ca_file)?;
         let of_collector = authorities::read("tracing.ca_file", &config.tracing.ca_file)?;
         let tracing = settings::tracing(config, of_collector, node.to_string());
         let (tracer, exporter) = tracing.map(control::Tracer::new).unzip();
-        let (webhook, workers) = control::webhook::Dispatcher::new(
-            settings::webhook_fixed(config, authorities, tracer.clone()),
-            settings::webhook(config),
-            start,
-        );
+        let (webhook, workers) = dispatcher(config, found, node, tracer.clone())?;
         let certificates = Certificates::new(config, handles.len())?;
         let services = Services {
             certificates,

@@ -97,6 +97,11 @@ struct Admin {
 }
 
 impl Admin {
+    /// Returns true if this process has taken over no other one.
+    fn is_new(&self) -> bool {
+        !matches!(self.progress.stage, control::UpgradeStage::Done)
+    }
+
     /// Returns another descriptor of the socket to which earlier processes forward requests, and its path.
     fn forwarded_listener(&self) -> Result<Option<(UnixListener, PathBuf)>, CommandError> {
         let both = self.forwarded.as_ref().map(|it| Ok((it.listener()?, it.path().to_owned())));
@@ -153,8 +158,8 @@ impl Start<'_> {
         Ok((server, signals))
     }
 
-    /// Returns what an upgrade of this process passes on.
-    fn old(
+    /// Returns what an upgrade needs of this process: its state, and the services that it pauses.
+    fn upgrade_source(
         &self,
         running: &Running,
         admin: &Admin,
@@ -299,109 +304,49 @@ impl Start<'_> {
         })
     }
 
-    /// Opens the admin port.
+    /// Opens the admin port, and starts the threads of what the node connects to.
     fn serve(
         self,
-        First {
-            runtime,
-            cluster: cluster_runtime,
-            outbox: outbox_runtime,
-            subscriptions: subscriptions_runtime,
-            signals,
-            history: _,
-        }: First,
+        first: First,
         running: Running,
         admin: Admin,
     ) -> Result<(Server, Signals), CommandError> {
-        let config = &self.loaded.config;
+        let First { runtime, signals, .. } = first;
         let gate = Arc::new(control::Gate::default());
-        let old = self.old(&running, &admin, &gate, &signals)?;
-        let to_forward = admin.forwarded_listener()?.map(|(listener, _)| listener);
-        let Admin { listener, listener_tls, forwarded, progress } = admin;
-        let Running { services, postgres, workers, shards, live, access, ports, .. } = running;
-        let Ports { client, client_tls, mqtt, mqtt_tls } = ports;
-        let Services { broker, history, store, subscriptions, shared, webhook, .. } = services;
-        let Services { mqtt_state, tokens, fixed, handles, started, certificates, .. } = services;
-        let link = services.cluster.as_ref().map(|cluster| cluster.link.clone());
-        if let Some(certificates) = &certificates {
+        let source = self.upgrade_source(&running, &admin, &gate, &signals)?;
+        let upgrade = Upgrade::new(source, admin.progress.clone());
+        if let Some(certificates) = &running.services.certificates {
             certificates.watch().map_err(|error| {
                 CommandError::Runtime(format!("the certificates can't be watched: {error}"))
             })?;
         }
-        let admin = listener.local_addr().unwrap_or(config.admin.listen);
-        let connections = control::Connections::new(settings::admin(config));
-        let is_new = !matches!(progress.stage, control::UpgradeStage::Done);
-        if is_new && link.is_some() {
+        if admin.is_new() && running.services.cluster.is_some() {
             // This comes before the first message of another node. The control thread ends the sync when it has
             // read the retained messages of another node, or has found no such node for 10 s after the link has
             // connected.
-            shared.retained.begin_sync();
+            running.services.shared.retained.begin_sync();
         }
-        let upgrade = Upgrade::new(old, progress);
-        let client_url = client.map(|port| format!("http://{port}"));
-        let client_url_tls = client_tls.map(|port| format!("https://{port}"));
-        let saved = store.clone().map(storage::SavedSubscriptions);
-        let keep_subscriptions = saved.map(|saved| Arc::new(saved) as Arc<dyn SubscriptionStore>);
-        let node = control::Node {
-            broker: broker.clone(),
-            history: history.clone(),
-            store: store.clone(),
-            history_database: services.postgres.clone(),
-            cluster: link.clone(),
-            outbox: services.outbox.clone(),
-            shards: handles.clone(),
-            shared: shared.clone(),
-            started,
-            client_url,
-            client_url_tls,
-            body_bytes_max: settings::clamped(config.admin.body_bytes_max),
-            connections: connections.clone(),
-            access: access.clone(),
-            anonymous_at_start: control::anonymous_bytes(),
-            give_back: Some(crate::allocator::give_back),
-            live: live.clone(),
-            revocations: tokens.revocations.clone(),
-            token_stats: tokens.stats.clone(),
-            certificates: certificates.as_ref().map(|it| it.control()).unwrap_or_default(),
-            keys: tokens.fetcher.clone(),
-            webhook: webhook.clone(),
-            tracer: services.tracer.clone(),
-            subscriptions,
-            is_new,
-            evictions: control::Evictions::new(end_process),
-            upgrades: control::Upgrades {
-                upgrader: Some(Arc::new(ByCall(upgrade.clone()))),
-                gate,
-                forwarded: Mutex::new(to_forward),
-            },
-            subscription_locks: control::UserLocks::default(),
-            keep_subscriptions,
-            subscription_database: services.subscription_database.clone(),
+        let upgrades = control::Upgrades {
+            upgrader: Some(Arc::new(ByCall(upgrade.clone()))),
+            gate,
+            forwarded: Mutex::new(admin.forwarded_listener()?.map(|(listener, _)| listener)),
         };
+        let connections = control::Connections::new(settings::admin(&self.loaded.config));
+        let node = self.node(&running, &admin, upgrades, connections.clone());
+        let Admin { listener, listener_tls, forwarded, .. } = admin;
+        let admin = listener.local_addr().unwrap_or(self.loaded.config.admin.listen);
         let admin_tls = listener_tls.as_ref().and_then(|it| it.local_addr().ok());
         let listeners = control::Listeners { plain: listener, tls: listener_tls };
-        let control = control::spawn(runtime, listeners, node, workers, services.exporter)
+        let Running { mut services, postgres, workers, shards, live, access, ports, .. } = running;
+        let exporter = services.exporter.take();
+        let control = control::spawn(runtime, listeners, node, workers, exporter)
             .map_err(|error| ports::no_admin(&error))?;
-        let cluster = match (services.cluster, cluster_runtime, link) {
-            (Some(cluster), Some(runtime), Some(link)) => {
-                let registry = link::Registry { presence: services.presence, started };
-                let (broker, shards) = (broker.clone(), handles.clone());
-                Some((link, cluster.start(runtime, broker, registry, shared.clone(), shards)?))
-            }
-            _ => None,
-        };
-        let outbox = match (services.outbox, outbox_runtime) {
-            (Some(outbox), Some(runtime)) => {
-                Some((outbox.clone(), outbox::start(runtime, outbox, &control)?))
-            }
-            _ => None,
-        };
-        let subscription_database = match (services.subscription_database, subscriptions_runtime) {
-            (Some(database), Some(runtime)) => {
-                Some((database.clone(), subscriptions::start(runtime, database, &control)?))
-            }
-            _ => None,
-        };
+        let First { cluster, outbox, subscriptions, .. } = first;
+        let Links { cluster, outbox, subscription_database } =
+            Links::start(&mut services, cluster, outbox, subscriptions, &control)?;
+        let Services { history, store, shared, webhook, mqtt_state, tokens, fixed, .. } = services;
+        let Services { handles, started, certificates, .. } = services;
+        let Ports { client, client_tls, mqtt, mqtt_tls } = ports;
         let server = Server {
             cluster,
             outbox,
@@ -435,6 +380,92 @@ impl Start<'_> {
             forwarded,
         };
         Ok((server, signals))
+    }
+
+    /// Returns what the control thread uses of the node.
+    fn node(
+        &self,
+        running: &Running,
+        admin: &Admin,
+        upgrades: control::Upgrades,
+        connections: Arc<control::Connections>,
+    ) -> control::Node<Vec<shard::Handle>> {
+        let Running { services, ports, live, access, .. } = running;
+        let saved = services.store.clone().map(storage::SavedSubscriptions);
+        control::Node {
+            broker: services.broker.clone(),
+            history: services.history.clone(),
+            store: services.store.clone(),
+            history_database: services.postgres.clone(),
+            cluster: services.cluster.as_ref().map(|cluster| cluster.link.clone()),
+            outbox: services.outbox.clone(),
+            shards: services.handles.clone(),
+            shared: services.shared.clone(),
+            started: services.started,
+            client_url: ports.client.map(|port| format!("http://{port}")),
+            client_url_tls: ports.client_tls.map(|port| format!("https://{port}")),
+            body_bytes_max: settings::clamped(self.loaded.config.admin.body_bytes_max),
+            connections,
+            access: access.clone(),
+            anonymous_at_start: control::anonymous_bytes(),
+            give_back: Some(crate::allocator::give_back),
+            live: live.clone(),
+            revocations: services.tokens.revocations.clone(),
+            token_stats: services.tokens.stats.clone(),
+            certificates: services.certificates.as_ref().map(|it| it.control()).unwrap_or_default(),
+            keys: services.tokens.fetcher.clone(),
+            webhook: services.webhook.clone(),
+            tracer: services.tracer.clone(),
+            subscriptions: services.subscriptions.clone(),
+            is_new: admin.is_new(),
+            evictions: control::Evictions::new(end_process),
+            upgrades,
+            subscription_locks: control::UserLocks::default(),
+            keep_subscriptions: saved.map(|saved| Arc::new(saved) as Arc<dyn SubscriptionStore>),
+            subscription_database: services.subscription_database.clone(),
+        }
+    }
+}
+
+/// What the node connects to, each with its thread.
+struct Links {
+    cluster: Option<(Arc<link::Link>, link::Running)>,
+    outbox: Option<(Arc<::outbox::Outbox>, database::Running)>,
+    subscription_database: Option<(subscriptions_postgres::Postgres, database::Running)>,
+}
+
+impl Links {
+    /// Starts the threads. Takes the cluster, the outbox and the database of subscriptions from the services.
+    fn start(
+        services: &mut Services,
+        cluster: Option<link::Runtime>,
+        outbox: Option<database::Runtime>,
+        subscriptions: Option<database::Runtime>,
+        control: &control::Running,
+    ) -> Result<Self, CommandError> {
+        let cluster = match (services.cluster.take(), cluster) {
+            (Some(cluster), Some(runtime)) => {
+                let (presence, started) = (services.presence.clone(), services.started);
+                let registry = link::Registry { presence, started };
+                let (broker, shards) = (services.broker.clone(), services.handles.clone());
+                let (link, shared) = (cluster.link.clone(), services.shared.clone());
+                Some((link, cluster.start(runtime, broker, registry, shared, shards)?))
+            }
+            _ => None,
+        };
+        let outbox = match (services.outbox.take(), outbox) {
+            (Some(outbox), Some(runtime)) => {
+                Some((outbox.clone(), outbox::start(runtime, outbox, control)?))
+            }
+            _ => None,
+        };
+        let subscription_database = match (services.subscription_database.take(), subscriptions) {
+            (Some(database), Some(runtime)) => {
+                Some((database.clone(), subscriptions::start(runtime, database, control)?))
+            }
+            _ => None,
+        };
+        Ok(Links { cluster, outbox, subscription_database })
     }
 }
 
