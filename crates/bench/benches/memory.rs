@@ -45,11 +45,11 @@ fn run(args: &Args) -> Result<()> {
     let few = args.baseline_only || !args.transports.is_empty();
     let parts = [("up", up as Part), ("crowds", crowds), ("bodies", bodies), ("topics", topics)];
     for (name, part) in parts {
-        let wanted = match args.parts.is_empty() {
+        let is_selected = match args.parts.is_empty() {
             true => !few || name == "up",
-            false => args.parts.iter().any(|wanted| wanted == name),
+            false => args.parts.iter().any(|part| part == name),
         };
-        if wanted {
+        if is_selected {
             part(args)?;
         }
     }
@@ -83,10 +83,10 @@ fn up(args: &Args) -> Result<()> {
             back,
         ]);
     };
-    let wanted =
+    let is_selected =
         |name: &&str| args.transports.is_empty() || args.transports.iter().any(|t| t == name);
     if !args.baseline_only {
-        for name in TRANSPORTS.into_iter().filter(wanted) {
+        for name in TRANSPORTS.into_iter().filter(is_selected) {
             let server = Throng::start(shards, connections, Sender::IoUring)?;
             let before = server.process.anonymous_bytes()?;
             let plan = Plan::idle(name, server.clients, connections);

@@ -60,14 +60,14 @@ impl Template {
 }
 
 /// Returns the decimal digits of a number, without leading zeros.
-fn decimal(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
-    let mut start = room.len();
+fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
+    let mut start = digits.len();
     loop {
         start -= 1;
-        room[start] = b'0' + (number % 10) as u8;
+        digits[start] = b'0' + (number % 10) as u8;
         number /= 10;
         if number == 0 {
-            return &room[start..];
+            return &digits[start..];
         }
     }
 }

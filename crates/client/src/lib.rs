@@ -18,23 +18,23 @@
 //! client.request(&Request { host: "127.0.0.1:8000", target, number: 0, token: None }, &mut request);
 //! assert!(request.starts_with(b"GET /sse?topic=news HTTP/1.1\r\nHost: 127.0.0.1:8000\r\n"));
 //!
-//! // The answer comes in pieces, however the network cuts them.
-//! let answer = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n\
+//! // The response comes in pieces, however the network cuts them.
+//! let response = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n\
 //!               id: 5f3a91c2:7\ndata: hello\n\nid: 5f3a91c2:8\ndata: hel";
 //! let (mut state, mut pending, mut out) = (State::default(), Vec::new(), Vec::new());
-//! let mut heard = Vec::new();
-//! for piece in [&answer[..60], &answer[60..], "lo again\n\n"] {
+//! let mut received = Vec::new();
+//! for piece in [&response[..60], &response[60..], "lo again\n\n"] {
 //!     let mut feed = Feed { client, number: 0, pending: &mut pending, out: &mut out };
 //!     state.feed(&mut feed, piece.as_bytes(), &mut |event| match event {
 //!         // As it stands on the wire: for this transport an event's lines.
-//!         Event::Message(event) => heard.push(String::from_utf8_lossy(event).into_owned()),
+//!         Event::Message(event) => received.push(String::from_utf8_lossy(event).into_owned()),
 //!         // To send as `token` of the next request, so that nothing is missed in between.
-//!         Event::Token(id) => heard.push(format!("seen {id}")),
+//!         Event::Token(id) => received.push(format!("seen {id}")),
 //!         _ => {}
 //!     })?;
 //! }
-//! assert_eq!(heard[..2], ["id: 5f3a91c2:7\ndata: hello\n\n", "seen 5f3a91c2:7"]);
-//! assert_eq!(heard[2..], ["id: 5f3a91c2:8\ndata: hello again\n\n", "seen 5f3a91c2:8"]);
+//! assert_eq!(received[..2], ["id: 5f3a91c2:7\ndata: hello\n\n", "seen 5f3a91c2:7"]);
+//! assert_eq!(received[2..], ["id: 5f3a91c2:8\ndata: hello again\n\n", "seen 5f3a91c2:8"]);
 //! # Ok::<(), client::ClientError>(())
 //! ```
 

@@ -26,7 +26,7 @@ pub fn default_file() -> String {
             section = this;
         }
         let live = if setting.reload { " (live)" } else { "" };
-        let (doc, expected, default) = (setting.doc, setting.expected(), setting.default);
+        let (doc, expected, default) = (setting.doc, setting.valid_values(), setting.default);
         let _ = write!(out, "# {doc}{live}\n# Takes {expected}.\n{key} = {default}\n");
     }
     out.push_str(
@@ -63,7 +63,7 @@ fn example(out: &mut String, keys: &[TableKey]) {
             Absent::Unset(value) => (", or is left out", value),
             Absent::Required(value) => (", and is required", value),
         };
-        let (doc, expected, key) = (key.doc, key.expected(), key.key);
+        let (doc, expected, key) = (key.doc, key.valid_values(), key.key);
         let _ = write!(out, "# {doc}\n# Takes {expected}{and}.\n#{key} = {value}\n");
     }
 }

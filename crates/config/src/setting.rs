@@ -99,9 +99,9 @@ impl Setting {
         self.key.split_once('.').unwrap_or(("", self.key))
     }
 
-    /// A description of valid values, for people.
-    pub fn expected(&self) -> String {
-        self.kind.expected()
+    /// Describes the valid values, for people.
+    pub fn valid_values(&self) -> String {
+        self.kind.valid_values()
     }
 }
 
@@ -111,8 +111,8 @@ impl Kind {
         self == Kind::Hash
     }
 
-    /// A description of valid values, for people.
-    pub fn expected(self) -> String {
+    /// Describes the valid values, for people.
+    pub fn valid_values(self) -> String {
         match self {
             Kind::Bool => "true or false".into(),
             Kind::Number(min, max) => format!("a whole number from {min} to {max}"),

@@ -284,7 +284,7 @@ impl Read {
                     let now =
                         renamed.map_or(String::new(), |it| format!("; {}", is_called(it.new)));
                     let message =
-                        mismatch.message(&known.expected(), known.kind.is_secret()) + &now;
+                        mismatch.message(&known.valid_values(), known.kind.is_secret()) + &now;
                     self.add_error(origin, &full, message);
                 }
             }
@@ -301,7 +301,7 @@ impl Read {
                 }
                 Absent::Unset(_) => {}
                 Absent::Required(_) => {
-                    let message = format!("it is missing: write {}", known.expected());
+                    let message = format!("it is missing: write {}", known.valid_values());
                     self.add_error(origin.clone(), &format!("{name}.{}", known.key), message);
                 }
             }
@@ -363,7 +363,7 @@ impl Read {
             Err(mismatch) => {
                 self.invalid.insert(setting.key);
                 let now = if is_old { format!("; {}", is_called(&name)) } else { String::new() };
-                let message = mismatch.message(&setting.expected(), setting.secret) + &now;
+                let message = mismatch.message(&setting.valid_values(), setting.secret) + &now;
                 self.add_error(origin, shown, message);
             }
         }

@@ -30,9 +30,9 @@ pub struct TableKey {
 }
 
 impl TableKey {
-    /// A description of valid values, for people.
-    pub fn expected(&self) -> String {
-        self.kind.expected()
+    /// Describes the valid values, for people.
+    pub fn valid_values(&self) -> String {
+        self.kind.valid_values()
     }
 }
 

@@ -94,7 +94,7 @@ fn every_error_says_where_and_what_to_write() {
 }
 
 #[test]
-fn whom_a_proxy_names_it_names_by_its_own_header() {
+fn a_user_header_excludes_the_proxy_protocol() {
     let file =
         "[client]\nuser_header = \"X-User\"\nlogin = \"refuse\"\ntrusted_proxies = [\"::1\"]\n";
     assert!(load(file, &[], &[]).is_ok());

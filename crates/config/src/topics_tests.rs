@@ -66,19 +66,19 @@ fn the_default_file_documents_rules_with_a_valid_example() {
     assert_eq!(load(&default).unwrap().config, load("").unwrap().config);
     for key in TOPIC_KEYS {
         assert!(
-            default.contains(&format!("# {}\n# Takes {}", key.doc, key.expected())),
+            default.contains(&format!("# {}\n# Takes {}", key.doc, key.valid_values())),
             "{default}"
         );
     }
     for key in KEY_KEYS {
         assert!(
-            default.contains(&format!("# {}\n# Takes {}", key.doc, key.expected())),
+            default.contains(&format!("# {}\n# Takes {}", key.doc, key.valid_values())),
             "{default}"
         );
     }
     for key in FORWARD_KEYS {
         assert!(
-            default.contains(&format!("# {}\n# Takes {}", key.doc, key.expected())),
+            default.contains(&format!("# {}\n# Takes {}", key.doc, key.valid_values())),
             "{default}"
         );
     }

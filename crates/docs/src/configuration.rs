@@ -49,7 +49,7 @@ fn table_of(out: &mut String, table: &str, keys: &[TableKey]) {
             Absent::Unset(value) => format!("may be left out; for example `{value}`"),
             Absent::Required(value) => format!("required; for example `{value}`"),
         };
-        let (name, doc, expected) = (key.key, text(key.doc), grouped(&key.expected()));
+        let (name, doc, expected) = (key.key, text(key.doc), grouped(&key.valid_values()));
         let secret = if key.kind.is_secret() { ", never printed" } else { "" };
         let _ =
             write!(out, "\n### `{table}.{name}`\n\n{doc}\n\n- {expected}{secret}\n- {absent}\n");
@@ -60,7 +60,7 @@ fn setting_of(out: &mut String, setting: &config::Setting) {
     let flags = throng::setting_flags();
     let flag = flags.iter().find(|(key, _)| *key == setting.key);
     let flag = flag.map_or(String::new(), |(_, flag)| format!(", `{flag}`"));
-    let (key, doc, expected) = (setting.key, text(setting.doc), grouped(&setting.expected()));
+    let (key, doc, expected) = (setting.key, text(setting.doc), grouped(&setting.valid_values()));
     let (default, variable) = (setting.default, setting.variable());
     let change = if setting.reload { "live" } else { "needs a restart" };
     let secret = if setting.secret { ", never printed" } else { "" };

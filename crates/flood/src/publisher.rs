@@ -68,7 +68,7 @@ pub struct Stream {
 
 impl Stream {
     /// Returns true if a back end replies to the stream.
-    pub fn has_replied(&self) -> bool {
+    pub fn has_replies(&self) -> bool {
         matches!(self.to, Audience::Requesters { .. })
     }
 }
@@ -250,7 +250,7 @@ impl Publisher {
         share: TargetShare,
         begin_ns: u64,
     ) -> Self {
-        let requests = context.requests.as_ref().filter(|_| stream.has_replied());
+        let requests = context.requests.as_ref().filter(|_| stream.has_replies());
         let mqtt = |Broker { address, qos, layer }: &Broker| {
             Line::Mqtt(MqttPublisher::new(*address, *qos, layer.clone()))
         };
@@ -473,18 +473,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_of_all_agents_cover_each_target_once_and_users_stay_with_theirs() {
+    fn shares_of_all_agents_cover_each_target_once_and_users_stay_with_theirs() {
         for (parts, publishers, targets) in
             [(1, 4, 3), (1, 1, 10), (3, 2, 100), (3, 4, 7), (4, 1, 2), (2, 8, 1)]
         {
             for from in [0, 1, 5] {
                 let to = Audience::Requesters { from, count: targets };
                 let mut covered = vec![0; targets as usize];
-                let mut lanes_of_all = 0;
+                let mut shares_of_all = 0;
                 for number in 0..parts {
                     let part = Part { number, of: parts };
                     for share in target_shares(part, to, publishers, targets) {
-                        lanes_of_all += 1;
+                        shares_of_all += 1;
                         assert_eq!(share.publishers, share.of.min(targets));
                         for target in (share.at..targets).step_by(share.of as usize) {
                             covered[target as usize] += 1;
@@ -494,7 +494,7 @@ mod tests {
                 }
                 assert!(covered.iter().all(|times| *times == 1), "{parts} {publishers} {targets}");
                 assert_eq!(
-                    lanes_of_all,
+                    shares_of_all,
                     (parts * publishers.clamp(1, (targets / parts).max(1))).min(targets)
                 );
             }

@@ -181,7 +181,7 @@ impl Setup {
             );
         }
         let mut requests = None;
-        if streams.iter().any(Stream::has_replied) {
+        if streams.iter().any(Stream::has_replies) {
             let server = &plan.servers[0];
             requests = Some(broker(server, common.qos.unwrap_or(1))?);
         }

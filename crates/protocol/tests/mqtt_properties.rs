@@ -1,4 +1,4 @@
-//! What holds for the codec of MQTT whatever is sent and however it is split.
+//! Properties of MQTT's codec, for any packets and any split of their bytes.
 
 mod mqtt_packets;
 
@@ -7,14 +7,15 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use protocol::mqtt::{Packet, Side, Version, packet_bytes, read, rewrite};
 
-/// What is read of the whole, after each beginning of it was looked at.
+/// Reads each beginning of the bytes, and then all of them. Checks that both agree, and that the packet that was read
+/// can be written.
 fn in_pieces(sent: &Sent) -> Result<(), TestCaseError> {
     let whole = read(&sent.bytes, sent.known(), sent.from, BYTES_MAX);
     for end in 0..sent.bytes.len() {
         let part = read(&sent.bytes[..end], sent.known(), sent.from, BYTES_MAX);
         match (part, &whole) {
             (Ok(None), _) => {}
-            // What is found early is what would have been found, or lies before it.
+            // A beginning may have an earlier error than the whole.
             (Err(_), Err(_)) => {}
             (Ok(Some(part)), Ok(Some(whole))) => prop_assert_eq!(&part, whole),
             (part, whole) => prop_assert!(false, "{part:?} of {whole:?}"),
@@ -24,7 +25,7 @@ fn in_pieces(sent: &Sent) -> Result<(), TestCaseError> {
             prop_assert_eq!(bytes, *consumed);
         }
     }
-    // What is read can be written, and is then what it was.
+    // A packet that was read is the same after it is written and read again.
     if let Ok(Some((packet, consumed))) = whole {
         prop_assert!(consumed <= sent.bytes.len());
         let version = match packet {
@@ -48,7 +49,7 @@ fn in_pieces(sent: &Sent) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// What one side writes the other reads, to the last byte, and nobody else does.
+    /// A written packet is read to its last byte, and is written in the same bytes again.
     #[test]
     fn what_is_written_is_read(sent in packet()) {
         let found = read(&sent.bytes, sent.known(), sent.from, BYTES_MAX);
@@ -57,7 +58,7 @@ proptest! {
         let mut again = Vec::new();
         rewrite(&packet, sent.version, &mut again).unwrap();
         prop_assert_eq!(&again, &sent.bytes);
-        // What follows is left alone.
+        // The bytes behind the packet are not consumed.
         let more = [&sent.bytes[..], b"\xff\xff"].concat();
         prop_assert_eq!(read(&more, sent.known(), sent.from, BYTES_MAX), Ok(Some((packet, consumed))));
         in_pieces(&sent)?;

@@ -25,21 +25,22 @@ pub(crate) struct Poller {
     events: Vec<Event>,
     /// A write to it puts the marker at the end of the queue.
     marker: OwnedFd,
-    read: ReadTime,
+    progress: ReadProgress,
 }
 
-/// Knows until when all input has been read.
+/// How far the shard has read its input.
 #[derive(Default)]
-struct ReadTime {
-    /// Input that came before this time has been read, in microseconds. 0 before the first wait.
+struct ReadProgress {
+    /// All input that came before this time has been read, in microseconds. 0 before the first wait.
     until_us: u64,
-    /// When the marker was put at the end of the queue; `None` while it is not in the queue.
+    /// When the marker was put at the end of the queue, in microseconds; `None` while it is not in the queue.
     marked_us: Option<u64>,
 }
 
-impl ReadTime {
-    /// Takes in a wait that ended at this time. Returns true if the marker is to be put at the end of the queue now.
-    fn on_wait(&mut self, now_us: u64, is_queue_empty: bool, is_marker_read: bool) -> bool {
+impl ReadProgress {
+    /// Called after each wait, with the time at which it ended. Returns true if the caller must put the marker at the
+    /// end of the queue now.
+    fn on_waited(&mut self, now_us: u64, is_queue_empty: bool, is_marker_read: bool) -> bool {
         if is_queue_empty {
             (self.until_us, self.marked_us) = (now_us, None);
             return false;
@@ -61,7 +62,7 @@ impl Poller {
         let marker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &marker, EventData::new_u64(MARKER), INPUT)?;
         let events = Vec::with_capacity(EVENTS);
-        Ok(Poller { epoll, events, marker, read: ReadTime::default() })
+        Ok(Poller { epoll, events, marker, progress: ReadProgress::default() })
     }
 
     /// Watches a listener or a wake-up: reported for as long as it is ready.
@@ -85,7 +86,7 @@ impl Poller {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Waits at most so long, and returns the number of events.
+    /// Waits for events, for `timeout_us` microseconds at most. Returns the number of events.
     pub fn wait(&mut self, timeout_us: u64) -> Result<usize> {
         let timeout = Timespec {
             tv_sec: (timeout_us / 1_000_000) as i64,
@@ -95,17 +96,17 @@ impl Poller {
         epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout))
     }
 
-    /// Returns for how many microseconds input may have waited that the last wait did not report. Called once after
-    /// each wait, with the time at which it ended.
-    pub fn input_wait_us(&mut self, now_us: u64) -> u64 {
+    /// Called once after each wait, with the time at which it ended. Returns for how many microseconds input may have
+    /// waited that the wait did not report.
+    pub fn on_waited(&mut self, now_us: u64) -> u64 {
         let is_queue_empty = self.events.len() < EVENTS;
         let is_marker_read =
             !is_queue_empty && self.events.iter().any(|event| event.data.u64() == MARKER);
-        if self.read.on_wait(now_us, is_queue_empty, is_marker_read) {
-            // A failure would only mean that the time ends with the next wait that reports all input.
+        if self.progress.on_waited(now_us, is_queue_empty, is_marker_read) {
+            // If this fails, input counts as waiting until a wait reports all of it.
             let _ = rustix::io::write(&self.marker, &1u64.to_ne_bytes());
         }
-        now_us.saturating_sub(self.read.until_us)
+        now_us.saturating_sub(self.progress.until_us)
     }
 
     /// Returns an event's token, and what is ready.
@@ -139,7 +140,7 @@ mod tests {
     fn turn(poller: &mut Poller, now_us: &mut u64) -> (Vec<u64>, u64) {
         *now_us += SECOND_US;
         let events = poller.wait(0).unwrap();
-        let wait_s = poller.input_wait_us(*now_us).div_ceil(SECOND_US);
+        let wait_s = poller.on_waited(*now_us).div_ceil(SECOND_US);
         let tokens = (0..events).map(|at| poller.event(at).0).filter(|token| *token != MARKER);
         (tokens.collect(), wait_s)
     }
@@ -180,7 +181,7 @@ mod tests {
         let sources: Vec<OwnedFd> = (0..1_800).map(|token| source(&poller, token)).collect();
         turn(&mut poller, &mut now_us);
         sources.iter().for_each(signal);
-        // When each source was signalled that has not been reported.
+        // When each source got the signal that is not reported yet.
         let mut signalled = vec![now_us; sources.len()];
         for number in 0..60 {
             let (tokens, wait_s) = turn(&mut poller, &mut now_us);

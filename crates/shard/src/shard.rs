@@ -214,7 +214,8 @@ impl Shard {
         let now_us = self.now_us();
         self.measure_turn(waits.map_or(now_us, |(_, ended_us)| ended_us), now_us);
         self.engine.set_now(now_us);
-        self.engine.set_input_wait(self.poller.input_wait_us(now_us));
+        let input_wait_us = self.poller.on_waited(now_us);
+        self.engine.set_input_wait(input_wait_us);
         events
     }
 

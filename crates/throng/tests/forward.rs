@@ -253,7 +253,7 @@ fn a_response_topic_is_one_that_the_client_may_use() {
 }
 
 #[test]
-fn a_reply_that_can_not_be_read_took_the_messages() {
+fn an_unreadable_reply_still_accepts_the_messages() {
     for body in ["no JSON", "[]", r#"{"messages":{}}"#] {
         let app = Application::start(move |_| response(200, body));
         let (server, _file) = serve(&app, "");

@@ -138,14 +138,14 @@ mod tests {
     use std::net::TcpListener;
 
     /// Opens a stream from a server that writes this and closes.
-    fn live(answer: &'static str) -> Live {
+    fn live(response: &'static str) -> Live {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
         std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("a client");
             let read = stream.read(&mut [0; 4096]).expect("a request");
             assert!(read > 0);
-            stream.write_all(answer.as_bytes()).expect("written");
+            stream.write_all(response.as_bytes()).expect("written");
         });
         Live::open(
             &Target::parse(&address, Some("k".into()), admin::tls::Trust::System).expect("a URL"),

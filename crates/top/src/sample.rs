@@ -171,7 +171,7 @@ pub struct Node {
 
 /// A node and its last 15 minutes: the response of `/api/samples`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(from = "Answer")]
+#[serde(from = "SamplesResponse")]
 pub struct History {
     /// The node.
     pub node: Node,
@@ -180,7 +180,7 @@ pub struct History {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct SamplesResponse {
     #[serde(flatten)]
     node: Node,
     samples: Columns,
@@ -204,9 +204,9 @@ struct Columns {
     figures: FigureColumns,
 }
 
-impl From<Answer> for History {
-    fn from(answer: Answer) -> Self {
-        let Answer { node, samples } = answer;
+impl From<SamplesResponse> for History {
+    fn from(response: SamplesResponse) -> Self {
+        let SamplesResponse { node, samples } = response;
         let oldest = samples.at.len().saturating_sub(SAMPLES_MAX);
         let samples = (oldest..samples.at.len()).map(|index| samples.sample(index)).collect();
         History { node, samples }

@@ -21,11 +21,11 @@ pub fn json(advice: &Advice) -> String {
 /// Returns the advice as text for a terminal: the result first, then the findings, the most important first.
 pub fn text(advice: &Advice, color: bool) -> String {
     let mut out = Out { text: String::new(), color };
-    let asked = count(advice.want.connections);
+    let connections = count(advice.want.connections);
     let ends = if advice.want.both_ends { ", both ends on this host" } else { "" };
     out.verdict(advice);
     out.line(&format!("\nThis host: {}", plain(&advice.host)));
-    out.line(&format!("Requested: {asked} connections{ends}\n"));
+    out.line(&format!("Requested: {connections} connections{ends}\n"));
     for finding in advice.findings.iter().filter(|finding| finding.level != Level::Good) {
         out.open_finding(finding);
     }
@@ -161,10 +161,10 @@ impl Out {
 
     /// Writes whether the connections fit, how many the host can serve, and what to do.
     fn verdict(&mut self, advice: &Advice) {
-        let asked = count(advice.want.connections);
+        let connections = count(advice.want.connections);
         let (level, word) = match advice.fits {
-            true => (Level::Good, format!("{asked} connections fit:")),
-            false => (Level::Must, format!("{asked} connections do not fit:")),
+            true => (Level::Good, format!("{connections} connections fit:")),
+            false => (Level::Must, format!("{connections} connections do not fit:")),
         };
         let bound = |bound: &Bound| format!("{} ({})", limit(bound.connections), bound.set_by);
         let holds = match &advice.holds {
@@ -210,8 +210,8 @@ fn needed(advice: &Advice) -> String {
     }
     if musts.iter().all(|finding| is_here(finding)) {
         let ends = if advice.want.both_ends { " --both-ends" } else { "" };
-        let asked = advice.want.connections;
-        return format!("To do, as root: throng tune --connections {asked}{ends} --apply");
+        let connections = advice.want.connections;
+        return format!("To do, as root: throng tune --connections {connections}{ends} --apply");
     }
     format!("To do: everything that is marked must below, {} in total.", musts.len())
 }

@@ -25,15 +25,15 @@ const EMPTY_LINE: &[u8] = b"\r\n\r\n";
 
 impl Head {
     pub(super) fn step<'a>(&mut self, chunk: &'a [u8], status: u16) -> HeadStep<'a> {
-        let wanted = [
+        let expected = [
             b'0' + (status / 100 % 10) as u8,
             b'0' + (status / 10 % 10) as u8,
             b'0' + (status % 10) as u8,
         ];
         for (i, byte) in chunk.iter().enumerate() {
             let seen = usize::from(self.seen);
-            if seen < STATUS_AT + wanted.len() {
-                if seen >= STATUS_AT && *byte != wanted[seen - STATUS_AT] {
+            if seen < STATUS_AT + expected.len() {
+                if seen >= STATUS_AT && *byte != expected[seen - STATUS_AT] {
                     let digits = i.checked_sub(seen - STATUS_AT);
                     let digits = digits.and_then(|at| chunk.get(at..at + 3));
                     return HeadStep::WrongStatus(digits.map_or(0, number));

@@ -1,4 +1,4 @@
-//! A node's requests to others, and those of others: for the last numbers of streams, and for missing messages.
+//! A node's requests to others; and its replies to theirs, for the last numbers of streams and for missing messages.
 
 use model::NodeId;
 
@@ -87,7 +87,7 @@ impl Node {
         self.send(target, Packet::ReplayReply(reply).encode());
     }
 
-    /// Takes in which of the requested messages the other node has sent again; the others are gone.
+    /// Notes which of the requested messages the other node has sent again. The others are gone.
     pub(super) fn on_replay_reply(&mut self, reply: &ReplayReply, now_us: u64) {
         let node = NodeId(reply.node);
         let Some(peer) = self.peers.get_mut(&node) else { return };

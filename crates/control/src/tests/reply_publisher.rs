@@ -71,7 +71,7 @@ async fn each_message_is_checked_by_itself() {
 }
 
 #[tokio::test]
-async fn a_reply_has_that_by_which_its_client_knows_it() {
+async fn a_reply_has_the_correlation_data_of_its_request() {
     let bench = bench(Mood::Willing);
     let body = json!({"messages": [
         {"reply_to": "1", "data": 1},

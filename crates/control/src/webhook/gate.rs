@@ -11,7 +11,7 @@ use tokio::time::Instant;
 #[derive(Default)]
 pub(super) struct Gate {
     state: Mutex<State>,
-    /// True while the gate is closed. Readable in a turn, which has the lock of the state.
+    /// True while the gate is closed. A turn has the lock of the state, so the owner of a turn reads this.
     is_closed: AtomicBool,
     opened: Notify,
 }

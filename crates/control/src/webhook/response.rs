@@ -19,9 +19,9 @@ struct ResponseBody<'a> {
 }
 
 #[derive(Deserialize)]
-struct Reply<'a> {
+struct HookReply<'a> {
     #[serde(default)]
-    status: DecisionStatus,
+    status: HookReplyStatus,
     // `default` applies if the field is missing: a null is a response.
     #[serde(borrow, default, deserialize_with = "some")]
     response: Option<&'a RawValue>,
@@ -64,7 +64,7 @@ struct Reason<'a> {
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum DecisionStatus {
+enum HookReplyStatus {
     #[default]
     Ok,
     Error,
@@ -146,12 +146,12 @@ fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ResponseError> {
     protocol::object::read(body).map_err(|error| ResponseError::Json(error.to_string()))
 }
 
-fn response(reply: Reply) -> Result<WebhookResponse, ResponseError> {
+fn response(reply: HookReply) -> Result<WebhookResponse, ResponseError> {
     let response = reply.response.map_or_else(|| NO_RESPONSE.into(), compact);
     if let Some(error) = reply.error {
         return Ok(WebhookResponse::Error(Box::new(refusal(compact(error)))));
     }
-    if reply.status == DecisionStatus::Error {
+    if reply.status == HookReplyStatus::Error {
         return Ok(WebhookResponse::Error(Box::new(refusal(response))));
     }
     let meta = reply.meta.map(compact);

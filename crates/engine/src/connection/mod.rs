@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_silence_that_is_allowed_is_seen_to_end() {
+    fn silence_beyond_the_longest_allowed_one_is_detected() {
         for last_received_s in [0, 5_000, 65_535, 65_536, 1_000_000] {
             let connection = Connection::new(1, last_received_s, Encoding(0));
             let silence = |seconds| connection.silence_s(last_received_s + seconds);

@@ -275,8 +275,8 @@ fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
         }
         // The message by which it authenticates may wait to be read, too.
         let age_s = |since_s: u32| core.now_s().saturating_sub(since_s);
-        let time_s = core.settings.head_seconds.saturating_add(pass.input_wait_s);
-        if cold.stranger_since_s.is_some_and(|since| age_s(since) > time_s) {
+        let limit_s = core.settings.head_seconds.saturating_add(pass.input_wait_s);
+        if cold.stranger_since_s.is_some_and(|since| age_s(since) > limit_s) {
             return Due::Close(CloseReason::Unauthorized);
         }
     }

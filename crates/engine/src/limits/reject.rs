@@ -185,8 +185,8 @@ fn id(request: Request) -> Option<Box<str>> {
 }
 
 impl Core {
-    /// Counts a meta above its limit.
-    pub(crate) fn count_meta(&self, meta: &str) {
+    /// Counts a presence payload, the text of a JSON value, that exceeds `presence.meta_bytes_max`.
+    pub(crate) fn count_presence_payload(&self, meta: &str) {
         if meta.len() > self.settings.presence_meta_bytes_max {
             self.metrics.limited[Limited::PresencePayloadBytes as usize].add(1);
         }

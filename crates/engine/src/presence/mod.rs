@@ -116,7 +116,7 @@ impl Engine {
         self.rates.has_joined(&mut self.core, slot);
         let core = &mut self.core;
         let hash = core.broker.hash(topic);
-        core.count_meta(meta);
+        core.count_presence_payload(meta);
         let done = match data::meta(meta, core.settings.presence_meta_bytes_max) {
             Err(wrong) => Err(CodedError::new(ErrorCode::BadMeta, wrong)),
             Ok(_) if !core.hub.topics_of(slot).any(|name| name == topic) => {

@@ -46,7 +46,7 @@ impl Engine {
         let Engine { core, rates, .. } = self;
         rates.has_joined(core, slot);
         let meta = subscription.meta.as_deref().unwrap_or("{}");
-        core.count_meta(meta);
+        core.count_presence_payload(meta);
         if let Err(wrong) = data::meta(meta, core.settings.presence_meta_bytes_max) {
             let error = ReplyError::new(ErrorCode::BadMeta, &wrong);
             return protocol.reply(&id, Err(error), &mut core.codecs, out);

@@ -44,7 +44,7 @@ struct HelloReply {
 
 /// The agent's decision about that reply.
 #[derive(Deserialize, Serialize)]
-enum Verdict {
+enum Decision {
     Welcome { proof: Option<String> },
     Refused { why: String },
 }
@@ -111,11 +111,11 @@ pub fn welcome(mut socket: &TcpStream, key: Option<&str>) -> Result<()> {
         _ => None,
     };
     if let Some(why) = refused {
-        send(&mut socket, &Verdict::Refused { why: why.clone() })?;
+        send(&mut socket, &Decision::Refused { why: why.clone() })?;
         bail!(why);
     }
     let proof = key.map(|key| proof(key, Side::Agent, &own, &challenge)).transpose()?;
-    send(&mut socket, &Verdict::Welcome { proof })
+    send(&mut socket, &Decision::Welcome { proof })
 }
 
 /// Does the coordinator's side of the handshake.
@@ -149,8 +149,8 @@ pub fn meet(mut socket: &TcpStream, key: Option<&str>) -> Result<()> {
         HelloReply { protocol: PROTOCOL, throng: VERSION.into(), challenge: own.clone(), proof };
     send(&mut socket, &reply)?;
     match receive(&mut from, HELLO_BYTES_MAX)?.context("it closed the connection")? {
-        Verdict::Refused { why } => bail!("it rejects the connection: {why}"),
-        Verdict::Welcome { proof } => {
+        Decision::Refused { why } => bail!("it rejects the connection: {why}"),
+        Decision::Welcome { proof } => {
             let knows = |key: &str| is_proved(proof.as_deref(), key, Side::Agent, &theirs, &own);
             ensure!(key.is_none_or(knows), "it doesn't know the key: it is not the expected agent");
             Ok(())

@@ -146,11 +146,11 @@ impl Channel {
         let mut descriptors = Vec::new();
         let mut read = 0;
         while read < HEAD_BYTES {
-            let came = self.receive_some(&mut head[read..], &mut descriptors)?;
-            match (came, read) {
+            let bytes = self.receive_some(&mut head[read..], &mut descriptors)?;
+            match (bytes, read) {
                 (0, 0) => return Ok(None),
                 (0, _) => return Err(ErrorKind::UnexpectedEof.into()),
-                (came, _) => read += came,
+                (bytes, _) => read += bytes,
             }
         }
         let kind = u16::from_le_bytes([head[0], head[1]]);

@@ -59,7 +59,7 @@ fn a_message_reaches_the_members_on_all_nodes_by_every_transport() {
         assert_eq!(events.data(), number.to_string());
         assert_eq!(receive(&mut socket)["data"], number);
     }
-    // Messages of clients take the same way.
+    // Messages of clients take the same path.
     let reply =
         command(&mut socket, json!({"type": "publish", "id": 1, "topic": "news", "data": "hello"}));
     assert!(reply["ok"].is_object(), "{reply}");

@@ -135,7 +135,7 @@ run({
       assert.deepEqual(plain.reply.response, { recovered: false, reason: "no_history" });
     }),
 
-  // A compact topic: each message is the state of a key, which is in the payload.
+  // A compacted topic: each message is the state of a key, which is in the payload.
   states: () =>
     each(ALL, async (kind) => {
       const topic = `cp:${kind.name}`;

@@ -1,4 +1,4 @@
-//! Attributes of messages: tags to filter by, and keys of compact topics.
+//! Attributes of messages: tags to filter by, and keys of compacted topics.
 
 use serde_json::{Value, json};
 

@@ -278,7 +278,7 @@ impl Listener {
     pub fn rest_before(&mut self, server: &Server, topic: &str) -> Vec<Value> {
         let sentinel = sentinel();
         match topic.strip_prefix('@') {
-            // In a compact topic each sentinel needs its own key.
+            // In a compacted topic each sentinel needs its own key.
             None if topic.starts_with('c') => {
                 let body = json!({"topic": topic, "data": sentinel, "key": sentinel});
                 server.post("/api/publish", body)

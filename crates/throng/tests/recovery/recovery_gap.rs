@@ -197,7 +197,7 @@ fn an_absent_user_learns_of_what_was_dropped() {
 
 /// The server does not end a poll because of the gap: a poll without a position would end at once, again and again.
 #[test]
-fn what_was_dropped_is_no_reason_to_reply_to_a_poll_that_requests_nothing() {
+fn a_poll_that_requests_nothing_waits_although_messages_were_dropped() {
     for storage in BOTH {
         let few = [("THRONG_INBOX_MESSAGES_MAX", "2"), ("THRONG_INBOX_SECONDS_MAX", "1")];
         let node = Node::with(storage, &few);

@@ -1,4 +1,4 @@
-//! Compact topics: a message has a key, and a marker tells clients when they have the whole state.
+//! Compacted topics: a message has a key, and a marker tells clients when they have the whole state.
 
 use serde_json::{Value, json};
 

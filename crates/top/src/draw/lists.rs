@@ -64,18 +64,18 @@ pub fn transports(frame: &mut Frame<'_>, area: Rect, sample: &Sample, ring: Opti
     // Transports with the most connections come first; the sort leaves equal ones in order.
     let mut rows: Vec<_> = sample.transports.iter().collect();
     rows.sort_by(|a, b| b.1.total_cmp(a.1));
-    let row = |name: &str, held: f64| {
+    let row = |name: &str, connections: f64| {
         format!(
             "{:<name_width$}{:>NUMBER$}{:>NUMBER$}  ",
             cut(&words(name), name_width.saturating_sub(1)),
-            grouped(held as u64),
-            percent(held, sample.connections)
+            grouped(connections as u64),
+            percent(connections, sample.connections)
         )
     };
     let sum = Line::styled(row("all", sample.connections), STRONG);
-    let lines = rows.into_iter().map(|(name, held)| {
-        let graph = bar(held / sample.connections.max(1.0), graph_width);
-        Line::from(vec![Span::raw(row(name, *held)), Span::styled(graph, GRAPH)])
+    let lines = rows.into_iter().map(|(name, connections)| {
+        let graph = bar(connections / sample.connections.max(1.0), graph_width);
+        Line::from(vec![Span::raw(row(name, *connections)), Span::styled(graph, GRAPH)])
     });
     let mqtt = mqtt(sample).map(|mqtt| Line::raw(cut(&format!("MQTT: {mqtt}"), width)));
     let used = sample.transports.len() as u16 + 2 + u16::from(mqtt.is_some());
@@ -128,7 +128,7 @@ pub fn shards(frame: &mut Frame<'_>, area: Rect, shards: &[f64], scroll: usize) 
     let digits = shards.len().saturating_sub(1).to_string().len();
     let shown = height * needed;
     let first = scroll.min(shards.len().saturating_sub(shown));
-    for (at, held) in shards.iter().enumerate().skip(first).take(shown) {
+    for (at, connections) in shards.iter().enumerate().skip(first).take(shown) {
         let index = at - first;
         let cell = Rect {
             x: area.x + (index / height) as u16 * width,
@@ -136,9 +136,9 @@ pub fn shards(frame: &mut Frame<'_>, area: Rect, shards: &[f64], scroll: usize) 
             width,
             height: 1,
         };
-        let text = format!("{at:>digits$} {:>NUMBER$} ", grouped(*held as u64));
+        let text = format!("{at:>digits$} {:>NUMBER$} ", grouped(*connections as u64));
         let right = usize::from(width).saturating_sub(text.len() + 1);
-        let graph = Span::styled(bar(held / most, right.min(BAR_MAX)), GRAPH);
+        let graph = Span::styled(bar(connections / most, right.min(BAR_MAX)), GRAPH);
         frame.render_widget(Line::from(vec![Span::raw(text), graph]), cell);
     }
 }

@@ -349,7 +349,7 @@ async fn a_queue_is_there_while_something_is_in_it() {
 }
 
 #[tokio::test]
-async fn a_reply_that_is_late_is_not_waited_for() {
+async fn a_late_reply_counts_as_a_timeout() {
     let app = app(0, echo).await;
     let mut bench =
         bench(1, Settings { timeout: Duration::from_millis(100), ..settings(&app.url) });

@@ -198,8 +198,8 @@ fn session(vsn: &str) -> Vec<Step> {
     ]
 }
 
-/// Input that waits to be read may be from any client: the time that it may have waited is no silence. All beyond it
-/// is, although input goes on to wait.
+/// Input that waits to be read may be from any client: the time that it may have waited is no silence. A client that is
+/// silent for longer is closed, although input still waits.
 #[test]
 fn the_time_that_input_waits_is_no_silence() {
     let silent_clients = [

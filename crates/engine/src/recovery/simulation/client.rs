@@ -12,7 +12,7 @@ use super::log::{
     AGAIN, ALL, Log, PASSING, TOPICS, WINDOW, What, conflates, count, name as name_of, what,
 };
 use super::newest::Newest;
-use super::progress::{Begins, Progress, Requested};
+use super::progress::{Begins, Progress, RequestedHistory};
 use super::read::{self, Kind, Reader, Unit};
 use super::state::State;
 
@@ -86,7 +86,7 @@ pub(super) struct Client {
     /// The topics that the client names when it connects.
     pub topics: Vec<usize>,
     /// The stored messages that the client requests as long as it knows no position.
-    requested: Option<Requested>,
+    requested: Option<RequestedHistory>,
     /// The position that the client comes back with, if one position covers all topics.
     position: Option<String>,
     /// The positions of single topics.
@@ -137,7 +137,7 @@ impl Client {
         kind: Kind,
         user: String,
         topics: Vec<usize>,
-        requested: Option<Requested>,
+        requested: Option<RequestedHistory>,
     ) -> Self {
         Client {
             name,
@@ -253,7 +253,7 @@ impl Client {
             };
             if is_newest(topic) && !(knows && what(topic).has_history()) {
                 let from = match self.requested.filter(|_| what(topic).has_history()) {
-                    Some(Requested::Start) => 0,
+                    Some(RequestedHistory::Start) => 0,
                     _ => next,
                 };
                 self.newest.insert(topic, Newest::new(from));

@@ -39,7 +39,7 @@ use crate::testing::{self, Driver, Services, Upgrade};
 use client::{Client, key_of};
 use late::Late;
 use log::{CONFLATED, EXTRA, Log, PASSING, TOPICS, What, conflates, what};
-use progress::Requested;
+use progress::RequestedHistory;
 use read::Kind;
 use setup::rules;
 pub(crate) use setup::settings;
@@ -194,12 +194,12 @@ impl World {
             topics.clear();
         }
         let user = if random.one_in(3) { "both".into() } else { format!("u{name}") };
-        let wants = match random.below(4) {
-            0 => Some(Requested::Start),
-            1 => Some(Requested::Last([1, 2, 5, 1_000][random.below(4)])),
+        let requested = match random.below(4) {
+            0 => Some(RequestedHistory::Start),
+            1 => Some(RequestedHistory::Last([1, 2, 5, 1_000][random.below(4)])),
             _ => None,
         };
-        Client::new(name, kind, user, topics, wants)
+        Client::new(name, kind, user, topics, requested)
     }
 
     /// Publishes a message that the history does not retain: a presence notice, or one with `no_history`.

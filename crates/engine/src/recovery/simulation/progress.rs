@@ -27,16 +27,16 @@ impl Progress {
 
 /// The stored messages that a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Requested {
+pub(super) enum RequestedHistory {
     Start,
     Last(usize),
 }
 
-impl std::fmt::Display for Requested {
+impl std::fmt::Display for RequestedHistory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Requested::Start => f.write_str("start"),
-            Requested::Last(messages) => write!(f, "last:{messages}"),
+            RequestedHistory::Start => f.write_str("start"),
+            RequestedHistory::Last(messages) => write!(f, "last:{messages}"),
         }
     }
 }
@@ -55,7 +55,7 @@ pub(super) struct Begins {
 }
 
 impl Begins {
-    pub fn new(log: &Log, topic: usize, requested: Requested, exact: bool) -> Self {
+    pub fn new(log: &Log, topic: usize, requested: RequestedHistory, exact: bool) -> Self {
         let retained = match what(topic) {
             What::Small(retained) => retained,
             What::Big
@@ -68,8 +68,8 @@ impl Begins {
             | What::Passing => usize::MAX,
         };
         let newest = match requested {
-            Requested::Start => retained,
-            Requested::Last(messages) => messages.min(retained),
+            RequestedHistory::Start => retained,
+            RequestedHistory::Last(messages) => messages.min(retained),
         };
         let low = log[topic].len().saturating_sub(newest);
         Begins { newest, low, exact, latest: usize::MAX }
