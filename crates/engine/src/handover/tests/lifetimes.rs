@@ -64,28 +64,38 @@ fn lifetimes() -> Vec<(&'static str, Vec<Step>)> {
     all
 }
 
-#[test]
-fn every_phase_of_every_protocol_goes_on_as_if_nothing_had_happened() {
+/// Protocols whose connections one test leads through all phases. Each takes some seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Streams,
+    Mqtt,
+    Requests,
+}
+
+impl Kind {
+    fn of(protocol: &dyn protocol::Protocol) -> Self {
+        match (protocol.name(), protocol.delivery()) {
+            ("http", _) | (_, protocol::Delivery::Woken | protocol::Delivery::Gathered) => {
+                Kind::Requests
+            }
+            (name, _) if name.starts_with("mqtt") => Kind::Mqtt,
+            _ => Kind::Streams,
+        }
+    }
+}
+
+/// Plays lifetimes, and checks that connections of each protocol of a kind were in each of its phases.
+fn play_all(kind: Kind, lifetimes: impl IntoIterator<Item = (&'static str, Vec<Step>)>) {
     let mut phases = BTreeSet::new();
-    let mut play = |name: &str, steps: &[Step]| phases.extend(check(name, false, steps));
-    for (name, steps) in lifetimes() {
-        play(name, &steps);
-    }
-    for (name, steps) in mqtt::lifetimes() {
-        play(name, &steps);
-    }
-    play("http", &http());
-    play(
-        "http beyond the limit",
-        &[Beyond(0, "GET /hea".into()), Send(0, "lthz".into()), Wait(30)],
-    );
-    play("poll", &poll());
-    for vsn in ["1.0.0", "2.0.0"] {
-        play("long-poll session", &session(vsn));
+    for (name, steps) in lifetimes {
+        phases.extend(check(name, false, &steps));
     }
     let has = |encoding: u8, phase| phases.contains(&(encoding, phase));
     use Phase::*;
     for protocol in Scene::new(false).protocols().all() {
+        if Kind::of(protocol) != kind {
+            continue;
+        }
         let encoding = protocol.encoding().0;
         let expected: &[Phase] = match (protocol.name(), protocol.delivery()) {
             ("http", _) => &[Request, Idle, Waiting, Closing, HalfClosed],
@@ -104,6 +114,24 @@ fn every_phase_of_every_protocol_goes_on_as_if_nothing_had_happened() {
             assert!(has(encoding, *phase), "no {name} as encoding {encoding} was in {phase:?}");
         }
     }
+}
+
+#[test]
+fn every_phase_of_a_stream_goes_on_as_if_nothing_had_happened() {
+    play_all(Kind::Streams, lifetimes());
+}
+
+#[test]
+fn every_phase_of_mqtt_goes_on_as_if_nothing_had_happened() {
+    play_all(Kind::Mqtt, mqtt::lifetimes());
+}
+
+#[test]
+fn every_phase_of_requests_goes_on_as_if_nothing_had_happened() {
+    let beyond = vec![Beyond(0, "GET /hea".into()), Send(0, "lthz".into()), Wait(30)];
+    let sessions = ["1.0.0", "2.0.0"].map(|vsn| ("long-poll session", session(vsn)));
+    let others = [("http", http()), ("http beyond the limit", beyond), ("poll", poll())];
+    play_all(Kind::Requests, others.into_iter().chain(sessions));
 }
 
 fn http() -> Vec<Step> {
