@@ -178,7 +178,9 @@ impl TopicCursor {
         if compact && after == 0 {
             cursor.begin_state(top.offset);
         } else if compact && let Some(token) = token {
-            cursor.state_top = TopicCursor::state_top_of(top.epoch, topic, token);
+            // A node that has delivered less than the one where the state began has keys that were removed after that.
+            let state_top = TopicCursor::state_top_of(top.epoch, topic, token);
+            cursor.state_top = state_top.min(top.offset);
         }
         cursor.whole |= since.is_some() && token.is_none();
         cursor

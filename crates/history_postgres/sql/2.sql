@@ -7,8 +7,20 @@ SET LOCAL lock_timeout = '10s';
 -- No server trims meanwhile.
 SELECT pg_advisory_xact_lock(1952870439, hashtext('history trim {schema}'));
 
--- An append or a deletion that has the row of the log never waits for this transaction while this one waits for the row.
-LOCK TABLE {schema}.history_topics, {schema}.history_messages IN ACCESS EXCLUSIVE MODE;
+-- Sessions of servers lock these tables in either order, so this one never waits for one while it has the other.
+DO $$
+BEGIN
+  FOR attempt IN 1..1000 LOOP
+    BEGIN
+      LOCK TABLE {schema}.history_topics, {schema}.history_messages IN ACCESS EXCLUSIVE MODE NOWAIT;
+      RETURN;
+    EXCEPTION WHEN lock_not_available THEN
+      PERFORM pg_sleep(0.01);
+    END;
+  END LOOP;
+  RAISE lock_not_available USING MESSAGE = 'other sessions use the tables of the history without a pause: try again';
+END
+$$;
 
 -- NULL in messages of servers of the version before: nobody knows whether they have a key.
 ALTER TABLE {schema}.history_messages
@@ -27,7 +39,8 @@ ALTER TABLE {schema}.history_topics
   ADD COLUMN states bigint NOT NULL DEFAULT 0,
   ADD COLUMN states_bytes bigint NOT NULL DEFAULT 0;
 
--- The messages that compacted topics retain. Only messages from before the topic was compacted may have no key.
+-- The messages that compacted topics retain. Messages from before the topic was compacted, and of servers of the version
+-- before, may have no key: no other one replaces these.
 CREATE TABLE {schema}.history_states (
   topic_id bigint NOT NULL,
   log_offset bigint NOT NULL,
@@ -132,17 +145,21 @@ $$;
 REVOKE ALL ON FUNCTION {schema}.history_drop_state({schema}.history_topics, {schema}.history_states, bigint, bigint)
 FROM PUBLIC;
 
--- Drops the oldest states beyond the limits of a topic, but not the last one. `by_offset` is the offset of the message
--- that came. Called with the lock of the log.
+-- Drops the oldest states beyond the limits of a topic, but not the last one, and at most 100: appends wait meanwhile, and
+-- the next messages drop the rest. `by_offset` is the offset of the message that came. Called with the lock of the log.
 CREATE FUNCTION {schema}.history_limit_states(topic {schema}.history_topics, by_offset bigint, now_ms bigint)
 RETURNS {schema}.history_topics
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   oldest {schema}.history_states;
 BEGIN
-  WHILE topic.states > topic.messages_max OR topic.states_bytes > topic.bytes_max LOOP
+  oldest.log_offset := 0;
+  FOR n IN 1..100 LOOP
+    EXIT WHEN topic.states <= topic.messages_max AND topic.states_bytes <= topic.bytes_max;
+    -- Not from the first entry of the index on: this transaction has just deleted those.
     SELECT * INTO oldest FROM {schema}.history_states AS s
-    WHERE s.topic_id = topic.id AND s.log_offset < by_offset ORDER BY s.topic_id, s.log_offset LIMIT 1;
+    WHERE s.topic_id = topic.id AND s.log_offset > oldest.log_offset AND s.log_offset < by_offset
+    ORDER BY s.topic_id, s.log_offset LIMIT 1;
     EXIT WHEN NOT FOUND;
     topic := {schema}.history_drop_state(topic, oldest, by_offset, now_ms);
     topic.states_floor := greatest(topic.states_floor, oldest.log_offset);
@@ -514,6 +531,10 @@ BEGIN
         DELETE FROM {schema}.history_messages AS d WHERE d.log_offset IN (
           SELECT m.log_offset FROM {schema}.history_messages AS m
           WHERE m.topic_id = topic.id AND m.log_offset <= {schema}.history_floor(topic) AND m.at_ms < before_ms
+            -- The topic may have become a compacted one meanwhile.
+            AND NOT EXISTS (
+              SELECT FROM {schema}.history_states AS s WHERE s.topic_id = m.topic_id AND s.log_offset = m.log_offset
+            )
           ORDER BY m.log_offset LIMIT rows_max
         ) RETURNING d.log_offset
       )
@@ -535,7 +556,7 @@ END
 $$;
 
 -- Deletes messages of compacted topics that have been no state for an age. Gives how many rows of history_replaced went with
--- them. It waits for no lock of an append, and has none that an append needs.
+-- them. It waits for no lock of an append. Only an append that ends the compaction of a topic waits for its locks.
 CREATE FUNCTION {schema}.history_trim_replaced(rows_max bigint, age_ms bigint) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -606,8 +627,8 @@ $$;
 REVOKE ALL ON FUNCTION {schema}.history_trim_states(bigint, bigint, bigint) FROM PUBLIC;
 
 -- Deletes messages without a state that are from before their topics were compacted, once all of a topic are older than an
--- age: for the topics after an id and up to another one, and at most rows_max messages. Gives their number. It finds them
--- before it locks the log.
+-- age: for the topics after an id and up to another one. Gives the number of these messages, and of topics that have none
+-- any more, at most rows_max. It finds them before it locks the log.
 CREATE FUNCTION {schema}.history_trim_uncompacted(after bigint, through_id bigint, rows_max bigint, age_ms bigint)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -630,10 +651,11 @@ BEGIN
     SELECT array_agg(o.log_offset) INTO of_topic FROM (
       SELECT m.log_offset FROM {schema}.history_messages AS m
       WHERE m.topic_id = topic.id AND m.log_offset <= topic.trim_through AND m.record IS NOT NULL
+        -- OFFSET 0: each is one look into an index, also before the tables have statistics.
         AND NOT EXISTS (
-          SELECT FROM {schema}.history_states AS s WHERE s.topic_id = m.topic_id AND s.log_offset = m.log_offset
+          SELECT FROM {schema}.history_states AS s WHERE s.topic_id = m.topic_id AND s.log_offset = m.log_offset OFFSET 0
         )
-        AND NOT EXISTS (SELECT FROM {schema}.history_replaced AS r WHERE r.log_offset = m.log_offset)
+        AND NOT EXISTS (SELECT FROM {schema}.history_replaced AS r WHERE r.log_offset = m.log_offset OFFSET 0)
       ORDER BY m.topic_id, m.log_offset LIMIT rows_max - cardinality(due)
     ) AS o;
     IF of_topic IS NULL THEN
@@ -641,7 +663,7 @@ BEGIN
     ELSE
       due := due || of_topic;
     END IF;
-    EXIT WHEN cardinality(due) >= rows_max;
+    EXIT WHEN cardinality(due) + cardinality(ready) >= rows_max;
   END LOOP;
   IF due = '{}' AND ready = '{}' THEN
     RETURN 0;
@@ -654,12 +676,12 @@ BEGIN
     SELECT m.log_offset FROM {schema}.history_messages AS m
     JOIN {schema}.history_topics AS t ON t.id = m.topic_id AND t.compact AND m.log_offset <= t.trim_through
     WHERE m.log_offset = ANY (due) AND NOT EXISTS (
-      SELECT FROM {schema}.history_states AS s WHERE s.topic_id = m.topic_id AND s.log_offset = m.log_offset
+      SELECT FROM {schema}.history_states AS s WHERE s.topic_id = m.topic_id AND s.log_offset = m.log_offset OFFSET 0
     )
     FOR UPDATE OF m SKIP LOCKED
   );
   GET DIAGNOSTICS deleted = ROW_COUNT;
-  RETURN deleted;
+  RETURN deleted + cardinality(ready);
 END
 $$;
 

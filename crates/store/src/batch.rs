@@ -271,7 +271,10 @@ impl<'t> Batch<'t> {
             Some(topic) => topic,
             None => self.insert_topic(&append.topic)?,
         };
-        topic.retention = *retention;
+        let was_compact = std::mem::replace(&mut topic.retention, *retention).compact;
+        if retention.compact && !was_compact && topic.count > 0 {
+            self.index_keys(&append.topic, &mut topic)?;
+        }
         topic.oldest_ms = if topic.count == 0 { at_ms } else { topic.oldest_ms.min(at_ms) };
         if let Some(key) = head.key.filter(|_| retention.compact) {
             let before = self.keys.insert((topic.number, key), offset)?.map(|row| row.value());
@@ -303,6 +306,36 @@ impl<'t> Batch<'t> {
             )?;
         }
         self.save_topic(&append.topic, topic);
+        Ok(())
+    }
+
+    /// Called when a topic with messages becomes a compacted one. Indexes the keys of its messages, and removes all
+    /// messages of a key but the last.
+    fn index_keys(&mut self, name: &Name, topic: &mut TopicRow) -> Result<(), InternalError> {
+        let number = topic.number;
+        let mut newest_first = Vec::new();
+        for row in self.messages.range((number, 0)..=(number, u64::MAX))?.rev() {
+            let (key, value) = row?;
+            let offset = key.value().1;
+            let head = MessageRow::decode(number, offset, value.value());
+            let head = head.and_then(|row| row.head()).map_err(|error| {
+                InternalError::from(error).in_topic(name, offset.saturating_sub(1), offset)
+            })?;
+            if let Some(key) = head.key {
+                newest_first.push((Name::from(key), offset, first_expiry(&head, true)));
+            }
+        }
+        let mut known = HashSet::new();
+        for (key, offset, expires_ms) in newest_first {
+            if !known.insert(key.clone()) {
+                self.remove_message(name, topic, offset, |_| true)?;
+                continue;
+            }
+            self.keys.insert((number, &*key), offset)?;
+            if let Some(expires_ms) = expires_ms {
+                self.expiries.insert((expires_ms, number, offset), name.as_str())?;
+            }
+        }
         Ok(())
     }
 

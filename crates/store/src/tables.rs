@@ -39,7 +39,7 @@ pub(crate) const TOPICS: TableDefinition<'static, &str, &[u8]> = TableDefinition
 pub(crate) const MESSAGES: TableDefinition<'static, (u64, u64), &[u8]> =
     TableDefinition::new("messages");
 
-/// In compact topics: maps the topic's number and a key to the offset of the key's last message. An
+/// In compacted topics: maps the topic's number and a key to the offset of the key's last message. An
 /// entry counts only if that message has the key.
 pub(crate) const KEYS: TableDefinition<'static, (u64, &str), u64> = TableDefinition::new("keys");
 
