@@ -668,9 +668,9 @@ settings! {
         /// Idempotency keys that the server remembers; beyond that it forgets the oldest.
         idempotency_keys_max: u64 = Fixed, Number(1, 100_000_000), "1000000",
             beyond "the oldest is forgotten", shows "`throng_idempotency_keys`";
-        /// Cursors, one for each user and topic where the user has acknowledged. Beyond that the server forgets the one not used longest: its user gets all messages that wait in the user's own topic again, and begins anew in other topics.
+        /// Cursors, one for each user and topic where the user has acknowledged. Beyond that the server forgets the one not used longest: its user gets all messages that wait in the user's own topic again, and begins anew in other topics. With history.url also the cursors that may wait for PostgreSQL.
         cursors_max: u64 = Fixed, Number(1, 1_000_000_000), "1000000",
-            beyond "the one not used longest is forgotten", shows "`throng_cursors`";
+            beyond "the one not used longest is forgotten", shows "`throng_cursors`, `throng_history_pending_cursors`";
         /// Durable subscriptions of all users together; the server rejects more (409, subscriptions_full). 0: no limit.
         subscriptions_max: u64 = Live, Number(0, MANY), "100000000",
             beyond "409, `subscriptions_full`", shows "`throng_subscriptions`";
@@ -698,7 +698,7 @@ settings! {
         /// Seconds that a message waits.
         seconds_max: u64 = Live, Number(1, TEN_YEARS), "604800",
             beyond "the same", shows "`throng_history_dropped_total`";
-        /// Reply to a publisher only when the message is on disk; needs store.data.
+        /// Reply to a publisher only when the message is on disk; needs store.data or history.url. With history.url it must be true.
         durable: bool = Live, Bool, "false";
         /// Messages that one connection may have without having acknowledged them.
         window_messages_max: u64 = Live, Number(1, 1_000_000), "100",

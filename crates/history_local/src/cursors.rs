@@ -121,6 +121,16 @@ impl Cursors {
         true
     }
 
+    /// Sets the user's cursor, as it is elsewhere: it may go back.
+    pub fn set(&mut self, user: &str, topic: &str, cursor: Cursor) {
+        let Some(at) = self.enter(user, topic) else { return };
+        let entry = &mut self.entries[at];
+        entry.is_known = cursor.acknowledged.is_some();
+        entry.acknowledged = cursor.acknowledged.unwrap_or(0);
+        entry.given_up = cursor.given_up.unwrap_or(0);
+        self.delivery_counts.done(at, entry.done());
+    }
+
     /// Moves the cursor past a message without an acknowledgement, when all before it is done. Returns false if the
     /// cursor was past it already.
     pub fn give_up(&mut self, user: &str, topic: &str, offset: u64) -> bool {
@@ -158,7 +168,7 @@ impl Cursors {
     }
 
     /// Returns the number of known cursors.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.entries.len()
     }
 
@@ -285,6 +295,18 @@ mod tests {
     }
 
     #[test]
+    fn a_cursor_is_set_to_what_it_is_elsewhere() {
+        let mut cursors = Cursors::new(10);
+        assert!(cursors.acknowledge("bob", "jobs", 9));
+        for (acknowledged, given_up) in [(Some(5), Some(7)), (None, Some(7)), (Some(0), None)] {
+            let cursor = Cursor { acknowledged, given_up };
+            cursors.set("bob", "jobs", cursor);
+            assert_eq!((cursors.get("bob", "jobs"), cursors.count()), (Some(cursor), 1));
+        }
+        assert_eq!(cursors.delivered("bob", "jobs", 6, 0, 0), 1);
+    }
+
+    #[test]
     fn a_cursor_takes_little_memory() {
         assert!(size_of::<Option<Entry>>() <= 48, "{}", size_of::<Option<Entry>>());
         assert_eq!(
@@ -335,7 +357,7 @@ mod tests {
                 }
                 model.push(((user, topic), cursor));
                 model.drain(..model.len().saturating_sub(cursors_max));
-                prop_assert_eq!(cursors.len(), model.len());
+                prop_assert_eq!(cursors.count(), model.len());
             }
         }
     }

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-mod cursors;
+pub mod cursors;
 mod delivery_counts;
 mod error;
 mod idempotency;
@@ -10,4 +10,5 @@ mod local;
 mod slab;
 pub mod windows;
 
+pub use local::cursors::{cursors_of_rows, rows_of_cursor};
 pub use local::{Begin, HistoryLimits, Local, parts};

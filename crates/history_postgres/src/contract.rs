@@ -8,10 +8,11 @@ use history::{
     AcknowledgeError, Completion, Cursor, GivenUp, Gone, History, HistoryError, HistoryReply,
     HistoryStats, Implicit, Matching, Page, PageQuery, Piece, Pull, Start, TopicHash,
 };
+use model::name::personal;
 use model::{AcknowledgeRule, Envelope, Epoch, HistoryRule, Name, Position, ResumeRequest, Rules};
 
 use crate::jobs::{Job, NotTaken, Reply};
-use crate::postgres::{Postgres, unix_ms};
+use crate::postgres::{Counts, Postgres, unix_ms};
 use crate::publish::away_text;
 use crate::read::MemoryPage;
 use crate::resolve::Known;
@@ -127,6 +128,11 @@ impl History for Postgres {
             recovered: count(&counts.recovered),
             unrecovered: count(&counts.unrecovered),
             disk_reads: count(&counts.reads),
+            cursors: self.0.cursors.count() as u64,
+            acknowledged: count(&counts.acknowledged),
+            redelivered: count(&counts.redelivered),
+            dead_lettered: count(&counts.dead_lettered),
+            dropped: count(&counts.dropped),
             dropped_by: state.windows.dropped_by(),
             ..HistoryStats::default()
         }
@@ -213,24 +219,64 @@ impl History for Postgres {
         None
     }
 
-    /// No member acknowledges messages here, as in all methods below: the configuration makes sure of that.
-    fn cursor(&self, _: &str, _: &str) -> u64 {
-        self.state().delivered
+    fn cursor(&self, user: &str, topic: &str) -> u64 {
+        let cursors = &self.0.cursors;
+        if topic == personal(user) {
+            return cursors.get(user, topic).and_then(Cursor::done).unwrap_or(0);
+        }
+        let top = self.state().delivered;
+        cursors.get_or_begin(user, topic, top)
     }
 
-    fn progress(&self, _: &str, _: &str) -> Cursor {
-        Cursor::default()
+    fn progress(&self, user: &str, topic: &str) -> Cursor {
+        self.0.cursors.get(user, topic).unwrap_or_default()
     }
 
-    fn acknowledge(&self, _: &str, _: &str, _: Position) -> Result<u64, AcknowledgeError> {
-        Err(AcknowledgeError::NotAcknowledged)
+    /// An offset that this node has not delivered yet may be of a message that the client has from another node. The
+    /// database moves no cursor beyond the last message.
+    fn acknowledge(&self, user: &str, topic: &str, id: Position) -> Result<u64, AcknowledgeError> {
+        if self.rule_of(topic).is_none_or(|rule| rule.acknowledge.is_none()) {
+            return Err(AcknowledgeError::NotAcknowledged);
+        }
+        if id.epoch != self.0.epoch {
+            return Err(AcknowledgeError::Epoch);
+        }
+        let (offset, has_moved) = self.0.cursors.acknowledge(user, topic, id.offset);
+        Counts::add(&self.0.counts.acknowledged, usize::from(has_moved));
+        Ok(offset)
     }
 
-    fn delivered(&self, _: &str, _: &str, _: u64, _: u32, _: &AcknowledgeRule) -> u32 {
-        0
+    fn delivered(
+        &self,
+        user: &str,
+        topic: &str,
+        offset: u64,
+        now_s: u32,
+        rule: &AcknowledgeRule,
+    ) -> u32 {
+        self.0.cursors.delivered(user, topic, offset, now_s, rule)
     }
 
-    fn delivered_again(&self) {}
+    fn delivered_again(&self) {
+        Counts::add(&self.0.counts.redelivered, 1);
+    }
 
-    fn give_up(&self, _: &str, _: &str, _: u64, _: GivenUp) {}
+    fn give_up(&self, user: &str, topic: &str, offset: u64, given_up: GivenUp) {
+        if !self.0.cursors.give_up(user, topic, offset) {
+            return;
+        }
+        let counts = &self.0.counts;
+        let counter = match given_up {
+            GivenUp::DeadLettered => &counts.dead_lettered,
+            GivenUp::Dropped => &counts.dropped,
+        };
+        Counts::add(counter, 1);
+        tracing::debug!(
+            user,
+            topic,
+            message_id = %self.id(offset),
+            ?given_up,
+            "a message was given up: its user acknowledged none of its deliveries"
+        );
+    }
 }

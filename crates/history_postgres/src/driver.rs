@@ -9,6 +9,7 @@ use history::HistoryError;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use crate::cursors::{self, Moved};
 use crate::follower::{Follower, Hash};
 use crate::postgres::Postgres;
 use crate::publish::away_text;
@@ -21,28 +22,34 @@ use crate::writer::Writer;
 const END_WAIT: Duration = Duration::from_secs(5);
 
 /// The sessions with the database. Appends, follows and reads have one each, so that none waits for another. The
-/// trimmer opens its own.
+/// trimmer and the driver of cursors open their own.
 struct Sessions {
     append: Database,
     follow: Database,
     read: Arc<Database>,
 }
 
-/// Runs the writer, the follower, the reader and the trimmer until the server ends.
+/// Runs the writer, the follower, the reader, the trimmer and the driver of cursors until the server ends.
 pub(crate) struct Driver {
     postgres: Postgres,
     writer: Writer,
     follower: Follower,
+    moved: Moved,
     /// True when the driver must end.
     ending: watch::Receiver<bool>,
     reconnects: Reconnects,
 }
 
 impl Driver {
-    pub fn new(postgres: Postgres, hash: Hash, ending: watch::Receiver<bool>) -> Self {
+    pub fn new(
+        postgres: Postgres,
+        hash: Hash,
+        moved: Moved,
+        ending: watch::Receiver<bool>,
+    ) -> Self {
         let writer = Writer::new(postgres.clone());
         let follower = Follower::new(postgres.clone(), hash);
-        Driver { postgres, writer, follower, ending, reconnects: Reconnects::default() }
+        Driver { postgres, writer, follower, moved, ending, reconnects: Reconnects::default() }
     }
 
     pub async fn run(mut self) {
@@ -98,19 +105,24 @@ impl Driver {
         }
     }
 
-    /// Appends, follows and reads until a connection breaks. When the driver must end, returns once the queue is
-    /// empty, or after `END_WAIT`.
+    /// Appends, follows and reads until a connection breaks. When the driver must end, returns once the queue is empty
+    /// and all cursors are written, or after `END_WAIT`.
     async fn serve(&mut self, sessions: Sessions) -> Result<(), DatabaseError> {
         let Sessions { append, follow, read } = sessions;
         let (ending, mut late) = (self.ending.clone(), self.ending.clone());
         let queue = &self.postgres.0.queue;
-        let write = self.writer.run(&append, || *ending.borrow());
+        let write = async {
+            self.writer.run(&append, || *ending.borrow()).await?;
+            self.postgres.0.cursors.until_idle().await;
+            Ok(())
+        };
         let mut wakes = self.ending.clone();
         let result = tokio::select! {
             result = write => result,
             result = self.follower.run(&follow) => result,
             result = reader::run(&self.postgres, read.clone()) => result,
             never = trimmer::run(&self.postgres) => match never {},
+            never = cursors::run(&self.postgres, &self.moved) => match never {},
             () = async { ended(&mut wakes).await; queue.added.notify_one(); std::future::pending().await } => Ok(()),
             () = async { ended(&mut late).await; sleep(END_WAIT).await } => Ok(()),
         };

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use database::{
     Address, DatabaseError, Schema, Session, connect, of_schema, prepare_session, signed,
 };
+use history::Cursor;
 use model::Name;
 use store::{LogHead, LogKey, LogMessage, LogTopic};
 use tokio_postgres::types::ToSql;
@@ -60,8 +61,16 @@ const INSERT_KEYS: &str = "INSERT INTO {schema}.history_keys (topic_id, key, log
 const LOCK_LOG: &str = "SELECT last_offset, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms \
      FROM {schema}.history_log FOR UPDATE";
 
+const INSERT_CURSORS: &str = "INSERT INTO {schema}.history_cursors (user_name, topic, acknowledged, given_up, change) \
+     SELECT i.*, row_number() OVER () + (SELECT last_change FROM {schema}.history_cursors_log) \
+     FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) AS i";
+
+const COUNT_CURSORS: &str = "UPDATE {schema}.history_cursors_log SET last_change = \
+     (SELECT coalesce(max(change), 0) FROM {schema}.history_cursors)";
+
 const COUNT: &str = "SELECT (SELECT count(*) FROM {schema}.history_topics) AS topics, \
-     EXISTS (SELECT FROM {schema}.history_messages) OR EXISTS (SELECT FROM {schema}.history_keys) AS has_rows, \
+     EXISTS (SELECT FROM {schema}.history_messages) OR EXISTS (SELECT FROM {schema}.history_keys) \
+     OR EXISTS (SELECT FROM {schema}.history_cursors) AS has_rows, \
      (SELECT last_offset + forgotten FROM {schema}.history_log) AS last";
 
 /// An empty history in PostgreSQL that takes the rows of another one. The database has none of them before
@@ -90,6 +99,8 @@ pub struct Written {
     pub messages: u64,
     /// The number of idempotency keys.
     pub keys: u64,
+    /// The number of users' cursors.
+    pub cursors: u64,
 }
 
 /// The state of a topic after its last message.
@@ -317,6 +328,29 @@ impl LogWriter {
         Ok(())
     }
 
+    /// Adds users' cursors, each once.
+    ///
+    /// # Errors
+    /// If the database rejects them.
+    pub fn add_cursors(
+        &mut self,
+        cursors: &HashMap<(Name, Name), Cursor>,
+    ) -> Result<(), LogTransferError> {
+        let all: Vec<_> = cursors.iter().collect();
+        for cursors in all.chunks(BATCH_ROWS_MAX) {
+            let users: Vec<&str> = cursors.iter().map(|((user, _), _)| user.as_str()).collect();
+            let topics: Vec<&str> = cursors.iter().map(|((_, topic), _)| topic.as_str()).collect();
+            let acknowledged: Vec<Option<i64>> =
+                cursors.iter().map(|(_, cursor)| cursor.acknowledged.map(signed)).collect();
+            let given_up: Vec<i64> =
+                cursors.iter().map(|(_, cursor)| signed(cursor.given_up.unwrap_or(0))).collect();
+            self.execute(INSERT_CURSORS, &[&users, &topics, &acknowledged, &given_up])?;
+            self.execute(COUNT_CURSORS, &[])?;
+        }
+        self.written.cursors += all.len() as u64;
+        Ok(())
+    }
+
     /// Makes states of the messages of compacted topics.
     fn write_states(&self) -> Result<(), LogTransferError> {
         let compact: Vec<&TopicEnd> = self.ends.iter().filter(|end| end.compact).collect();
@@ -363,8 +397,12 @@ impl LogWriter {
         let (epoch, last) = (i64::from(head.epoch), signed(head.last_offset));
         self.execute(update, &[&epoch, &last, &signed(head.forgotten)])?;
         self.execute("UPDATE {schema}.history_trimmed SET through = $1", &[&last])?;
-        let LogWriter { runtime, session, written, .. } = self;
+        let LogWriter { runtime, session, schema, written, .. } = self;
         runtime.block_on(async {
+            for table in ["history_topics", "history_messages", "history_states"] {
+                let analyze = of_schema(&format!("ANALYZE {{schema}}.{table}"), &schema);
+                session.client.batch_execute(&analyze).await?;
+            }
             let commit = session.client.batch_execute("COMMIT").await;
             commit.map_err(|error| LogTransferError::Unknown(DatabaseError::from(error)))?;
             session.close().await;

@@ -39,9 +39,10 @@ impl Postgres {
         self.0.committed.notify_one();
     }
 
-    /// Returns true if the history is paused, and no message of this process waits to be appended or delivered.
+    /// Returns true if the history is paused, and no message of this process waits to be appended or delivered, and no
+    /// cursor to be written.
     pub fn is_paused(&self) -> bool {
-        self.0.queue.is_idle() && self.state().is_paused()
+        self.0.queue.is_idle() && self.0.cursors.is_idle() && self.state().is_paused()
     }
 
     /// Delivers again, after the last offset that this or the old process has delivered.

@@ -2,8 +2,9 @@
 
 use std::pin::pin;
 
-use database::{Address, Session, connect, of_schema, prepare_session};
+use database::{Address, Session, connect, of_schema, prepare_session, unsigned};
 use futures_util::StreamExt;
+use history::Cursor;
 use model::Name;
 use store::{LogHead, LogKey, LogRow, LogTopic};
 use tokio_postgres::types::ToSql;
@@ -27,6 +28,9 @@ const MESSAGES: &str = "SELECT m.topic_id, m.log_offset, m.at_ms, m.record FROM 
 const KEYS: &str = "SELECT t.name, k.key, k.log_offset, k.expires_ms \
      FROM {schema}.history_keys AS k JOIN {schema}.history_topics AS t ON t.id = k.topic_id \
      WHERE k.expires_ms > floor(extract(epoch FROM transaction_timestamp()) * 1000)::bigint";
+
+const CURSORS: &str =
+    "SELECT user_name, topic, acknowledged, given_up FROM {schema}.history_cursors";
 
 const HEAD: &str = "SELECT epoch, last_offset, forgotten FROM {schema}.history_log";
 
@@ -124,6 +128,25 @@ impl LogReader {
         next.try_for_each(|topic| each(LogRow::Topic(&topic.topic)))
     }
 
+    /// Passes all users' cursors to `each`: user, topic, and cursor.
+    ///
+    /// # Errors
+    /// If the database fails, or `each` does.
+    pub fn cursors<E: From<LogTransferError>>(
+        &self,
+        mut each: impl FnMut(Name, Name, Cursor) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let cursors = of_schema(CURSORS, &self.schema);
+        let none: [&(dyn ToSql + Sync); 0] = [];
+        let read = self.session.client.query_raw(&cursors, none);
+        let mut rows = pin!(self.runtime.block_on(read).map_err(LogTransferError::from)?);
+        while let Some(row) = self.runtime.block_on(rows.next()) {
+            let (user, topic, cursor) = cursor(&row.map_err(LogTransferError::from)?)?;
+            each(user, topic, cursor)?;
+        }
+        Ok(())
+    }
+
     /// Returns the idempotency keys that have not expired. They were published `seconds` before they expire.
     ///
     /// # Errors
@@ -157,6 +180,14 @@ fn numbered_topic(row: &Row) -> Result<NumberedTopic, LogTransferError> {
     };
     let retained_after = unsigned_at(row, "retained_after")?;
     Ok(NumberedTopic { id: row.try_get("id")?, retained_after, topic })
+}
+
+fn cursor(row: &Row) -> Result<(Name, Name, Cursor), LogTransferError> {
+    let name =
+        |column: &str| Ok::<_, LogTransferError>(Name::from(row.try_get::<_, &str>(column)?));
+    let acknowledged = row.try_get::<_, Option<i64>>("acknowledged")?.map(unsigned);
+    let given_up = Some(unsigned_at(row, "given_up")?).filter(|offset| *offset > 0);
+    Ok((name("user_name")?, name("topic")?, Cursor { acknowledged, given_up }))
 }
 
 fn message(row: &Row) -> Result<LogRow<'_>, LogTransferError> {

@@ -16,6 +16,8 @@
 //! **Reading.** The newest messages are in memory, in a window for each topic. The reader reads older messages from the
 //! database.
 //!
+//! **Cursors.** How far users have acknowledged topics is in memory, and in the database for all nodes (`cursors`).
+//!
 //! **Without PostgreSQL.** Publishing fails at once, members stay connected, and reads from memory continue. The driver
 //! reconnects by itself, and the follower continues at its last position.
 //!
@@ -29,6 +31,7 @@
 
 mod batch;
 mod contract;
+mod cursors;
 mod driver;
 mod export;
 mod follower;
@@ -63,7 +66,11 @@ pub use transfer::LogTransferError;
 /// The tables and functions in the database.
 pub const SCHEMA: database::Schema = database::Schema {
     part: "history",
-    scripts: &[include_str!("../sql/1.sql"), include_str!("../sql/2.sql")],
+    scripts: &[
+        include_str!("../sql/1.sql"),
+        include_str!("../sql/2.sql"),
+        include_str!("../sql/3.sql"),
+    ],
 };
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use history_local::windows;
 use model::{Epoch, HistoryRule, Position, Rules};
 use tokio::sync::{Notify, watch};
 
+use crate::cursors::SharedCursors;
 use crate::jobs::Jobs;
 use crate::queue::Queue;
 use crate::session::{Amount, Database};
@@ -56,6 +57,7 @@ pub(crate) struct Inner {
     /// Wakes the writer when the follower has taken a batch of this process.
     pub backlog_taken: Notify,
     pub jobs: Jobs,
+    pub cursors: SharedCursors,
     /// True once the thread was started.
     pub has_thread: AtomicBool,
     status: Mutex<HistoryStatus>,
@@ -69,6 +71,10 @@ pub(crate) struct Counts {
     pub recovered: AtomicU64,
     pub unrecovered: AtomicU64,
     pub reads: AtomicU64,
+    pub acknowledged: AtomicU64,
+    pub redelivered: AtomicU64,
+    pub dead_lettered: AtomicU64,
+    pub dropped: AtomicU64,
     pub passed: AtomicU64,
     pub gaps: AtomicU64,
     pub trims_failed: AtomicU64,
@@ -81,7 +87,7 @@ impl Counts {
 }
 
 impl Postgres {
-    /// Connects once, and creates missing tables and functions. Message times count from `started`; `writer` is a
+    /// Connects once, and creates missing tables and functions. [`Postgres::load_cursors`] comes next. Message times count from `started`; `writer` is a
     /// random number, new for every process. `router` delivers the messages.
     ///
     /// # Errors
@@ -105,6 +111,7 @@ impl Postgres {
         let limits = windows::Limits { bytes_max, topics_max };
         let state = State::new(limits, settings.recent, found.last);
         Ok(Postgres(Arc::new(Inner {
+            cursors: SharedCursors::new(settings.cursors_max),
             queue: Queue::new(settings.queue_messages_max, settings.queue_bytes_max),
             settings,
             password: Mutex::new(password),
@@ -144,6 +151,7 @@ impl Postgres {
             queue_bytes: bytes as u64,
             backlog_messages: backlog.messages as u64,
             backlog_bytes: backlog.bytes as u64,
+            pending_cursors: self.0.cursors.pending() as u64,
             passed: count(&counts.passed),
             gaps: count(&counts.gaps),
             trims_failed: count(&counts.trims_failed),

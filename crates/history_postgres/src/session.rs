@@ -363,7 +363,8 @@ impl Database {
     }
 
     /// Deletes at most `rows_max` messages without a state that are from before their topics were compacted, once all
-    /// of a topic are older than an age: of the topics after an id and up to another one. Returns how many it deleted.
+    /// of a topic are older than an age: of the topics after an id and up to another one. Returns how many it deleted,
+    /// plus the topics that have none any more.
     pub async fn trim_uncompacted(
         &self,
         (after, through): (i64, i64),

@@ -17,6 +17,8 @@ pub struct Settings {
     pub memory_bytes_max: usize,
     /// The most topics in memory.
     pub topics_max: usize,
+    /// The most cursors in memory, and the most moves of cursors that may wait to be written.
+    pub cursors_max: usize,
     /// Limits of the newest messages of all topics, which operators see.
     pub recent: broker::Limits,
 }

@@ -16,7 +16,7 @@ use crate::check::{self, Report};
 use crate::database::{Opened, open_database};
 use crate::error::{InternalError, OpenError, RowError};
 use crate::files::FILE;
-use crate::log_rows::{LogHead, LogKey, LogMessage, LogTopic, TransferError};
+use crate::log_rows::{CursorRow, LogHead, LogKey, LogMessage, LogTopic, TransferError};
 use crate::metadata::{Metadata, OFFSETS_SKIPPED};
 use crate::panics::catch_redb_panics;
 use crate::record::MessageRow;
@@ -45,8 +45,6 @@ pub struct ExportTopic {
 /// Rows that are no part of the history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtherRows {
-    /// Users' cursors.
-    pub cursors: u64,
     /// Events that the application has yet to receive.
     pub events: u64,
     /// Records of other parts of the server, by the part's name.
@@ -193,6 +191,21 @@ impl StoreExport {
         Ok(keys)
     }
 
+    /// Returns the rows of users' cursors.
+    ///
+    /// # Errors
+    /// If one is not what was written.
+    pub fn cursors(&self) -> Result<Vec<CursorRow>, OpenError> {
+        let mut rows = Vec::new();
+        let read = catch_redb_panics(|| {
+            self.source().each_cursor(&self.opened.db.begin_read()?, |user, topic, offset| {
+                rows.push(CursorRow { user: user.into(), topic: topic.into(), offset });
+            })
+        });
+        read.map_err(|error| not_copied(&self.file, &error))?;
+        Ok(rows)
+    }
+
     /// Passes the topic names that packed subscriptions refer to, with their numbers, to `name`, and then each user's
     /// packed subscriptions to `user`.
     ///
@@ -221,7 +234,6 @@ impl StoreExport {
         let source = self.source();
         let read = catch_redb_panics(|| {
             let txn = self.opened.db.begin_read()?;
-            source.each_cursor(&txn, |_, _, _| rows.cursors += 1)?;
             source.each_event(&txn, |_, _| rows.events += 1)?;
             source.each_record(&txn, |part, _, _| match rows.records.get_mut(part) {
                 Some(count) => *count += 1,

@@ -11,7 +11,7 @@ use crate::checksum;
 use crate::destination::{copy_error, write_new};
 use crate::error::{Damage, InternalError, OpenError};
 use crate::files::FILE;
-use crate::log_rows::{LogHead, LogKey, LogRow, LogTopic, TransferError};
+use crate::log_rows::{CursorRow, LogHead, LogKey, LogRow, LogTopic, TransferError};
 use crate::metadata::Metadata;
 use crate::panics::catch_redb_panics;
 use crate::record::{MessageRow, RecordRef, with_time};
@@ -145,6 +145,21 @@ impl<'a> StoreImport<'a> {
     /// If the disk rejects them.
     pub fn put_keys(&mut self, keys: &[LogKey]) -> Result<(), PutFailed> {
         let put = keys.chunks(CHUNK_ROWS).try_for_each(|keys| self.keys(keys));
+        self.note(put)
+    }
+
+    /// Puts rows of users' cursors.
+    ///
+    /// # Errors
+    /// If the disk rejects them.
+    pub fn put_cursors(&mut self, rows: &[CursorRow]) -> Result<(), PutFailed> {
+        let put = rows.chunks(CHUNK_ROWS).try_for_each(|rows| {
+            let txn = self.db.begin_write()?;
+            for CursorRow { user, topic, offset } in rows {
+                small_tables::put_cursor(&txn, &mut self.metadata, user, topic, *offset)?;
+            }
+            Ok(txn.commit()?)
+        });
         self.note(put)
     }
 

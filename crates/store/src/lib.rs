@@ -96,7 +96,7 @@ pub use export::{ExportTopic, OtherRows, StoreExport};
 pub use files::FILE;
 pub use handover::can_read;
 pub use import::{Imported, PutFailed, StoreImport, import};
-pub use log_rows::{LogHead, LogKey, LogMessage, LogRow, LogTopic, TransferError};
+pub use log_rows::{CursorRow, LogHead, LogKey, LogMessage, LogRow, LogTopic, TransferError};
 pub use metadata::OFFSETS_SKIPPED;
 pub use passed::Passed;
 pub use read::{CountedMessages, ReadLimits, StoredMessages};

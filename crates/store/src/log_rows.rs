@@ -73,6 +73,17 @@ pub struct LogKey {
     pub at_ms: u64,
 }
 
+/// A row about a user and a topic. The parts of the server that write such rows know what they mean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CursorRow {
+    /// The user.
+    pub user: Name,
+    /// The topic, as the row names it.
+    pub topic: Name,
+    /// The offset.
+    pub offset: u64,
+}
+
 /// A topic, or the next message of the topic before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogRow<'a> {

@@ -63,8 +63,8 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
         &["inbox.enabled", "cluster.urls"],
         cluster.urls.is_empty() || !config.inbox.enabled || !config.history.url.is_empty(),
         || {
-            "users can't acknowledge messages in a cluster yet: set it to false, or remove \
-             cluster.urls and serve with one node"
+            "messages can't wait for users in the memory of one node of a cluster: set history.url, \
+             or set this to false"
                 .into()
         },
     );
@@ -163,7 +163,7 @@ mod tests {
         assert!(refused.contains("set it to 0"), "{refused}");
         let refused = error(&format!("{cluster}[inbox]\nenabled = true\n"));
         assert!(
-            refused.contains("inbox.enabled") && refused.contains("set it to false"),
+            refused.contains("inbox.enabled") && refused.contains("set history.url"),
             "{refused}"
         );
         assert_eq!(error(rule), "");

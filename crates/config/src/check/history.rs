@@ -23,10 +23,6 @@ const ACKNOWLEDGE_KEYS: [&str; 4] =
 const NO_STORE: &str = "a durable message needs a disk or a database: set store.data (--data) or \
                         history.url, or set this to false";
 
-/// The error for acknowledgements, which PostgreSQL does not support in this version.
-const NOT_IN_DATABASE: &str = "with history.url, users can't acknowledge messages yet: set this to \
-                               false, or use store.data instead";
-
 /// The largest message must fit into a topic's history, into all history, and into the store's queue. This does not
 /// matter while no topic has history.
 pub(super) fn check_sections(config: &Config, checks: &mut Checks<'_>) {
@@ -44,9 +40,8 @@ pub(super) fn check_sections(config: &Config, checks: &mut Checks<'_>) {
     fits("history.bytes_max", history.bytes_max, has_history);
     fits("inbox.bytes_max", inbox.bytes_max, inbox.enabled);
     let durable = inbox.enabled && inbox.durable;
-    checks.require(&["inbox.durable", "store.data"], !durable || !store.data.is_empty(), || {
-        NO_STORE.into()
-    });
+    let has_disk = has_database || !store.data.is_empty();
+    checks.require(&["inbox.durable", "store.data"], !durable || has_disk, || NO_STORE.into());
     if has_database {
         check_database(config, checks);
     }
@@ -63,8 +58,11 @@ fn check_database(config: &Config, checks: &mut Checks<'_>) {
         "messages can be stored in only one of them: remove history.url or store.data (--data)"
             .into()
     });
-    checks.require(&["inbox.enabled", "history.url"], !config.inbox.enabled, || {
-        NOT_IN_DATABASE.into()
+    let is_durable = !config.inbox.enabled || config.inbox.durable;
+    checks.require(&["inbox.durable", "history.url"], is_durable, || {
+        "a message gets its id when PostgreSQL has stored it, so its publisher must wait for that: \
+         set inbox.durable = true"
+            .into()
     });
     let has_sessions = config.has_mqtt() && config.mqtt.session_seconds_max > 0;
     checks.require(&["mqtt.session_seconds_max", "history.url"], !has_sessions, || {
@@ -108,9 +106,6 @@ pub(super) fn check_rule(
         let message = "a message gets its id when PostgreSQL has stored it, so its publisher must \
                        wait for that: set durable = true in this rule";
         errors.push(("durable", message.into()));
-    }
-    if has_database && typed.acknowledge {
-        errors.push(("acknowledge", NOT_IN_DATABASE.into()));
     }
     let (bytes, message) = (typed.history_bytes_max, config.limits.message_bytes_max);
     let sure = known("history_bytes_max") && !invalid.contains("limits.message_bytes_max");
@@ -239,11 +234,11 @@ mod tests {
             "4:11: topics[0].durable: a message gets its id when PostgreSQL",
         );
         assert!(of(&format!("{rule}durable = true\ncompact = true\n")).is_empty());
-        let acknowledge = format!("{database}{rule}durable = true\nacknowledge = true\n");
-        let want = "7:15: topics[0].acknowledge: with history.url, users can't acknowledge";
-        only(&acknowledge, want);
-        let inbox = format!("{database}[inbox]\nenabled = true\n");
-        only(&inbox, "4:11: inbox.enabled: with history.url, users can't acknowledge");
+        assert!(of(&format!("{rule}durable = true\nacknowledge = true\n")).is_empty());
+        let inbox = "[inbox]\nenabled = true\n";
+        let want = "2:7: history.url: a message gets its id when PostgreSQL has stored it";
+        only(&format!("{database}{inbox}"), want);
+        assert!(of(&format!("{inbox}durable = true\n")).is_empty());
         let store = format!("{database}[store]\ndata = \"d\"\n");
         only(&store, "2:7: history.url: messages can be stored in only one");
         let mqtt = format!("{database}[mqtt]\nlisten = \"127.0.0.1:0\"\n");

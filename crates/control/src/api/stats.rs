@@ -184,6 +184,8 @@ pub(crate) struct HistoryDatabaseStats {
     backlog_messages: u64,
     /// Bytes of these messages.
     backlog_bytes: u64,
+    /// Users' cursors that moved at the node and wait to be written.
+    pending_cursors: u64,
     /// Messages that no member got, because the node has no rule for their topics.
     passed: u64,
     /// Times that members got notice of a gap, because messages were deleted before the node had read them, or can't be
@@ -219,6 +221,7 @@ impl From<history_postgres::HistoryStatus> for HistoryDatabaseStats {
             queue_bytes: status.queue_bytes,
             backlog_messages: status.backlog_messages,
             backlog_bytes: status.backlog_bytes,
+            pending_cursors: status.pending_cursors,
             passed: status.passed,
             gaps: status.gaps,
             trims_failed: status.trims_failed,

@@ -747,6 +747,8 @@ fn history_database(
     gauge(encoder, "history_backlog_messages", help, None, status.backlog_messages as f64)?;
     let help = "PostgreSQL: bytes of these messages";
     gauge(encoder, "history_backlog", help, Some(Unit::Bytes), status.backlog_bytes as f64)?;
+    let help = "PostgreSQL: users' cursors that moved here and are queued for the database";
+    gauge(encoder, "history_pending_cursors", help, None, status.pending_cursors as f64)?;
     let help = "PostgreSQL: messages that this node delivered to no member, because it has no \
                 rule for their topics";
     counter(encoder, "history_passed", help, None, status.passed as f64)?;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use broker::{Delivery, Gap, Inbox};
 use mailbox::Filter;
-use model::NodeId;
+use model::{Name, NodeId};
 use presence::Presence;
 use protocol::Protocols;
 use quotas::Quotas;
@@ -54,6 +54,15 @@ impl Handle {
     /// Appends a command to the shard's queue. After the end of the shard it is never run.
     pub fn send(&self, command: Command) {
         self.inbox.queue.push(command);
+    }
+
+    /// A user has acknowledged a topic up to an offset: notifies the engine, if it has connections of the user. `hash` is
+    /// the hash of the user's personal topic.
+    pub fn notify_acknowledged(&self, hash: u64, user: &Name, topic: &Name, offset: u64) {
+        if self.inbox.filter.holds(hash) {
+            let (user, topic) = (user.clone(), topic.clone());
+            self.send(Command::Acknowledged { user, topic, offset });
+        }
     }
 
     /// Commands that wait in the mailbox and in the engine.

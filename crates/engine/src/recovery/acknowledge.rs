@@ -13,6 +13,7 @@ use std::sync::Arc;
 use auth::{Action, Deny, Principal};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use broker::{Options, Publish, PublishError, Published};
 use history::{AcknowledgeError, GivenUp, Gone, Piece, Pull, TopicCursor};
 use model::ResumeRequest;
 use model::name::personal;
@@ -27,7 +28,7 @@ use super::verify::has_gap_notice;
 use super::{ALL, Catchup, CatchupTable, Recovery, ReplyTo, acks_of, id_with};
 use crate::connection::Flag;
 use crate::core::Core;
-use crate::core::command::Command;
+use crate::core::handle::Handle;
 use crate::trace::event::NotDelivered;
 
 /// The limit on connections that get messages again in one second. Others wait for the next second.
@@ -580,13 +581,71 @@ impl Core {
 }
 
 /// Publishes a message that was given up to the dead-letter topic, with the reason. Returns false if there is no
-/// capacity for it now.
-fn give_up(core: &Core, user: &str, rule: &AcknowledgeRule, message: &Message) -> bool {
+/// capacity for it now, or it is given up later: when the dead letter is in a log that nodes share.
+fn give_up(core: &Core, user: &Name, rule: &AcknowledgeRule, message: &Message) -> bool {
     let publication = &message.publication;
     let Some(topic) = &rule.dead_letter else {
         core.history().give_up(user, &publication.topic, message.id.offset, GivenUp::Dropped);
         return true;
     };
+    let letter = dead_letter(core, user, topic, rule, message);
+    let history = core.history();
+    let result = match history.is_shared() && history.rule(topic).is_some() {
+        true => return give_up_later(core, user, letter, message),
+        false => core.broker.publish(letter, None),
+    };
+    if let Err(error) = result {
+        if let Some(suppressed) = core.lines.unsent.pass(core.now_us, 1) {
+            tracing::warn!(
+                user = user.as_str(),
+                topic = topic.as_str(),
+                message_id = %message.id,
+                %error,
+                suppressed,
+                "a dead letter could not be published to this topic: the server tries again"
+            );
+        }
+        return false;
+    }
+    history.give_up(user, &publication.topic, message.id.offset, GivenUp::DeadLettered);
+    true
+}
+
+/// Publishes a dead letter, and then gives the message up. Until then it may be delivered once more. Its idempotency
+/// key makes it the only one, also where another node gives the message up. Returns false.
+fn give_up_later(core: &Core, user: &Name, letter: Publication, message: &Message) -> bool {
+    let idempotency_key = Some(Name::from(format!("{} {user}", message.id)));
+    let options = Options { idempotency_key, ..Options::default() };
+    let (history, engines) = (core.history.clone(), core.engines.clone());
+    let (user, hash) = (user.clone(), core.broker.hash(&personal(user)));
+    let (topic, id) = (message.publication.topic.clone(), message.id);
+    let done = move |published: Result<Published, PublishError>| match published {
+        Ok(_) => {
+            history.give_up(&user, &topic, id.offset, GivenUp::DeadLettered);
+            let notify = |it: &Handle| it.notify_acknowledged(hash, &user, &topic, id.offset);
+            engines.iter().for_each(notify);
+        }
+        Err(error) => tracing::debug!(
+            user = user.as_str(),
+            topic = topic.as_str(),
+            message_id = %id,
+            %error,
+            "a dead letter could not be published: the server tries again"
+        ),
+    };
+    core.broker.submit(Publish { publication: letter, options }, None, Box::new(done));
+    false
+}
+
+/// Makes the dead letter of a message, for a topic.
+fn dead_letter(
+    core: &Core,
+    user: &str,
+    topic: &Name,
+    rule: &AcknowledgeRule,
+    message: &Message,
+) -> Publication {
+    let publication = &message.publication;
     let mut text = b"{\"topic\":".to_vec();
     protocol::json::string(&publication.topic, &mut text);
     text.extend_from_slice(b",\"user\":");
@@ -618,33 +677,11 @@ fn give_up(core: &Core, user: &str, rule: &AcknowledgeRule, message: &Message) -
     let own = || format!("{}-{:08x}", message.id, model::resume::mark(user));
     let key = compact.then(|| Name::from(own()));
     let attributes = Attributes::of(Vec::new(), key);
-    let letter = Publication {
-        event,
-        attributes,
-        ..Publication::new(topic.clone(), Data::Json(json.into()))
-    };
-    if let Err(error) = core.broker.publish(letter, None) {
-        if let Some(suppressed) = core.lines.unsent.pass(core.now_us, 1) {
-            tracing::warn!(
-                user,
-                topic = topic.as_str(),
-                message_id = %message.id,
-                %error,
-                suppressed,
-                "a dead letter could not be published to this topic: the server tries again"
-            );
-        }
-        return false;
-    }
-    core.history().give_up(user, &publication.topic, message.id.offset, GivenUp::DeadLettered);
-    true
+    Publication { event, attributes, ..Publication::new(topic.clone(), Data::Json(json.into())) }
 }
 
 /// Notifies all shards that a user has acknowledged a topic up to this offset.
 fn announce_acknowledged(core: &Core, user: &Name, topic: &Name, offset: u64) {
     let hash = core.broker.hash(&personal(user));
-    for shard in core.engines.iter().filter(|shard| shard.inbox.filter.holds(hash)) {
-        let (user, topic) = (user.clone(), topic.clone());
-        shard.send(Command::Acknowledged { user, topic, offset });
-    }
+    core.engines.iter().for_each(|engine| engine.notify_acknowledged(hash, user, topic, offset));
 }

@@ -1,5 +1,6 @@
 //! Users' acknowledgements, in memory and in the store.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
@@ -10,7 +11,7 @@ use model::{AcknowledgeRule, Name, Position};
 use super::{Local, unix_ms};
 use crate::cursors::Cursors;
 use crate::windows;
-use history::{AcknowledgeError, GivenUp, History};
+use history::{AcknowledgeError, Cursor, GivenUp, History};
 
 /// If the rule has no [`AcknowledgeRule::redelivery_seconds`], deliveries to a user within so many seconds count as
 /// one: those of several connections, or of one that comes and goes.
@@ -19,6 +20,29 @@ const DELIVERIES_APART_SECONDS: u32 = 30;
 /// The prefix of a topic's name in the store's table of cursors if the row is about messages that were given up, not
 /// acknowledged. No topic's name has it: names have no control characters.
 const GIVEN_UP: &str = "\u{1}given up\u{1}";
+
+/// Makes the cursors of users (user and topic) of the rows in a store: user, topic as the row names it, and offset.
+pub fn cursors_of_rows(
+    rows: impl IntoIterator<Item = (Name, Name, u64)>,
+) -> HashMap<(Name, Name), Cursor> {
+    let mut cursors = HashMap::<(Name, Name), Cursor>::new();
+    for (user, topic, offset) in rows {
+        match topic.strip_prefix(GIVEN_UP) {
+            Some(topic) => {
+                cursors.entry((user, topic.into())).or_default().given_up = Some(offset);
+            }
+            None => cursors.entry((user, topic)).or_default().acknowledged = Some(offset),
+        }
+    }
+    cursors
+}
+
+/// Makes the rows of a user's cursor in a store: topic as the row names it, and offset.
+pub fn rows_of_cursor(topic: &Name, cursor: Cursor) -> impl Iterator<Item = (Name, u64)> {
+    let acknowledged = cursor.acknowledged.map(|offset| (topic.clone(), offset));
+    let given_up = cursor.given_up.map(|offset| (format!("{GIVEN_UP}{topic}").into(), offset));
+    acknowledged.into_iter().chain(given_up)
+}
 
 impl Local {
     pub(super) fn cursors(&self) -> MutexGuard<'_, Cursors> {

@@ -78,7 +78,7 @@ impl Local {
     pub(super) fn figures(&self) -> HistoryStats {
         let counts = &self.0.counts;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let cursors = self.cursors().len() as u64;
+        let cursors = self.cursors().count() as u64;
         let state = self.state();
         HistoryStats {
             messages: state.windows.messages() as u64,

@@ -7,7 +7,7 @@
 mod append;
 mod condition;
 mod count;
-mod cursors;
+pub(crate) mod cursors;
 mod handover;
 mod inspect;
 mod log;

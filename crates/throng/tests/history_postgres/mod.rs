@@ -3,6 +3,7 @@
 mod access;
 mod append;
 mod compact;
+mod cursors;
 mod faults;
 mod gaps;
 mod nodes;

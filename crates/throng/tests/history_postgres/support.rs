@@ -15,7 +15,9 @@ pub const RULES: &str = "[[topics]]\npattern = \"few:*\"\nhistory_messages_max =
                      [[topics]]\npattern = \"map:*\"\nhistory_messages_max = 3\ncompact = true\n\
                      durable = true\n\
                      [[topics]]\npattern = \"brief:*\"\nhistory_messages_max = 3\nhistory_seconds_max = 1\n\
-                     compact = true\ndurable = true\n";
+                     compact = true\ndurable = true\n\
+                     [[topics]]\npattern = \"job:*\"\nhistory_messages_max = 9\ndurable = true\n\
+                     acknowledge = true\n";
 
 /// A condition on a process of PostgreSQL: it waits for a lock.
 pub const LOCKED: &str = "wait_event_type = 'Lock'";

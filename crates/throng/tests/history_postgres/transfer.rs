@@ -90,7 +90,10 @@ fn a_history_moves_into_postgres_with_its_ids_and_back_under_a_new_epoch() {
     // This server knows the empty log, and must append nothing to another log.
     until_refused(&early, "restart this server");
     drop(early);
-    assert!(text.contains("4 topics with 10 messages, and 1 idempotency keys are in"), "{text}");
+    assert!(
+        text.contains("4 topics with 10 messages, 1 idempotency keys and 0 cursors are in"),
+        "{text}"
+    );
     assert!(text.contains("with the ids that clients know"), "{text}");
     assert!(text.contains("with them, 4 stored subscriptions of 2 users were written"), "{text}");
     let server = database.server();
@@ -155,7 +158,7 @@ fn check_moved(server: &Server, stored: &Stored) {
 fn check_back(folder: &Folder, url: &str, there: &[Vec<Value>; 4], stored: &Stored, last: &str) {
     let (status, text) = throng_store(folder, &["import", "back", "--history-url", url]);
     assert_eq!(status, Some(0), "{text}");
-    assert!(text.contains("5 topics with 12 messages, and 1 idempotency keys"), "{text}");
+    assert!(text.contains("5 topics with 12 messages, 1 idempotency keys and 0 cursors"), "{text}");
     assert!(text.contains("with them, 3 stored subscriptions of 1 users were written"), "{text}");
     assert!(
         text.contains(&format!("messages after offset {} may be missing", offset(last))),
@@ -265,7 +268,7 @@ fn an_export_that_fails_in_the_middle_leaves_nothing() {
     fill(&folder);
     let (status, text) = throng_store(&folder, &["import", "none", "--history-url", &url]);
     assert_eq!(status, Some(1), "{text}");
-    assert!(text.contains("has no history that this version can read (version 0 of 2)"), "{text}");
+    assert!(text.contains("has no history that this version can read (version 0 of 3)"), "{text}");
     assert!(!folder.root.join("none").exists());
     migrate(&url);
     database.postgres.psql(
@@ -341,29 +344,49 @@ fn a_compacted_topic_moves_with_its_states_and_its_positions() {
 }
 
 #[test]
-fn a_topic_with_several_messages_of_a_key_has_the_last_one_as_its_state() {
-    let rules = |compact: bool| {
-        format!(
-            "[[topics]]\npattern = \"map:*\"\nhistory_messages_max = 9\ndurable = true\ncompact = {compact}\n"
-        )
-    };
-    let (database, folder) = (Database::start(), Folder::new("becomes", &rules(false)));
+fn cursors_move_and_users_get_what_they_have_not_acknowledged() {
+    let rules = "[inbox]\nenabled = true\ndurable = true\n\
+                 [[topics]]\npattern = \"job:*\"\nhistory_messages_max = 9\ndurable = true\nacknowledge = true\n";
+    let (database, folder) = (Database::start(), Folder::new("cursors", rules));
     let url = database.postgres.url("postgres");
     let server = folder.serve();
-    (1..=3).for_each(|n| _ = set(&server, "map:1", "a", json!(n)));
-    assert_eq!(end(server), Some(0));
-    std::fs::write(folder.root.join("throng.toml"), rules(true)).unwrap();
-    let server = folder.serve();
-    set(&server, "map:1", "b", json!(4));
+    let send = |server: &Server, data: u64| {
+        let sent = server.post("/api/send", json!({"user": "bob", "data": data}));
+        sent["id"].as_str().unwrap().to_owned()
+    };
+    let ids: Vec<String> = (1..=4).map(|data| send(&server, data)).collect();
+    server.post("/api/ack", json!({"user": "bob", "id": ids[0]}));
+    drop(member(&server, "topic=job:1&user=bob"));
+    let job = publish(&server, "job:1", 5);
     assert_eq!(end(server), Some(0));
     let (status, text) = throng_store(&folder, &["export", "data", "--history-url", &url]);
     assert_eq!(status, Some(0), "{text}");
-    let server = database.server();
-    let whole = [("a".to_owned(), json!(3)), ("b".to_owned(), json!(4))];
-    assert_eq!(state(&server, "topic=map:1"), (true, whole.to_vec()));
-    database.postgres.psql("UPDATE throng.history_messages SET at_ms = at_ms - 120000");
-    server.until("what is no state is deleted", |_| database.rows() == 2);
-    assert_eq!(state(&server, "topic=map:1"), (true, whole.to_vec()));
+    assert!(text.contains("0 idempotency keys and 2 cursors are in"), "{text}");
+    let file = folder.root.join("throng.toml").display().to_string();
+    let server = Server::with(&["--config", &file], &[("THRONG_HISTORY_URL", &url)]);
+    until_connected(&server);
+    let waiting = |server: &Server, query: &str, last: u64| {
+        let mut member = member(server, query);
+        data(&until_data(&mut member, &json!(last)))
+    };
+    assert_eq!(waiting(&server, "user=bob", 4), [2, 3, 4]);
+    assert_eq!(waiting(&server, "topic=job:1&user=bob", 5).last(), Some(&json!(5)));
+    server.post("/api/ack", json!({"user": "bob", "id": ids[2]}));
+    server.post("/api/ack", json!({"user": "bob", "topic": "job:1", "id": job}));
+    let pending = |it: &Server| it.metric("throng_history_pending_cursors") == 0.0;
+    server.until("they are written", pending);
+    database.postgres.psql("UPDATE throng.history_cursors SET given_up = 4 WHERE topic = '@bob'");
+    drop(server);
+    let (status, text) = throng_store(&folder, &["import", "back", "--history-url", &url]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("0 idempotency keys and 2 cursors are imported"), "{text}");
+    let server = folder.serve_in(&folder.root.join("back"));
+    let cursor = server.api("GET", "/api/cursors/bob", None).1;
+    let offset_of = |field: &str| offset(cursor[field].as_str().unwrap());
+    assert_eq!((offset_of("acknowledged"), offset_of("given_up")), (offset(&ids[2]), 4));
+    let cursor = server.api("GET", "/api/cursors/bob?topic=job:1", None).1;
+    assert_eq!(offset(cursor["acknowledged"].as_str().unwrap()), offset(&job));
+    assert_eq!(end(server), Some(0));
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn take(node: &Node, listener: &mut Listener, count: usize) -> (String, Vec<Valu
 
 #[test]
 fn messages_wait_for_users_who_are_offline() {
-    for storage in BOTH {
+    for storage in EVERYWHERE {
         let mut node = Node::new(storage);
         for style in ALL {
             let user = format!("al{style:?}");
@@ -23,7 +23,7 @@ fn messages_wait_for_users_who_are_offline() {
             for number in 0..4 {
                 node.send(&user, json!(number));
             }
-            if storage == Storage::Disk {
+            if storage.outlives_server() {
                 node.restart();
             }
             let mut first = Listener::away(style, &[], &query);
@@ -43,7 +43,7 @@ fn messages_wait_for_users_who_are_offline() {
             assert_eq!(status, 200, "{done}");
             assert_eq!(done, json!({"topic": format!("@{user}"), "acknowledged": third}));
             node.flush();
-            if storage == Storage::Disk {
+            if storage.outlives_server() {
                 node.crash();
             }
             let mut last = Listener::away(style, &[], &query);
@@ -70,7 +70,7 @@ fn acknowledge(node: &Node, listener: &mut Listener, user: &str, topic: &str, la
 
 #[test]
 fn the_window_bounds_unacknowledged_messages() {
-    for storage in BOTH {
+    for storage in EVERYWHERE {
         let node = Node::new(storage);
         for style in [ResumeStyle::Sse, ResumeStyle::Stream, ResumeStyle::Ws] {
             let (user, topic) = (format!("al{style:?}"), format!("w:{style:?}"));
@@ -128,7 +128,7 @@ fn polls_have_a_window_as_well() {
 
 #[test]
 fn polls_acknowledge_by_post() {
-    for storage in BOTH {
+    for storage in EVERYWHERE {
         let mut node = Node::new(storage);
         node.send("al", json!(0));
         node.send("al", json!(1));
@@ -144,7 +144,7 @@ fn polls_acknowledge_by_post() {
         assert_eq!(node.ack(json!({"user": "al", "id": last})).0, 200);
         assert_eq!(datas(&poll(&node, "")), numbers(0..0));
         node.send("al", json!(2));
-        if storage == Storage::Disk {
+        if storage.outlives_server() {
             node.crash();
         }
         assert_eq!(datas(&poll(&node, "")), numbers(2..3), "{storage:?}");
@@ -170,7 +170,7 @@ fn become_letters(node: &Node, dead: &mut Listener, user: &str, topic: &str, ids
 /// Clients that don't acknowledge on the connection itself get a message again when they reconnect.
 #[test]
 fn unacknowledged_messages_are_redelivered_and_then_become_dead_letters() {
-    for storage in BOTH {
+    for storage in EVERYWHERE {
         let node = Node::new(storage);
         for style in [ResumeStyle::Sse, ResumeStyle::Stream] {
             let (user, topic) = (format!("al{style:?}"), format!("q:{style:?}"));
@@ -204,7 +204,7 @@ fn unacknowledged_messages_are_redelivered_and_then_become_dead_letters() {
 /// Clients that acknowledge on the connection itself get a message again there, a second later.
 #[test]
 fn a_websocket_gets_unacknowledged_messages_again_and_then_they_become_dead_letters() {
-    for storage in BOTH {
+    for storage in EVERYWHERE {
         let node = Node::new(storage);
         let mut dead = Listener::new(&node, ResumeStyle::Stream, &["dead"]);
         let mut listener = Listener::with(&node, ResumeStyle::Ws, &["q:1"], "user=al");
@@ -276,7 +276,7 @@ fn invalid_acknowledgements_are_rejected() {
 
 #[test]
 fn waiting_messages_may_expire() {
-    for storage in BOTH {
+    for storage in EVERYWHERE {
         let node = Node::new(storage);
         node.post("/api/send", json!({"user": "al", "data": "late", "ttl_seconds": 1}));
         node.send("al", json!("in time"));
@@ -289,7 +289,7 @@ fn waiting_messages_may_expire() {
 
 #[test]
 fn the_oldest_of_too_many_waiting_messages_are_dropped() {
-    for storage in BOTH {
+    for storage in EVERYWHERE {
         let node = Node::with(storage, &[("THRONG_INBOX_MESSAGES_MAX", "3")]);
         for number in 0..6 {
             node.send("al", json!(number));

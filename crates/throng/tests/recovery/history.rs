@@ -89,7 +89,7 @@ fn deleted_messages_are_a_recovery_gap() {
         for restarted in [false, true] {
             if restarted {
                 match storage {
-                    Storage::Disk => node.restart(),
+                    Storage::Disk | Storage::Postgres => node.restart(),
                     Storage::Memory => break,
                 }
             }

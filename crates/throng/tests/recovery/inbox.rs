@@ -83,7 +83,7 @@ fn no_message_is_delivered_again_early() {
 #[test]
 fn a_page_without_acknowledgements_gets_new_messages() {
     let few = [("THRONG_INBOX_MESSAGES_MAX", "4"), ("THRONG_INBOX_WINDOW_MESSAGES_MAX", "4")];
-    for storage in BOTH {
+    for storage in EVERYWHERE {
         let node = Node::with(storage, &few);
         for style in [ResumeStyle::Sse, ResumeStyle::Stream, ResumeStyle::Ws] {
             let user = format!("al{style:?}");
@@ -116,7 +116,7 @@ fn a_page_without_acknowledgements_gets_new_messages() {
 #[test]
 fn an_inbox_and_its_window_keep_what_they_say() {
     let sizes = [("THRONG_INBOX_MESSAGES_MAX", "40"), ("THRONG_INBOX_WINDOW_MESSAGES_MAX", "40")];
-    for storage in BOTH {
+    for storage in EVERYWHERE {
         let mut node = Node::with(storage, &sizes);
         for style in ALL {
             let user = format!("al{style:?}");
@@ -127,7 +127,7 @@ fn an_inbox_and_its_window_keep_what_they_say() {
             node.flush();
             assert_eq!(node.history(&format!("@{user}"), "").0, numbers(3..43), "{storage:?}");
             for restarts in [false, true] {
-                if restarts && storage == Storage::Disk {
+                if restarts && storage.outlives_server() {
                     node.restart();
                 }
                 let at = format!("{storage:?} {style:?} {restarts}");
@@ -145,29 +145,31 @@ fn an_inbox_and_its_window_keep_what_they_say() {
 #[test]
 fn a_window_applies_after_a_restart() {
     let few = [("THRONG_INBOX_MESSAGES_MAX", "4"), ("THRONG_INBOX_WINDOW_MESSAGES_MAX", "4")];
-    let mut node = Node::with(Storage::Disk, &few);
-    for style in [ResumeStyle::Sse, ResumeStyle::Stream, ResumeStyle::Ws] {
-        let (user, topic) = (format!("al{style:?}"), format!("w:{style:?}"));
-        let query = format!("user={user}");
-        drop(Listener::with(&node, style, &[&topic], &query));
-        node.until_members(&topic, 0);
-        node.count(&topic, 0..10);
-        (0..4).for_each(|number| _ = node.send(&user, json!(number)));
-        node.restart();
-        let mut worker = Listener::with(&node, style, &[&topic], &query);
-        // The inbox is delivered as well, and has its own order.
-        let (mut work, mut inbox) = (Vec::new(), Vec::new());
-        for _ in 0..7 {
-            let message = worker.next(&node);
-            let to = if message["topic"] == topic { &mut work } else { &mut inbox };
-            to.push(message["data"].clone());
-        }
-        assert_eq!((work, inbox), (numbers(0..3), numbers(0..4)), "{style:?}");
-        node.count(&topic, 10..12);
-        worker.is_quiet(&node);
-        for number in 4..10 {
-            node.send(&user, json!(number));
-            assert_eq!(worker.take(&node, 1), [json!(number)], "{style:?}");
+    for storage in [Storage::Disk, Storage::Postgres] {
+        let mut node = Node::with(storage, &few);
+        for style in [ResumeStyle::Sse, ResumeStyle::Stream, ResumeStyle::Ws] {
+            let (user, topic) = (format!("al{style:?}"), format!("w:{style:?}"));
+            let query = format!("user={user}");
+            drop(Listener::with(&node, style, &[&topic], &query));
+            node.until_members(&topic, 0);
+            node.count(&topic, 0..10);
+            (0..4).for_each(|number| _ = node.send(&user, json!(number)));
+            node.restart();
+            let mut worker = Listener::with(&node, style, &[&topic], &query);
+            // The inbox is delivered as well, and has its own order.
+            let (mut work, mut inbox) = (Vec::new(), Vec::new());
+            for _ in 0..7 {
+                let message = worker.next(&node);
+                let to = if message["topic"] == topic { &mut work } else { &mut inbox };
+                to.push(message["data"].clone());
+            }
+            assert_eq!((work, inbox), (numbers(0..3), numbers(0..4)), "{storage:?} {style:?}");
+            node.count(&topic, 10..12);
+            worker.is_quiet(&node);
+            for number in 4..10 {
+                node.send(&user, json!(number));
+                assert_eq!(worker.take(&node, 1), [json!(number)], "{storage:?} {style:?}");
+            }
         }
     }
 }
@@ -191,7 +193,7 @@ fn a_failed_handler_gets_the_message_again() {
 
 #[test]
 fn deliveries_are_counted_per_message_and_dead_letters_are_not_acknowledged() {
-    for storage in BOTH {
+    for storage in EVERYWHERE {
         let mut node = Node::new(storage);
         for (at, style) in
             [ResumeStyle::Sse, ResumeStyle::Stream, ResumeStyle::Poll].into_iter().enumerate()
@@ -225,7 +227,7 @@ fn deliveries_are_counted_per_message_and_dead_letters_are_not_acknowledged() {
                 let end = node.api("GET", &path, None).1;
                 assert_eq!(end["acknowledged"], begun["acknowledged"], "{storage:?} {restarted}");
                 assert_eq!(end["given_up"], ids[1], "{storage:?} {style:?} {restarted}");
-                if storage == Storage::Disk {
+                if storage.outlives_server() {
                     node.flush();
                     node.restart();
                 }

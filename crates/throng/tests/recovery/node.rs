@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::{Value, json};
 
+use crate::outbox::support::Postgres;
 use crate::support::*;
 
 /// The topic rules of all tests here.
@@ -20,15 +21,45 @@ const DURABLE: &str =
 pub enum Storage {
     Memory,
     Disk,
+    Postgres,
 }
 
 pub const BOTH: [Storage; 2] = [Storage::Memory, Storage::Disk];
+
+pub const EVERYWHERE: [Storage; 3] = [Storage::Memory, Storage::Disk, Storage::Postgres];
+
+impl Storage {
+    /// Returns true if messages and cursors outlive the server.
+    pub fn outlives_server(self) -> bool {
+        self != Storage::Memory
+    }
+
+    fn topics(self) -> String {
+        match self {
+            Storage::Memory => TOPICS.into(),
+            Storage::Disk => format!("{TOPICS}\n{DURABLE}"),
+            // Each topic with history must be durable.
+            Storage::Postgres => {
+                let durable = |line: &str| match line {
+                    "enabled = true" => format!("{line}\ndurable = true\n"),
+                    _ if line.starts_with("history_messages_max") => {
+                        format!("{line}\ndurable = true\n")
+                    }
+                    _ => format!("{line}\n"),
+                };
+                TOPICS.lines().map(durable).collect()
+            }
+        }
+    }
+}
 
 pub struct Node {
     folder: Scratch,
     storage: Storage,
     settings: Vec<(String, String)>,
     server: Option<Server>,
+    /// The database of [`Storage::Postgres`].
+    postgres: Option<Postgres>,
 }
 
 impl Node {
@@ -39,10 +70,11 @@ impl Node {
     /// Starts a server with further settings, as environment variables.
     pub fn with(storage: Storage, settings: &[(&str, &str)]) -> Self {
         let folder = Scratch::new("recovery");
-        let durable = if storage == Storage::Disk { DURABLE } else { "" };
-        folder.write("topics.toml", &format!("{TOPICS}\n{durable}"));
+        folder.write("topics.toml", &storage.topics());
         let settings = settings.iter().map(|(key, value)| (key.to_string(), value.to_string()));
-        let mut node = Node { folder, storage, settings: settings.collect(), server: None };
+        let settings = settings.collect();
+        let postgres = (storage == Storage::Postgres).then(Postgres::start);
+        let mut node = Node { folder, storage, settings, server: None, postgres };
         node.start();
         node
     }
@@ -55,9 +87,15 @@ impl Node {
         if self.storage == Storage::Disk {
             command.arg("--data").arg(self.folder.path().join("data"));
         }
-        let settings: Vec<_> =
-            self.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        self.server = Some(Server::run(command, &settings));
+        let url = self.postgres.as_ref().map(|postgres| postgres.url("postgres"));
+        let url = url.iter().map(|url| ("THRONG_HISTORY_URL", url.as_str()));
+        let settings = self.settings.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        let settings: Vec<_> = settings.chain(url).collect();
+        let server = Server::run(command, &settings);
+        if self.storage == Storage::Postgres {
+            server.until("it is connected", |it| it.metric("throng_history_connected") == 1.0);
+        }
+        self.server = Some(server);
     }
 
     /// Stops the server properly, and starts it again at other addresses.
@@ -91,11 +129,16 @@ impl Node {
         id(&reply)
     }
 
-    /// Waits until all earlier messages are on disk and readable. A publisher to a topic that is not durable gets its
+    /// Waits until all earlier messages and cursors are on disk and readable. A publisher to a topic that is not durable gets its
     /// response before that.
     pub fn flush(&self) {
-        if self.storage == Storage::Disk {
-            self.publish("d:flush", json!(null));
+        match self.storage {
+            Storage::Memory => {}
+            Storage::Disk => _ = self.publish("d:flush", json!(null)),
+            // Their publishers have waited for the commit.
+            Storage::Postgres => self.until("all cursors are written", |node| {
+                node.metric("throng_history_pending_cursors") == 0.0
+            }),
         }
     }
 

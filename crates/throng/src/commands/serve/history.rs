@@ -7,6 +7,8 @@ use broker::{Broker, Router};
 use config::Config;
 use database::{Address, Running, Runtime};
 use history_postgres::{Postgres, Settings};
+use model::Name;
+use model::name::personal;
 
 use crate::error::CommandError;
 
@@ -25,7 +27,7 @@ pub(super) fn runtime(config: &Config) -> Result<Option<Runtime>, CommandError> 
     runtime.map_err(|error| CommandError::Runtime(format!("the history can't be reached: {error}")))
 }
 
-/// Connects, so that an error shows at the start. `writer` is a random number.
+/// Connects, so that an error shows at the start, and reads users' cursors. `writer` is a random number.
 pub(super) fn open(
     config: &Config,
     runtime: &Runtime,
@@ -35,7 +37,9 @@ pub(super) fn open(
 ) -> Result<Postgres, CommandError> {
     let settings = settings(config, address(config)?);
     let password = config.history.password.clone();
-    Postgres::open(runtime, settings, password, router, started, writer).map_err(|error| {
+    let opened = Postgres::open(runtime, settings, password, router, started, writer)
+        .and_then(|postgres| postgres.load_cursors(runtime).map(|()| postgres));
+    opened.map_err(|error| {
         CommandError::Runtime(format!("the history in PostgreSQL (history.url): {error}"))
     })
 }
@@ -49,6 +53,7 @@ pub(super) fn settings(config: &Config, address: Address) -> Settings {
         queue_bytes_max: clamped(history.queue_bytes_max),
         memory_bytes_max: clamped(history.bytes_max),
         topics_max: clamped(history.topics_max),
+        cursors_max: clamped(history.cursors_max),
         recent: settings::broker(config),
     }
 }
@@ -79,8 +84,17 @@ pub(super) fn start(
     runtime: Runtime,
     postgres: Postgres,
     broker: Arc<broker::Local>,
+    shards: Vec<shard::Handle>,
 ) -> Result<Running, CommandError> {
-    history_postgres::spawn(runtime, postgres, move |topic| broker.hash(topic)).map_err(|error| {
+    let hash = {
+        let broker = broker.clone();
+        move |topic: &str| broker.hash(topic)
+    };
+    let on_acknowledged = move |user: &Name, topic: &Name, offset| {
+        let hash = broker.hash(&personal(user));
+        shards.iter().for_each(|shard| shard.notify_acknowledged(hash, user, topic, offset));
+    };
+    history_postgres::spawn(runtime, postgres, hash, on_acknowledged).map_err(|error| {
         CommandError::Runtime(format!("the history's thread can't start: {error}"))
     })
 }

@@ -285,7 +285,8 @@ impl Start<'_> {
         });
         let postgres = match (&services.postgres, first.history.take()) {
             (Some(postgres), Some(runtime)) => {
-                let running = history::start(runtime, postgres.clone(), services.broker.clone())?;
+                let (broker, shards) = (services.broker.clone(), services.handles.clone());
+                let running = history::start(runtime, postgres.clone(), broker, shards)?;
                 Some((postgres.clone(), running))
             }
             _ => None,

@@ -68,6 +68,8 @@ fn write(
         writer.end_topic(floor).map_err(other)?;
     }
     writer.add_keys(&export.keys()?, key_seconds).map_err(other)?;
+    let cursors = export.cursors()?.into_iter().map(|row| (row.user, row.topic, row.offset));
+    writer.add_cursors(&history_local::cursors_of_rows(cursors)).map_err(other)?;
     if has_subscriptions {
         let pages = stored_subscriptions::pages(subscriptions);
         let written = writer
@@ -92,8 +94,9 @@ fn other_epoch(epoch: u32, random: u32) -> u32 {
 
 /// Formats the counts of exported rows.
 fn text(dir: &Path, schema: &str, written: Written, has_new_epoch: bool) -> String {
-    let Written { topics, messages, keys } = written;
-    let (topics, messages, keys) = (grouped(topics), grouped(messages), grouped(keys));
+    let Written { topics, messages, keys, cursors } = written;
+    let (topics, messages) = (grouped(topics), grouped(messages));
+    let (keys, cursors) = (grouped(keys), grouped(cursors));
     let ids = match has_new_epoch {
         true => {
             "under a new epoch, because the store may lack messages that clients have seen: clients that come back \
@@ -103,8 +106,8 @@ fn text(dir: &Path, schema: &str, written: Written, has_new_epoch: bool) -> Stri
     };
     let dir = dir.display();
     format!(
-        "{topics} topics with {messages} messages, and {keys} idempotency keys are in the schema \
-         {schema:?}, {ids}\n\
+        "{topics} topics with {messages} messages, {keys} idempotency keys and {cursors} cursors are \
+         in the schema {schema:?}, {ids}\n\
          serve them with history.url instead of store.data. Do not start a server with {dir} \
          again: it would assign ids of this history a second time\n"
     )
@@ -112,7 +115,7 @@ fn text(dir: &Path, schema: &str, written: Written, has_new_epoch: bool) -> Stri
 
 /// Formats the counts of rows that stayed behind, with the reasons.
 fn left_out_text(others: &OtherRows) -> String {
-    let OtherRows { cursors, events, records } = others;
+    let OtherRows { events, records } = others;
     let of_part = |parts: &[&str]| -> u64 {
         records
             .iter()
@@ -124,8 +127,7 @@ fn left_out_text(others: &OtherRows) -> String {
     let known = [&sessions[..], &[sessions::RETAINED, control::REVOCATIONS]].concat();
     let unknown: u64 = records.values().sum::<u64>() - of_part(&known);
     let mut text = String::new();
-    let rows: [(u64, &str); 6] = [
-        (*cursors, "cursors: with a history in PostgreSQL users do not acknowledge messages"),
+    let rows: [(u64, &str); 5] = [
         (
             of_part(&[sessions::Part::Session.name()]),
             "sessions of MQTT, with their pending messages: with a history in PostgreSQL they end \
@@ -177,13 +179,13 @@ mod tests {
             [("mqtt_session", 2), ("mqtt_progress", 2), ("mqtt_retained", 3), ("later", 4)];
         let records: BTreeMap<String, u64> =
             records.into_iter().map(|(part, rows)| (part.into(), rows)).collect();
-        let others = OtherRows { cursors: 1_000, events: 0, records };
+        let others = OtherRows { events: 1_000, records };
         let text = left_out_text(&others);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4, "{text}");
-        assert!(lines[0].starts_with("not exported: 1,000 cursors: "), "{text}");
-        assert!(lines[1].starts_with("not exported: 2 sessions of MQTT"), "{text}");
-        assert!(lines[2].starts_with("not exported: 3 retained messages"), "{text}");
+        assert!(lines[0].starts_with("not exported: 2 sessions of MQTT"), "{text}");
+        assert!(lines[1].starts_with("not exported: 3 retained messages"), "{text}");
+        assert!(lines[2].starts_with("not exported: 1,000 events"), "{text}");
         assert_eq!(lines[3], "not exported: 4 records of a newer version");
         assert_eq!(left_out_text(&OtherRows::default()), "");
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use admin::text::grouped;
 use clap::Args;
 use history_postgres::{LogReader, LogTransferError};
-use store::{Imported, PutFailed, StoreImport, TransferError};
+use store::{CursorRow, Imported, PutFailed, StoreImport, TransferError};
 use subscriptions::{Change, EditError};
 
 use super::database::{self, Target};
@@ -23,6 +23,9 @@ pub struct Import {
     #[command(flatten)]
     settings: Box<Flags>,
 }
+
+/// The most rows of cursors that wait to be put.
+const CURSOR_ROWS_MAX: usize = 65_536;
 
 /// Why an import ended early.
 enum Failure {
@@ -62,11 +65,26 @@ pub fn run(args: &Import) -> Result<(), CommandError> {
     let dir = &args.dir;
     let Target { address, password, schema } = args.database.target(&config)?;
     let key_seconds = config.history.idempotency_seconds_max;
-    let mut packer = Packer::new();
+    let (mut packer, mut cursors) = (Packer::new(), 0_u64);
     let imported = store::import(dir, super::new_epoch()?, |store| -> Result<_, Failure> {
         let reader = LogReader::begin(&address, &password, &schema)?;
         reader.rows(|row| Ok::<_, Failure>(store.put(row)?))?;
         store.put_keys(&reader.keys(key_seconds)?)?;
+        let mut rows = Vec::new();
+        reader.cursors(|user, topic, cursor| {
+            cursors += 1;
+            let of_cursor = history_local::rows_of_cursor(&topic, cursor);
+            rows.extend(of_cursor.map(|(topic, offset)| CursorRow {
+                user: user.clone(),
+                topic,
+                offset,
+            }));
+            match rows.len() >= CURSOR_ROWS_MAX {
+                true => store.put_cursors(&std::mem::take(&mut rows)).map_err(Failure::from),
+                false => Ok(()),
+            }
+        })?;
+        store.put_cursors(&rows)?;
         reader.run(async |client| {
             subscriptions_postgres::read_all(client, &schema, |user| put(store, &packer.add(user)?))
                 .await
@@ -81,10 +99,11 @@ pub fn run(args: &Import) -> Result<(), CommandError> {
         TransferError::Other(Failure::PutFailed) => super::database_error(&PutFailed),
     })?;
     let Imported { topics, messages, keys, lost_range: (after, _) } = imported;
-    let (topics, messages, keys) = (grouped(topics), grouped(messages), grouped(keys));
+    let (topics, messages) = (grouped(topics), grouped(messages));
+    let (keys, cursors) = (grouped(keys), grouped(cursors));
     super::print(&format!(
-        "{topics} topics with {messages} messages, and {keys} idempotency keys are imported into \
-         {dir}: serve it with --data {dir}\n\
+        "{topics} topics with {messages} messages, {keys} idempotency keys and {cursors} cursors are \
+         imported into {dir}: serve it with --data {dir}\n\
          messages after offset {after} may be missing: servers may have appended them since; \
          clients that come back are notified\n",
         dir = dir.display()

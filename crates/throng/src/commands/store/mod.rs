@@ -36,12 +36,12 @@ pub enum What {
     /// disk needs room for both files. The old file stays until the new one is complete, and also
     /// stays if it is damaged.
     Compact(compact::Compact),
-    /// Write the history of a store, with its ids, and users' stored subscriptions into an empty
-    /// PostgreSQL database, once all of the store is verified. No server may have the store open.
-    /// It is one transaction: after an error or a kill the database is still empty. Users'
-    /// cursors, sessions of MQTT and the like are not written; the command counts them.
+    /// Write the history of a store, with its ids, and users' cursors and stored subscriptions
+    /// into an empty PostgreSQL database, once all of the store is verified. No server may have
+    /// the store open. It is one transaction: after an error or a kill the database is still
+    /// empty. Sessions of MQTT and the like are not written; the command counts them.
     Export(export::Export),
-    /// Write a new store with the history and users' stored subscriptions of a PostgreSQL
+    /// Write a new store with the history, cursors and stored subscriptions of a PostgreSQL
     /// database, as of one moment, while servers use the database. Clients that come back learn
     /// that messages may be missing.
     Import(import::Import),
