@@ -20,9 +20,10 @@ CREATE TABLE {schema}.history_cursors (
   PRIMARY KEY (user_name, topic)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 10000);
 
--- Moves cursors, each of which is in the call once. A cursor without an acknowledgement begins at an offset of `begins`
--- (NULL: at none); others move up to those of `acknowledged` (NULL: they stay) and `given_up` (0: they stay), never back,
--- and not beyond the last message of the log. Gives where the cursors are now, or no row where the log has another epoch.
+-- Moves cursors, each of which is in the call once. A cursor that is not there begins at an offset of `begins` (NULL: at
+-- none). Others move up to those of `acknowledged` (NULL: they stay) and `given_up` (0: they stay), never back, and not beyond
+-- the last message of the log. An acknowledgement of a node where the user began behind the cursor does not count: the user
+-- has not got what lies between. Gives where the cursors are now, or no row where the log has another epoch.
 CREATE FUNCTION {schema}.history_move_cursors(
   known_epoch bigint, users text[], topics text[], begins bigint[], acknowledged bigint[], given_up bigint[]
 ) RETURNS TABLE (new_acknowledged bigint[], new_given_up bigint[])
@@ -40,15 +41,20 @@ BEGIN
   END IF;
   WITH item AS MATERIALIZED (
     SELECT i.n, i.user_name, i.topic, c.acknowledged AS old_acknowledged, c.given_up AS old_given_up,
-      greatest(
-        coalesce(c.acknowledged, i.begin_at),
-        CASE WHEN i.acknowledged IS NOT NULL THEN least(i.acknowledged, log.last_offset) END
-      ) AS acknowledged,
+      CASE
+        WHEN c.user_name IS NULL THEN greatest(i.begin_at, i.acknowledged)
+        WHEN i.begin_at > greatest(c.acknowledged, c.given_up) THEN c.acknowledged
+        ELSE greatest(c.acknowledged, i.acknowledged)
+      END AS acknowledged,
       greatest(c.given_up, least(i.given_up, log.last_offset)) AS given_up
-    FROM unnest(
-      history_move_cursors.users, history_move_cursors.topics, history_move_cursors.begins,
-      history_move_cursors.acknowledged, history_move_cursors.given_up
-    ) WITH ORDINALITY AS i (user_name, topic, begin_at, acknowledged, given_up, n)
+    FROM (
+      SELECT u.n, u.user_name, u.topic, u.begin_at, u.given_up,
+        CASE WHEN u.acknowledged IS NOT NULL THEN least(u.acknowledged, log.last_offset) END AS acknowledged
+      FROM unnest(
+        history_move_cursors.users, history_move_cursors.topics, history_move_cursors.begins,
+        history_move_cursors.acknowledged, history_move_cursors.given_up
+      ) WITH ORDINALITY AS u (user_name, topic, begin_at, acknowledged, given_up, n)
+    ) AS i
     LEFT JOIN {schema}.history_cursors AS c ON c.user_name = i.user_name AND c.topic = i.topic
   ), written AS (
     INSERT INTO {schema}.history_cursors AS c (user_name, topic, acknowledged, given_up, change)

@@ -220,12 +220,12 @@ impl History for Postgres {
     }
 
     fn cursor(&self, user: &str, topic: &str) -> u64 {
-        let cursors = &self.0.cursors;
-        if topic == personal(user) {
-            return cursors.get(user, topic).and_then(Cursor::done).unwrap_or(0);
+        let (cursors, top) = (&self.0.cursors, self.state().delivered);
+        // A client may have acknowledged what this node has not delivered yet, or what is no message.
+        match topic == personal(user) {
+            true => cursors.get(user, topic).and_then(Cursor::done).unwrap_or(0).min(top),
+            false => cursors.get_or_begin(user, topic, top).min(top),
         }
-        let top = self.state().delivered;
-        cursors.get_or_begin(user, topic, top)
     }
 
     fn progress(&self, user: &str, topic: &str) -> Cursor {

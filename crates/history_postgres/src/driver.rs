@@ -9,7 +9,7 @@ use history::HistoryError;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::cursors::{self, Moved};
+use crate::cursors::{self, OnMoved};
 use crate::follower::{Follower, Hash};
 use crate::postgres::Postgres;
 use crate::publish::away_text;
@@ -34,7 +34,7 @@ pub(crate) struct Driver {
     postgres: Postgres,
     writer: Writer,
     follower: Follower,
-    moved: Moved,
+    on_moved: OnMoved,
     /// True when the driver must end.
     ending: watch::Receiver<bool>,
     reconnects: Reconnects,
@@ -44,12 +44,12 @@ impl Driver {
     pub fn new(
         postgres: Postgres,
         hash: Hash,
-        moved: Moved,
+        on_moved: OnMoved,
         ending: watch::Receiver<bool>,
     ) -> Self {
         let writer = Writer::new(postgres.clone());
         let follower = Follower::new(postgres.clone(), hash);
-        Driver { postgres, writer, follower, moved, ending, reconnects: Reconnects::default() }
+        Driver { postgres, writer, follower, on_moved, ending, reconnects: Reconnects::default() }
     }
 
     pub async fn run(mut self) {
@@ -88,10 +88,14 @@ impl Driver {
     async fn connect(&mut self) -> Option<Result<Sessions, DatabaseError>> {
         let why = self.why();
         let (postgres, writer, ending) = (&self.postgres, &mut self.writer, &mut self.ending);
-        let follower = &self.follower;
+        let (follower, on_moved) = (&self.follower, &self.on_moved);
         let opened = async {
             let sessions = open(postgres).await?;
             follower.verify(&sessions.follow).await?;
+            if !postgres.state().is_pausing() {
+                // A user that comes now must not begin anew.
+                cursors::catch_up(postgres, on_moved).await?;
+            }
             Ok(sessions)
         };
         tokio::pin!(opened);
@@ -122,7 +126,7 @@ impl Driver {
             result = self.follower.run(&follow) => result,
             result = reader::run(&self.postgres, read.clone()) => result,
             never = trimmer::run(&self.postgres) => match never {},
-            never = cursors::run(&self.postgres, &self.moved) => match never {},
+            never = cursors::run(&self.postgres, &self.on_moved) => match never {},
             () = async { ended(&mut wakes).await; queue.added.notify_one(); std::future::pending().await } => Ok(()),
             () = async { ended(&mut late).await; sleep(END_WAIT).await } => Ok(()),
         };

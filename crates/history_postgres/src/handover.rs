@@ -49,6 +49,7 @@ impl Postgres {
     pub fn resume(&self) {
         self.state().resume();
         self.0.committed.notify_one();
+        self.0.cursors.moved.notify_one();
     }
 
     fn record(&self) -> LogRecord {

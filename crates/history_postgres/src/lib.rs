@@ -54,6 +54,7 @@ mod trimmer;
 mod writer;
 
 pub use batch::BATCH_MESSAGES_MAX;
+pub use cursors::CursorMove;
 pub use export::{LogWriter, Written};
 pub use handover::{PART, PostgresPart};
 pub use import::LogReader;

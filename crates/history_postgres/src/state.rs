@@ -93,6 +93,11 @@ impl State {
         }
     }
 
+    /// Returns true once the follower must stop.
+    pub fn is_pausing(&self) -> bool {
+        self.pause != Pause::None
+    }
+
     /// Returns true if the follower has stopped and has delivered all that this process has committed.
     pub fn is_paused(&self) -> bool {
         self.pause == Pause::Reached && self.own.is_empty()

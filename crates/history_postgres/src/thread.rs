@@ -7,12 +7,13 @@ use std::sync::atomic::Ordering;
 use database::{Running, Runtime};
 use model::Name;
 
+use crate::cursors::CursorMove;
 use crate::driver::Driver;
 use crate::postgres::Postgres;
 
 /// Starts the thread of a history, once. `hash` is the hash of topics' names that all indexes of the node share.
-/// `on_acknowledged` gets a user, a topic, and the offset up to which the user has acknowledged it at another node. When
-/// the thread ends, it appends the queued messages and writes the cursors.
+/// `on_moved` gets a user, a topic, and where the user's cursor moved at another node. When the thread ends, it appends the
+/// queued messages and writes the cursors.
 ///
 /// # Errors
 /// If the thread can't be started.
@@ -20,14 +21,14 @@ pub fn spawn(
     runtime: Runtime,
     postgres: Postgres,
     hash: impl Fn(&str) -> u64 + Send + Sync + 'static,
-    on_acknowledged: impl Fn(&Name, &Name, u64) + Send + Sync + 'static,
+    on_moved: impl Fn(&Name, &Name, CursorMove) + Send + Sync + 'static,
 ) -> io::Result<Running> {
     if postgres.0.has_thread.swap(true, Ordering::SeqCst) {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
     database::spawn("history", runtime, move |ended| async move {
         let _closes = CloseOnDrop(postgres.clone());
-        Driver::new(postgres, Arc::new(hash), Box::new(on_acknowledged), ended).run().await;
+        Driver::new(postgres, Arc::new(hash), Box::new(on_moved), ended).run().await;
     })
 }
 

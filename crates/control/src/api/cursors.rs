@@ -64,6 +64,8 @@ pub(crate) async fn acknowledge(
         AcknowledgeError::Epoch => Rejection::epoch_changed(history.epoch()),
         error => CodedError::from(error).into(),
     })?;
+    // With a history in PostgreSQL, what this node has not delivered yet may be acknowledged.
+    let offset = offset.min(history.top().offset);
     for shard in 0..node.shards.count() {
         // The user's open connections can get more messages now.
         let (user, topic) = (body.user.as_str().into(), topic.as_str().into());

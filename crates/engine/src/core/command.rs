@@ -194,6 +194,15 @@ pub enum Command {
         /// The acknowledged offset.
         offset: u64,
     },
+    /// The cursor of a user in a topic is at an earlier offset than this node knew.
+    CursorBack {
+        /// The user.
+        user: Name,
+        /// The topic.
+        topic: Name,
+        /// The offset of the cursor.
+        offset: u64,
+    },
     /// A client's message is on disk, or publishing it has failed.
     Published {
         /// The connection.

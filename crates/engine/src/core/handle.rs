@@ -65,6 +65,14 @@ impl Handle {
         }
     }
 
+    /// The cursor of a user in a topic is at an earlier offset than this node knew: notifies the engine, if it has
+    /// connections of the user. `hash` is the hash of the user's personal topic.
+    pub fn notify_cursor_back(&self, hash: u64, user: &Name, topic: &Name, offset: u64) {
+        if self.inbox.filter.holds(hash) {
+            self.send(Command::CursorBack { user: user.clone(), topic: topic.clone(), offset });
+        }
+    }
+
     /// Commands that wait in the mailbox and in the engine.
     pub fn commands_pending(&self) -> u64 {
         self.inbox.queue.len() as u64 + self.metrics.commands_pending.get()

@@ -257,6 +257,19 @@ fn describe_mqtt(
     core.outputs.push(Output::Describe(describe.into()));
 }
 
+/// The connections of a user that began behind the user's cursor begin anew.
+fn on_cursor_back(engine: &mut Engine, user: &str, topic: &str, offset: u64) {
+    let own = personal(user);
+    for slot in engine.core.hub.slots(engine.core.broker.hash(&own), &own) {
+        let mut out = Vec::new();
+        let cursor = (user, topic, offset);
+        engine.recover(|recovery, core| recovery.cursor_is_back(core, slot, cursor, &mut out));
+        if !out.is_empty() {
+            engine.send(slot, &out, 0);
+        }
+    }
+}
+
 #[allow(clippy::too_many_lines, reason = "a table: what each command does")]
 fn run_command(engine: &mut Engine, command: Command) {
     match command {
@@ -362,6 +375,9 @@ fn run_command(engine: &mut Engine, command: Command) {
         }
         Command::Acknowledged { user, topic, offset } => {
             engine.recover(|recovery, core| recovery.acknowledged(core, &user, &topic, offset));
+        }
+        Command::CursorBack { user, topic, offset } => {
+            on_cursor_back(engine, &user, &topic, offset);
         }
         Command::Published { slot, serial, reply, result } => {
             if is_same(&engine.core, slot, serial) {

@@ -23,6 +23,7 @@ use model::{
 };
 use protocol::encoded;
 use protocol::request::Acknowledgement;
+use throttle::Throttle;
 
 use super::verify::has_gap_notice;
 use super::{ALL, Catchup, CatchupTable, Recovery, ReplyTo, acks_of, id_with};
@@ -33,6 +34,9 @@ use crate::trace::event::NotDelivered;
 
 /// The limit on connections that get messages again in one second. Others wait for the next second.
 const AGAIN_MAX: usize = 10_000;
+
+/// Log lines about dead letters that a shared log does not take: one in 10 seconds.
+static UNPUBLISHED: Throttle = Throttle::new(1, 10_000_000);
 
 /// A window with more messages than this is scanned for dropped messages only once a second.
 const SCANNED_MAX: usize = 1_000;
@@ -154,13 +158,40 @@ impl Recovery {
         user: &str,
         out: &mut Vec<u8>,
     ) {
+        let theirs =
+            |catchup: &mut Catchup| catchup.acks.as_ref().is_some_and(|acks| acks.user == user);
+        self.begin_again(core, slot, theirs, out);
+    }
+
+    /// The cursor of a user in a topic is at an earlier offset than this node knew. A connection that began behind it
+    /// begins anew.
+    pub(crate) fn cursor_is_back(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        (user, topic, offset): (&str, &str, u64),
+        out: &mut Vec<u8>,
+    ) {
+        let began_behind = |catchup: &mut Catchup| {
+            let is_theirs = |acks: &Acks| acks.user == *user && acks.from > offset;
+            catchup.cursor.topic == *topic && catchup.acks.as_deref().is_some_and(is_theirs)
+        };
+        self.begin_again(core, slot, began_behind, out);
+    }
+
+    /// Begins anew with the topics of some catch-ups.
+    fn begin_again(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        is_one: impl FnMut(&mut Catchup) -> bool,
+        out: &mut Vec<u8>,
+    ) {
         let Some(catchups) = self.catchups.by_slot.get_mut(&slot) else {
             return;
         };
-        let theirs =
-            |catchup: &mut Catchup| catchup.acks.as_ref().is_some_and(|acks| acks.user == user);
         let mut topics = Vec::new();
-        for old in catchups.list.extract_if(.., theirs) {
+        for old in catchups.list.extract_if(.., is_one) {
             super::cancel_redelivery(&mut self.again, slot, &old);
             topics.push(old.cursor.topic);
         }
@@ -573,7 +604,8 @@ impl Core {
             Err(_) => return Err(AcknowledgeError::NoUser),
         }
         let offset = self.history().acknowledge(&user, &topic, id)?;
-        announce_acknowledged(self, &user, &topic, offset);
+        // With a history in PostgreSQL, what this node has not delivered yet may be acknowledged.
+        announce_acknowledged(self, &user, &topic, offset.min(self.history().top().offset));
         let id = Position { offset, ..id };
         self.trace_acknowledged(&user, &topic, id);
         Ok((topic, id))
@@ -616,7 +648,7 @@ fn give_up(core: &Core, user: &Name, rule: &AcknowledgeRule, message: &Message) 
 fn give_up_later(core: &Core, user: &Name, letter: Publication, message: &Message) -> bool {
     let idempotency_key = Some(Name::from(format!("{} {user}", message.id)));
     let options = Options { idempotency_key, ..Options::default() };
-    let (history, engines) = (core.history.clone(), core.engines.clone());
+    let (history, engines, now_us) = (core.history.clone(), core.engines.clone(), core.now_us);
     let (user, hash) = (user.clone(), core.broker.hash(&personal(user)));
     let (topic, id) = (message.publication.topic.clone(), message.id);
     let done = move |published: Result<Published, PublishError>| match published {
@@ -625,13 +657,18 @@ fn give_up_later(core: &Core, user: &Name, letter: Publication, message: &Messag
             let notify = |it: &Handle| it.notify_acknowledged(hash, &user, &topic, id.offset);
             engines.iter().for_each(notify);
         }
-        Err(error) => tracing::debug!(
-            user = user.as_str(),
-            topic = topic.as_str(),
-            message_id = %id,
-            %error,
-            "a dead letter could not be published: the server tries again"
-        ),
+        Err(error) => {
+            if let Some(suppressed) = UNPUBLISHED.pass(now_us, 1) {
+                tracing::warn!(
+                    user = user.as_str(),
+                    topic = topic.as_str(),
+                    message_id = %id,
+                    %error,
+                    suppressed,
+                    "the dead letter of a message could not be published: the server tries again"
+                );
+            }
+        }
     };
     core.broker.submit(Publish { publication: letter, options }, None, Box::new(done));
     false

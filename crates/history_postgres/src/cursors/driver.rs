@@ -9,6 +9,7 @@ use throttle::Backoff;
 use tokio::time::{sleep, timeout};
 
 use super::session::{CursorDatabase, PAGE_CURSORS};
+use super::table::MovedCursor;
 use crate::postgres::{OpenError, Postgres};
 
 /// How often the driver reads moves of other nodes without a notification.
@@ -20,16 +21,25 @@ const MOVES_MAX: usize = 1_000;
 /// The delay before another attempt after an error, in milliseconds: the first one, and the longest.
 const RETRY_MS: (u64, u64) = (100, 5_000);
 
-/// Called when a user's cursor in a topic moved to an offset at another node.
-pub(crate) type Moved = Box<dyn Fn(&Name, &Name, u64) + Send + Sync>;
+/// How a user's cursor moved at another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CursorMove {
+    /// The user has acknowledged all messages up to this offset.
+    Acknowledged(u64),
+    /// The user began here behind the cursor, and lacks the messages after this offset.
+    Back(u64),
+}
+
+/// Called when a user's cursor in a topic moved at another node.
+pub(crate) type OnMoved = Box<dyn Fn(&Name, &Name, CursorMove) + Send + Sync>;
 
 /// Writes and follows. The driver has a session of its own, and its errors end nothing else: it logs them, and tries
 /// again some time later.
-pub(crate) async fn run(postgres: &Postgres, moved: &Moved) -> Infallible {
+pub(crate) async fn run(postgres: &Postgres, on_moved: &OnMoved) -> Infallible {
     let mut backoff = Backoff::new(RETRY_MS.0, RETRY_MS.1);
     let mut logged = None;
     loop {
-        let (error, has_worked) = drive(postgres, moved).await;
+        let (error, has_worked) = drive(postgres, on_moved).await;
         if has_worked {
             backoff.reset();
             logged = None;
@@ -46,7 +56,7 @@ pub(crate) async fn run(postgres: &Postgres, moved: &Moved) -> Infallible {
 }
 
 /// Runs until an error. Returns it, and true if a step before it succeeded.
-async fn drive(postgres: &Postgres, moved: &Moved) -> (DatabaseError, bool) {
+async fn drive(postgres: &Postgres, on_moved: &OnMoved) -> (DatabaseError, bool) {
     let cursors = &postgres.0.cursors;
     // A call that got no reply may have written its moves: writing them twice does no harm.
     cursors.put_back();
@@ -58,7 +68,7 @@ async fn drive(postgres: &Postgres, moved: &Moved) -> (DatabaseError, bool) {
     };
     let mut has_worked = false;
     loop {
-        match step(postgres, &database, moved).await {
+        match step(postgres, &database, on_moved).await {
             Ok(true) => {}
             Ok(false) => _ = timeout(POLL_INTERVAL, cursors.moved.notified()).await,
             Err(error) => {
@@ -71,27 +81,41 @@ async fn drive(postgres: &Postgres, moved: &Moved) -> (DatabaseError, bool) {
     }
 }
 
-/// Writes some moves, and reads some of other nodes. Returns true if there may be more.
+/// Reads some moves of other nodes, and writes some of this one. Returns true if there may be more. Reading comes first,
+/// because a user may have begun elsewhere. A paused history only writes: the other process reads, and has the
+/// connections.
 async fn step(
     postgres: &Postgres,
     database: &CursorDatabase,
-    moved: &Moved,
+    on_moved: &OnMoved,
 ) -> Result<bool, DatabaseError> {
     let cursors = &postgres.0.cursors;
+    let is_paused = postgres.state().is_pausing();
+    let has_more = !is_paused && follow(postgres, database, on_moved).await?;
     let moves = cursors.take(MOVES_MAX);
     if !moves.is_empty() {
         let now = database.move_cursors(postgres.0.epoch.0, &moves).await?;
-        cursors.written(moves.iter().map(|(key, _)| key.clone()).zip(now));
+        let moved = cursors.written(moves.iter().map(|(key, _)| key.clone()).zip(now));
+        notify(moved, on_moved);
     }
-    let has_more = follow(postgres, database, moved).await?;
     Ok(has_more || moves.len() == MOVES_MAX)
+}
+
+fn notify(moved: Vec<MovedCursor>, on_moved: &OnMoved) {
+    for MovedCursor { user, topic, offset, is_back } in moved {
+        let to = match is_back {
+            true => CursorMove::Back(offset),
+            false => CursorMove::Acknowledged(offset),
+        };
+        on_moved(&user, &topic, to);
+    }
 }
 
 /// Reads a page of cursors that moved. Returns true if it was full.
 async fn follow(
     postgres: &Postgres,
     database: &CursorDatabase,
-    moved: &Moved,
+    on_moved: &OnMoved,
 ) -> Result<bool, DatabaseError> {
     let cursors = &postgres.0.cursors;
     let known = cursors.change();
@@ -102,12 +126,19 @@ async fn follow(
         return Ok(true);
     }
     let is_full = found.cursors.len() == PAGE_CURSORS;
-    for ((user, topic), cursor) in cursors.follow(found.through, found.cursors) {
-        if let Some(offset) = cursor.done() {
-            moved(&user, &topic, offset);
-        }
-    }
+    notify(cursors.follow(found.through, found.cursors), on_moved);
     Ok(is_full)
+}
+
+/// Reads all moves of other nodes, in a session of its own.
+pub(crate) async fn catch_up(postgres: &Postgres, on_moved: &OnMoved) -> Result<(), DatabaseError> {
+    let database = CursorDatabase::open(&postgres.0.settings, &postgres.password(), None).await?;
+    let mut followed = Ok(true);
+    while let Ok(true) = followed {
+        followed = follow(postgres, &database, on_moved).await;
+    }
+    database.close().await;
+    followed.map(drop)
 }
 
 impl Postgres {
@@ -116,15 +147,7 @@ impl Postgres {
     /// # Errors
     /// When the database can't be used.
     pub fn load_cursors(&self, runtime: &Runtime) -> Result<(), OpenError> {
-        let no_connections: Moved = Box::new(|_, _, _| ());
-        runtime.block_on(async {
-            let database = CursorDatabase::open(&self.0.settings, &self.password(), None).await?;
-            let mut loaded = Ok(true);
-            while let Ok(true) = loaded {
-                loaded = follow(self, &database, &no_connections).await;
-            }
-            database.close().await;
-            Ok(loaded.map(drop)?)
-        })
+        let no_connections: OnMoved = Box::new(|_, _, _| ());
+        Ok(runtime.block_on(catch_up(self, &no_connections))?)
     }
 }

@@ -7,5 +7,6 @@ mod driver;
 mod session;
 mod table;
 
-pub(crate) use driver::{Moved, run};
+pub use driver::CursorMove;
+pub(crate) use driver::{OnMoved, catch_up, run};
 pub(crate) use table::SharedCursors;

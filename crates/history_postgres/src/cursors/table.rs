@@ -12,6 +12,9 @@ use tokio::sync::{Notify, watch};
 /// one: those of several connections, or of one that comes and goes.
 const DELIVERIES_APART_SECONDS: u32 = 30;
 
+/// The capacity for moves that stays after many have waited.
+const MOVES_RETAINED: usize = 1_024;
+
 /// A user, and a topic.
 pub(crate) type CursorKey = (Name, Name);
 
@@ -28,10 +31,30 @@ pub(crate) struct Move {
 
 impl Move {
     fn add(&mut self, other: Move) {
-        self.begin = self.begin.or(other.begin);
+        self.begin = match (self.begin, other.begin) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
         self.acknowledged = self.acknowledged.max(other.acknowledged);
         self.given_up = self.given_up.max(other.given_up);
     }
+
+    /// Returns the offset up to which the user needs no message.
+    fn done(&self) -> Option<u64> {
+        let given_up = Some(self.given_up).filter(|offset| *offset > 0);
+        self.acknowledged.max(given_up).max(self.begin)
+    }
+}
+
+/// A cursor that is elsewhere in the database than it was in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MovedCursor {
+    pub user: Name,
+    pub topic: Name,
+    /// The user needs no message up to this offset.
+    pub offset: u64,
+    /// True if memory had a later offset: connections lack the messages between.
+    pub is_back: bool,
 }
 
 /// The cursors that the calls of the history share with their driver.
@@ -48,6 +71,8 @@ struct State {
     cursors: Cursors,
     /// Moves that wait to be written.
     moves: HashMap<CursorKey, Move>,
+    /// The order in which the driver takes them. Some of these moves may be gone.
+    order: Vec<CursorKey>,
     /// Moves that the driver writes now.
     writing: HashMap<CursorKey, Move>,
     /// The number of the last change in the database that memory has.
@@ -62,6 +87,17 @@ impl State {
         let moves = [self.moves.get(key), self.writing.get(key)];
         moves.into_iter().flatten().any(|it| it.acknowledged.is_some() || it.given_up > 0)
     }
+
+    /// Sets a cursor as the database has it, unless a later move waits.
+    fn set(&mut self, key: CursorKey, cursor: Cursor) -> Option<MovedCursor> {
+        let known = self.cursors.get(&key.0, &key.1);
+        if known == Some(cursor) || self.has_moved(&key) {
+            return None;
+        }
+        self.cursors.set(&key.0, &key.1, cursor);
+        let is_back = known.and_then(Cursor::done) > cursor.done();
+        Some(MovedCursor { user: key.0, topic: key.1, offset: cursor.done().unwrap_or(0), is_back })
+    }
 }
 
 impl SharedCursors {
@@ -70,6 +106,7 @@ impl SharedCursors {
         let state = State {
             cursors: Cursors::new(cursors_max),
             moves: HashMap::new(),
+            order: Vec::new(),
             writing: HashMap::new(),
             change: 0,
             is_full: false,
@@ -96,6 +133,13 @@ impl SharedCursors {
     pub fn get_or_begin(&self, user: &str, topic: &str, begin: u64) -> u64 {
         let mut state = self.state();
         if let Some(done) = state.cursors.get(user, topic).and_then(Cursor::done) {
+            return done;
+        }
+        // Memory may have forgotten a cursor whose move waits.
+        let key = (Name::from(user), Name::from(topic));
+        let moves = [state.moves.get(&key), state.writing.get(&key)];
+        if let Some(done) = moves.into_iter().flatten().filter_map(Move::done).max() {
+            state.cursors.acknowledge(user, topic, done);
             return done;
         }
         state.cursors.acknowledge(user, topic, begin);
@@ -147,18 +191,20 @@ impl SharedCursors {
     }
 
     /// Adds a move for the driver. Beyond as many moves as memory has cursors, it is lost.
-    fn note(&self, state: &mut State, user: &str, topic: &str, added: Move) {
+    fn note(&self, state: &mut State, user: &str, topic: &str, mut added: Move) {
         let key = (Name::from(user), Name::from(topic));
         if state.moves.len() >= self.moves_max && !state.moves.contains_key(&key) {
             if !std::mem::replace(&mut state.is_full, true) {
                 tracing::error!(
                     moves_max = self.moves_max,
-                    "acknowledgements are lost, because too many wait until PostgreSQL can be used: their users get \
-                     messages once more (history.cursors_max)"
+                    "cursors are not written, because too many wait until PostgreSQL can be used: after a restart \
+                     their users get messages once more, or begin anew (history.cursors_max)"
                 );
             }
             return;
         }
+        // If the user begins elsewhere, the database must know that this move comes after a later begin.
+        added.begin = added.begin.or(state.writing.get(&key).and_then(|it| it.begin));
         state.moves.entry(key).or_default().add(added);
         self.update_waiting(state);
         self.moved.notify_one();
@@ -171,10 +217,20 @@ impl SharedCursors {
     /// Takes at most `max` moves to write them. Each call is followed by [`SharedCursors::written`] or
     /// [`SharedCursors::put_back`].
     pub fn take(&self, max: usize) -> Vec<(CursorKey, Move)> {
-        let mut state = self.state();
-        let keys: Vec<CursorKey> = state.moves.keys().take(max).cloned().collect();
-        let taken = keys.into_iter().filter_map(|key| state.moves.remove_entry(&key));
-        let taken: Vec<(CursorKey, Move)> = taken.collect();
+        let mut guard = self.state();
+        let state = &mut *guard;
+        if state.order.is_empty() {
+            state.order.extend(state.moves.keys().cloned());
+        }
+        let mut taken: Vec<(CursorKey, Move)> = Vec::new();
+        while taken.len() < max
+            && let Some(key) = state.order.pop()
+        {
+            taken.extend(state.moves.remove_entry(&key));
+        }
+        if state.moves.is_empty() {
+            state.moves.shrink_to(MOVES_RETAINED);
+        }
         state.writing.extend(taken.iter().cloned());
         state.is_full = false;
         taken
@@ -189,16 +245,18 @@ impl SharedCursors {
         self.update_waiting(&state);
     }
 
-    /// Called when the taken moves are written. `cursors` are those of the database.
-    pub fn written(&self, cursors: impl IntoIterator<Item = (CursorKey, Cursor)>) {
+    /// Called when the taken moves are written. `cursors` are those of the database. Returns those that memory had
+    /// elsewhere.
+    pub fn written(
+        &self,
+        cursors: impl IntoIterator<Item = (CursorKey, Cursor)>,
+    ) -> Vec<MovedCursor> {
         let mut state = self.state();
         state.writing.clear();
-        for (key, cursor) in cursors {
-            if !state.has_moved(&key) {
-                state.cursors.set(&key.0, &key.1, cursor);
-            }
-        }
+        let moved = cursors.into_iter().filter_map(|(key, cursor)| state.set(key, cursor));
+        let moved = moved.collect();
         self.update_waiting(&state);
+        moved
     }
 
     /// Returns the number of the last change in the database that memory has.
@@ -211,19 +269,16 @@ impl SharedCursors {
         &self,
         change: u64,
         cursors: impl IntoIterator<Item = (CursorKey, Cursor)>,
-    ) -> Vec<(CursorKey, Cursor)> {
+    ) -> Vec<MovedCursor> {
         let mut state = self.state();
         state.change = change;
         let mut moved = Vec::new();
         for (key, cursor) in cursors {
-            let known = state.cursors.get(&key.0, &key.1);
-            if known == Some(cursor) || state.has_moved(&key) {
-                continue;
+            if !state.has_moved(&key) {
+                // Another node knew the user first.
+                state.moves.remove(&key);
             }
-            // Another node knew the user first.
-            state.moves.remove(&key);
-            state.cursors.set(&key.0, &key.1, cursor);
-            moved.push((key, cursor));
+            moved.extend(state.set(key, cursor));
         }
         self.update_waiting(&state);
         moved
@@ -253,6 +308,10 @@ mod tests {
         (user.into(), "jobs".into())
     }
 
+    fn moved(user: &str, offset: u64, is_back: bool) -> MovedCursor {
+        MovedCursor { user: user.into(), topic: "jobs".into(), offset, is_back }
+    }
+
     fn at(offset: u64) -> Cursor {
         Cursor { acknowledged: Some(offset), given_up: None }
     }
@@ -272,7 +331,8 @@ mod tests {
         cursors.put_back();
         let expected = Move { acknowledged: Some(9), ..expected };
         assert_eq!(cursors.take(10), [(key("bob"), expected)]);
-        cursors.written([(key("bob"), Cursor { acknowledged: Some(9), given_up: Some(8) })]);
+        let cursor = Cursor { acknowledged: Some(9), given_up: Some(8) };
+        assert_eq!(cursors.written([(key("bob"), cursor)]), []);
         assert!(cursors.is_idle());
     }
 
@@ -281,7 +341,7 @@ mod tests {
         let cursors = SharedCursors::new(10);
         assert_eq!(cursors.get_or_begin("bob", "jobs", 5), 5);
         // Another node knew the user first.
-        assert_eq!(cursors.follow(3, [(key("bob"), at(2))]), [(key("bob"), at(2))]);
+        assert_eq!(cursors.follow(3, [(key("bob"), at(2))]), [moved("bob", 2, true)]);
         assert_eq!((cursors.get_or_begin("bob", "jobs", 5), cursors.change()), (2, 3));
         assert!(cursors.is_idle(), "the begin is not written any more");
         cursors.acknowledge("bob", "jobs", 7);
@@ -290,12 +350,34 @@ mod tests {
         cursors.take(10);
         assert_eq!(cursors.follow(5, [(key("bob"), at(6))]), [], "it is on its way");
         // The log ends before the offset that a client has acknowledged.
-        cursors.written([(key("bob"), at(6))]);
+        assert_eq!(cursors.written([(key("bob"), at(6))]), [moved("bob", 6, true)]);
         assert_eq!(cursors.get("bob", "jobs"), Some(at(6)));
         assert_eq!(cursors.get_or_begin("cy", "jobs", 8), 8);
         cursors.take(10);
-        cursors.written([(key("cy"), at(4))]);
-        assert_eq!(cursors.get("cy", "jobs"), Some(at(4)), "it began earlier elsewhere");
+        cursors.acknowledge("cy", "jobs", 9);
+        assert_eq!(cursors.written([(key("cy"), at(4))]), [], "a later move waits");
+        let expected = Move { begin: Some(8), acknowledged: Some(9), given_up: 0 };
+        assert_eq!(cursors.take(10), [(key("cy"), expected)], "with its begin");
+        let back = [moved("cy", 4, true)];
+        assert_eq!(cursors.written([(key("cy"), at(4))]), back, "it began earlier elsewhere");
+        cursors.acknowledge("cy", "jobs", 5);
+        cursors.take(10);
+        assert_eq!(cursors.written([(key("cy"), at(7))]), [moved("cy", 7, false)], "and elsewhere");
+    }
+
+    #[test]
+    fn a_cursor_that_memory_forgets_stays_where_its_move_is() {
+        let cursors = SharedCursors::new(1);
+        cursors.acknowledge("bob", "jobs", 5);
+        cursors.take(10);
+        assert_eq!(cursors.get_or_begin("cy", "jobs", 9), 9, "bob's cursor leaves memory");
+        assert_eq!(cursors.get_or_begin("bob", "jobs", 9), 5);
+        cursors.put_back();
+        assert_eq!(cursors.get_or_begin("bob", "jobs", 9), 5);
+        let begins = [Some(9), Some(5), None].map(|begin| Move { begin, ..Move::default() });
+        let mut all = Move::default();
+        begins.into_iter().for_each(|begin| all.add(begin));
+        assert_eq!(all.done(), Some(5));
     }
 
     #[test]

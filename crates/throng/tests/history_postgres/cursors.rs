@@ -102,15 +102,16 @@ fn a_window_at_one_server_opens_by_an_acknowledgement_at_another() {
 fn a_user_begins_once_and_gets_what_came_while_no_client_was_there() {
     let users = Users::start();
     let (a, b) = (users.server(), users.server());
-    publish(&a, "job:1", 0);
+    let first = publish(&a, "job:1", 0);
     drop(member(&a, "topic=job:1&user=bob"));
-    a.until("the begin is written", |_| users.cursors() != "");
+    until_cursor(&b, "bob", "job:1", &first);
     let id = publish(&a, "job:1", 1);
     // Another server must not let the user begin anew.
     b.until("it has both", |b| history(b, "job:1").len() == 2);
     let mut worker = member(&b, "topic=job:1&user=bob");
     assert_eq!(next(&mut worker).1, 1);
     acknowledge(&b, "bob", "job:1", &id);
+    until_cursor(&a, "bob", "job:1", &id);
     drop((a, b));
     let server = users.server();
     let mut worker = member(&server, "topic=job:1&user=bob");
@@ -160,7 +161,67 @@ fn a_message_that_fails_at_two_servers_is_one_dead_letter() {
         let mut received = (0..20).map(|_| receive(worker));
         assert!(received.any(|message| message["data"] == 8));
     }
-    assert_eq!(history(&b, "dead").len(), 1);
+    let of_first = |(_, letter): &&(String, Value)| letter["id"] == *id;
+    assert_eq!(history(&b, "dead").iter().filter(of_first).count(), 1);
+}
+
+#[test]
+fn a_user_who_began_behind_the_cursor_of_another_server_begins_again() {
+    let users = Users::start();
+    users.database.postgres.psql("CREATE ROLE b SUPERUSER LOGIN");
+    let (there, away) = (users.server(), users.server_as("b"));
+    let first = publish(&there, "job:1", 0);
+    away.until("it has the first", |away| history(away, "job:1").len() == 1);
+    // Its cursors come late: the row of another server's cursor is locked until it has delivered a later message.
+    let mut session = users.database.postgres.session();
+    session.run("BEGIN");
+    session.run(&format!(
+        "UPDATE throng.history_cursors_log SET last_change = 1; INSERT INTO throng.history_cursors \
+         VALUES ('bob', 'job:1', {}, 0, 1); NOTIFY throng_cursors, '\"throng\"'",
+        offset(&first)
+    ));
+    let second = publish(&there, "job:1", 1);
+    away.until("it has the second", |away| history(away, "job:1").len() == 2);
+    let mut worker = member(&away, "topic=job:1&user=bob");
+    let third = publish(&there, "job:1", 2);
+    assert_eq!(next(&mut worker).1, 2, "it began behind the second");
+    acknowledge(&away, "bob", "job:1", &third);
+    session.run("COMMIT");
+    assert_eq!([next(&mut worker).1, next(&mut worker).1], [1, 2]);
+    assert_eq!(users.cursors(), format!("bob job:1 {} 0", offset(&first)));
+    acknowledge(&away, "bob", "job:1", &second);
+    until_cursor(&there, "bob", "job:1", &second);
+}
+
+#[test]
+fn a_window_opens_by_an_acknowledgement_elsewhere_while_an_earlier_one_waits() {
+    let users = Users::start();
+    users.database.postgres.psql("CREATE ROLE b SUPERUSER LOGIN");
+    let (there, away) = (users.server(), users.server_as("b"));
+    let mut worker = member(&away, "topic=job:1&user=bob");
+    let ids: Vec<String> = (1..=5).map(|n| publish(&there, "job:1", n)).collect();
+    assert_eq!([next(&mut worker).1, next(&mut worker).1], [1, 2]);
+    users.database.lock_out(&away);
+    acknowledge(&away, "bob", "job:1", &ids[0]);
+    assert_eq!(next(&mut worker).1, 3);
+    acknowledge(&there, "bob", "job:1", &ids[2]);
+    users.database.let_in();
+    until_connected(&away);
+    assert_eq!([next(&mut worker).1, next(&mut worker).1], [4, 5]);
+}
+
+#[test]
+fn an_acknowledgement_beyond_the_log_silences_no_connection() {
+    let users = Users::start();
+    let server = users.server();
+    let mut live = member(&server, "user=alice");
+    let id = send(&server, "alice", 1);
+    assert_eq!(next(&mut live).1, 1);
+    let beyond = format!("{}:999999999", id.split_once(':').unwrap().0);
+    server.post("/api/ack", json!({"user": "alice", "id": beyond}));
+    until_cursor(&server, "alice", "@alice", &id);
+    send(&server, "alice", 2);
+    assert_eq!(next(&mut live).1, 2);
 }
 
 #[test]
@@ -182,8 +243,13 @@ fn cursors_never_go_back_nor_beyond_the_log() {
     assert_eq!((moves(epoch, back), change()), ("5,7|4,3".into(), "3".into()));
     let beyond = "'{a,c}', '{t,t}', '{NULL,NULL}', '{500,NULL}', '{0,500}'";
     assert_eq!((moves(epoch, beyond), change()), ("100,-|4,100".into(), "5".into()));
+    // These users began at another node before.
+    let late = "'{b,c,d}', '{t,t,t}', '{20,20,20}', '{30,NULL,30}', '{0,0,0}'";
+    assert_eq!((moves(epoch, late), change()), ("7,-,30|3,100,0".into(), "6".into()));
+    let early = "'{b}', '{t}', '{2}', '{9}', '{0}'";
+    assert_eq!((moves(epoch, early), change()), ("9|3".into(), "7".into()));
     assert_eq!(moves("0", two), "", "another log");
     let changes =
         "SELECT string_agg(user_name || change, ',' ORDER BY change) FROM throng.history_cursors";
-    assert_eq!(postgres.psql(changes), "b2,a4,c5");
+    assert_eq!(postgres.psql(changes), "a4,c5,d6,b7");
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use broker::{Broker, Router};
 use config::Config;
 use database::{Address, Running, Runtime};
-use history_postgres::{Postgres, Settings};
+use history_postgres::{CursorMove, Postgres, Settings};
 use model::Name;
 use model::name::personal;
 
@@ -90,11 +90,16 @@ pub(super) fn start(
         let broker = broker.clone();
         move |topic: &str| broker.hash(topic)
     };
-    let on_acknowledged = move |user: &Name, topic: &Name, offset| {
+    let on_moved = move |user: &Name, topic: &Name, to| {
         let hash = broker.hash(&personal(user));
-        shards.iter().for_each(|shard| shard.notify_acknowledged(hash, user, topic, offset));
+        shards.iter().for_each(|shard| match to {
+            CursorMove::Acknowledged(offset) => {
+                shard.notify_acknowledged(hash, user, topic, offset);
+            }
+            CursorMove::Back(offset) => shard.notify_cursor_back(hash, user, topic, offset),
+        });
     };
-    history_postgres::spawn(runtime, postgres, hash, on_acknowledged).map_err(|error| {
+    history_postgres::spawn(runtime, postgres, hash, on_moved).map_err(|error| {
         CommandError::Runtime(format!("the history's thread can't start: {error}"))
     })
 }
