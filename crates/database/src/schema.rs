@@ -13,7 +13,8 @@ pub const LOCK_CLASS: i32 = 0x7468_7267;
 /// The tables and functions of a part of Throng.
 ///
 /// The last statement of each script inserts the number of its version into the table `PART_migrations`, which the
-/// first script makes.
+/// first script makes. If programs of earlier versions can use the tables as well, its column `usable_from` has the first
+/// of these versions. A table may lack this column.
 #[derive(Clone, Copy, Debug)]
 pub struct Schema {
     /// The part, by the name of its command.
@@ -64,10 +65,10 @@ impl Schema {
         result
     }
 
-    /// Makes missing tables and functions. Returns the version that the database had.
+    /// Makes missing tables and functions. Returns the version that the database had, which may be a newer one.
     ///
     /// # Errors
-    /// If the database has a newer version, or does not allow it.
+    /// If the database has a newer version that this program can't use, or does not allow it.
     pub async fn apply(
         &self,
         client: &Client,
@@ -76,11 +77,11 @@ impl Schema {
     ) -> Result<i32, DatabaseError> {
         let (part, expected) = (self.part, self.version());
         let found = self.found(client, schema).await?;
+        if found == expected || found > expected && self.is_usable(client, schema).await? {
+            return Ok(found);
+        }
         if found > expected {
             return Err(DatabaseError::Newer { part, schema: schema.into(), found, expected });
-        }
-        if found == expected {
-            return Ok(found);
         }
         match self.apply_locked(client, schema).await {
             Ok(()) => Ok(found),
@@ -137,6 +138,21 @@ impl Schema {
             return Err(DatabaseError::OldServer(row.try_get(0)?));
         }
         Ok(self.recorded(client, schema).await?)
+    }
+
+    /// Returns true if the newest version in the database says that programs of this version can use it.
+    async fn is_usable(
+        &self,
+        client: &Client,
+        schema: &str,
+    ) -> Result<bool, tokio_postgres::Error> {
+        // The row as JSON has the column, or not.
+        let usable = format!(
+            "SELECT coalesce((to_jsonb(m)->>'usable_from')::integer <= $1::integer, false) \
+             FROM {{schema}}.{}_migrations AS m ORDER BY m.version DESC LIMIT 1",
+            self.part
+        );
+        client.query_one(&of_schema(&usable, schema), &[&self.version()]).await?.try_get(0)
     }
 
     /// Returns the version that the database has; 0 is none.

@@ -80,4 +80,7 @@ $$;
 
 REVOKE ALL ON FUNCTION {schema}.history_move_cursors(bigint, text[], text[], bigint[], bigint[], bigint[]) FROM PUBLIC;
 
-INSERT INTO {schema}.history_migrations (version) VALUES (3);
+-- Programs from this version on can use the tables, too. NULL: none before.
+ALTER TABLE {schema}.history_migrations ADD COLUMN usable_from integer;
+
+INSERT INTO {schema}.history_migrations (version, usable_from) VALUES (3, 2);

@@ -60,8 +60,8 @@ impl Migrate {
         let found = runtime.block_on(tables.migrate(&address, password, schema));
         let found = found.map_err(|error| CommandError::Runtime(error.to_string()))?;
         let version = tables.version();
-        Ok(match found == version {
-            true => format!("the schema {schema:?} already has version {version}\n"),
+        Ok(match found >= version {
+            true => format!("the schema {schema:?} already has version {found}\n"),
             false => format!("the schema {schema:?} has version {version} now (it was {found})\n"),
         })
     }

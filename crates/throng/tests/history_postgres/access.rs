@@ -84,6 +84,11 @@ fn the_command_makes_the_schema_once_and_the_outbox_stands_beside_it() {
         String::from_utf8_lossy(&output.stderr).contains("start the newer program"),
         "{output:?}"
     );
+    // The newer version says that this one can use its tables.
+    postgres.psql("UPDATE throng.history_migrations SET usable_from = 3 WHERE version = 99");
+    assert_eq!(printed("history"), "the schema \"throng\" already has version 99\n");
+    let server = Server::with(&[], &settings);
+    until_connected(&server);
     let output = throng(&["history", "migrate"], &[]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
