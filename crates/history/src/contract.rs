@@ -111,6 +111,12 @@ pub trait History: HistoryLog {
     /// user's cursor is before the first message in the personal topic, and behind the last one in others.
     fn cursor(&self, user: &str, topic: &str) -> u64;
 
+    /// Returns false while it is not certain that a new user begins where [`History::cursor`] says: another node may know
+    /// an earlier cursor. Until then the user must get no messages of the topic, and acknowledges none.
+    fn has_begun(&self, _user: &str, _topic: &str) -> bool {
+        true
+    }
+
     /// Returns the user's stored cursor, which is empty for a new user. Unlike [`History::cursor`] this makes none.
     fn progress(&self, user: &str, topic: &str) -> Cursor;
 

@@ -22,8 +22,8 @@ CREATE TABLE {schema}.history_cursors (
 
 -- Moves cursors, each of which is in the call once. A cursor that is not there begins at an offset of `begins` (NULL: at
 -- none). Others move up to those of `acknowledged` (NULL: they stay) and `given_up` (0: they stay), never back, and not beyond
--- the last message of the log. An acknowledgement of a node where the user began behind the cursor does not count: the user
--- has not got what lies between. Gives where the cursors are now, or no row where the log has another epoch.
+-- the last message of the log. Moves of a node where the user began behind the cursor do not count: the user has not got what
+-- lies between. Gives where the cursors are now, or no row where the log has another epoch.
 CREATE FUNCTION {schema}.history_move_cursors(
   known_epoch bigint, users text[], topics text[], begins bigint[], acknowledged bigint[], given_up bigint[]
 ) RETURNS TABLE (new_acknowledged bigint[], new_given_up bigint[])
@@ -46,7 +46,10 @@ BEGIN
         WHEN i.begin_at > greatest(c.acknowledged, c.given_up) THEN c.acknowledged
         ELSE greatest(c.acknowledged, i.acknowledged)
       END AS acknowledged,
-      greatest(c.given_up, least(i.given_up, log.last_offset)) AS given_up
+      CASE
+        WHEN i.begin_at > greatest(c.acknowledged, c.given_up) THEN c.given_up
+        ELSE greatest(c.given_up, least(i.given_up, log.last_offset))
+      END AS given_up
     FROM (
       SELECT u.n, u.user_name, u.topic, u.begin_at, u.given_up,
         CASE WHEN u.acknowledged IS NOT NULL THEN least(u.acknowledged, log.last_offset) END AS acknowledged

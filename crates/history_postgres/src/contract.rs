@@ -228,6 +228,10 @@ impl History for Postgres {
         }
     }
 
+    fn has_begun(&self, user: &str, topic: &str) -> bool {
+        !self.0.cursors.begins(user, topic)
+    }
+
     fn progress(&self, user: &str, topic: &str) -> Cursor {
         self.0.cursors.get(user, topic).unwrap_or_default()
     }

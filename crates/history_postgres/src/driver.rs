@@ -94,6 +94,7 @@ impl Driver {
             follower.verify(&sessions.follow).await?;
             if !postgres.state().is_pausing() {
                 // A user that comes now must not begin anew.
+                postgres.0.cursors.put_back();
                 cursors::catch_up(postgres, on_moved).await?;
             }
             Ok(sessions)

@@ -194,14 +194,14 @@ pub enum Command {
         /// The acknowledged offset.
         offset: u64,
     },
-    /// The cursor of a user in a topic is at an earlier offset than this node knew.
+    /// The cursor of a user in a topic is at an earlier offset than this node knew, or certain now.
     CursorBack {
         /// The user.
         user: Name,
         /// The topic.
         topic: Name,
-        /// The offset of the cursor.
-        offset: u64,
+        /// The offset of the cursor; `None` if it is where this node has it.
+        offset: Option<u64>,
     },
     /// A client's message is on disk, or publishing it has failed.
     Published {

@@ -257,8 +257,8 @@ fn describe_mqtt(
     core.outputs.push(Output::Describe(describe.into()));
 }
 
-/// The connections of a user that began behind the user's cursor begin anew.
-fn on_cursor_back(engine: &mut Engine, user: &str, topic: &str, offset: u64) {
+/// The connections of a user that began behind the user's cursor, or waited for it, begin anew. Polls get a reply.
+fn on_cursor_back(engine: &mut Engine, user: &str, topic: &str, offset: Option<u64>) {
     let own = personal(user);
     for slot in engine.core.hub.slots(engine.core.broker.hash(&own), &own) {
         let mut out = Vec::new();
@@ -267,7 +267,11 @@ fn on_cursor_back(engine: &mut Engine, user: &str, topic: &str, offset: u64) {
         if !out.is_empty() {
             engine.send(slot, &out, 0);
         }
+        if engine.is_polling(slot) {
+            engine.poll_again(slot, true);
+        }
     }
+    engine.resume_inputs();
 }
 
 #[allow(clippy::too_many_lines, reason = "a table: what each command does")]

@@ -99,6 +99,10 @@ impl Engine {
                     let window = rule.map_or(1, |rule| rule.window_messages_max as usize);
                     messages_max = messages_max.min(window.max(1));
                     let cursor = self.core.history().cursor(&user, topic);
+                    if !self.core.history().has_begun(&user, topic) {
+                        // The poll gets its reply when it is certain where the user begins: the next one reads.
+                        continue;
+                    }
                     acknowledged.push((hash, topic.as_str(), cursor));
                 }
             }
@@ -309,6 +313,11 @@ impl Engine {
     /// True while a poll waits for the reply to this query.
     pub(crate) fn poll_awaits(&mut self, slot: u32, query: u32) -> bool {
         self.poll_history_mut(slot).is_some_and(|history| history.reading == Some(query))
+    }
+
+    /// Returns true if the connection waits for the reply to a poll.
+    pub(crate) fn is_polling(&self, slot: u32) -> bool {
+        self.poll_of(slot).is_some()
     }
 
     fn poll_of(&self, slot: u32) -> Option<&Poll> {

@@ -58,6 +58,8 @@ pub(crate) struct Acks {
     pub(super) rests_at: u64,
     /// The history has not replied yet whether it still has every message after `from`.
     pub(super) verifies: bool,
+    /// It is not certain yet where the user begins: the connection gets no messages.
+    pub(super) begins: bool,
     /// The history has not replied yet which of the messages in flight were dropped.
     pub(super) peeks: bool,
     /// The offset of the last message when the history was queried.
@@ -108,6 +110,7 @@ impl Recovery {
         let top = history.top().offset;
         let named = named.filter(|offset| *offset <= top).unwrap_or(0);
         let after = history.cursor(&user, topic).max(named);
+        let begins = !history.has_begun(&user, topic);
         let hash = core.broker.hash(topic);
         self.catchups.number = self.catchups.number.wrapping_add(1);
         let number = self.catchups.number;
@@ -133,6 +136,7 @@ impl Recovery {
             scanned_s: 0,
             rests_at: 0,
             verifies: gone.is_none(),
+            begins,
             peeks: false,
             peeked_at: 0,
         };
@@ -163,17 +167,21 @@ impl Recovery {
         self.begin_again(core, slot, theirs, out);
     }
 
-    /// The cursor of a user in a topic is at an earlier offset than this node knew. A connection that began behind it
-    /// begins anew.
+    /// The cursor of a user in a topic is at an earlier offset than this node knew, or certain now. A connection that
+    /// began behind it, or waited for it, begins anew.
     pub(crate) fn cursor_is_back(
         &mut self,
         core: &mut Core,
         slot: u32,
-        (user, topic, offset): (&str, &str, u64),
+        (user, topic, offset): (&str, &str, Option<u64>),
         out: &mut Vec<u8>,
     ) {
         let began_behind = |catchup: &mut Catchup| {
-            let is_theirs = |acks: &Acks| acks.user == *user && acks.from > offset;
+            let has_read = catchup.cursor.after;
+            let is_theirs = |acks: &Acks| {
+                let is_behind = offset.is_some_and(|offset| acks.from.max(has_read) > offset);
+                acks.user == *user && (acks.begins || is_behind)
+            };
             catchup.cursor.topic == *topic && catchup.acks.as_deref().is_some_and(is_theirs)
         };
         self.begin_again(core, slot, began_behind, out);
@@ -272,6 +280,13 @@ impl Recovery {
         let Some(Catchup { cursor, deferred_offset, acks: Some(acks), .. }) = catchup else {
             return Some(0);
         };
+        if acks.begins {
+            let from = history.cursor(&acks.user, &cursor.topic);
+            if !history.has_begun(&acks.user, &cursor.topic) {
+                return Some(0);
+            }
+            (acks.begins, acks.from, cursor.after) = (false, from, from);
+        }
         let scans = acks.flight.len() <= SCANNED_MAX || acks.scanned_s != now_s;
         if acks.flight.len() >= acks.window() && scans {
             // Messages that the limits of history have dropped can't be acknowledged, and take no capacity.
@@ -305,6 +320,10 @@ impl Recovery {
         piece: Piece,
         out: &mut Vec<u8>,
     ) {
+        let acks = acks_of(self.catchups.by_slot.get_mut(&slot), number);
+        if acks.is_some_and(|(_, acks)| acks.begins) {
+            return;
+        }
         for message in &piece.messages {
             match self.next(core, slot, number, message) {
                 Next::Deliver => self.deliver_one(core, slot, message, out),
@@ -651,7 +670,10 @@ fn give_up_later(core: &Core, user: &Name, letter: Publication, message: &Messag
     let (history, engines, now_us) = (core.history.clone(), core.engines.clone(), core.now_us);
     let (user, hash) = (user.clone(), core.broker.hash(&personal(user)));
     let (topic, id) = (message.publication.topic.clone(), message.id);
+    let before = history.cursor(&user, &topic);
     let done = move |published: Result<Published, PublishError>| match published {
+        // The cursor is earlier now: what lies between was not delivered.
+        Ok(_) if history.cursor(&user, &topic) < before => {}
         Ok(_) => {
             history.give_up(&user, &topic, id.offset, GivenUp::DeadLettered);
             let notify = |it: &Handle| it.notify_acknowledged(hash, &user, &topic, id.offset);

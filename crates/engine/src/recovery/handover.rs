@@ -97,6 +97,9 @@ struct AcksRecord {
     /// Absent if false, as in records of versions without it.
     #[n(10)]
     verifies: Option<bool>,
+    /// Absent if false, as in records of versions without it.
+    #[n(11)]
+    begins: Option<bool>,
 }
 
 #[derive(Encode, Decode)]
@@ -173,7 +176,8 @@ impl CatchupRecord {
 impl Acks {
     fn export(&self) -> AcksRecord {
         // The query for dropped messages in flight is made again.
-        let Acks { user, rule, from, flight, queued_s, scanned_s, rests_at, verifies, .. } = self;
+        let Acks { user, rule, from, flight, queued_s, scanned_s, rests_at, .. } = self;
+        let Acks { verifies, begins, .. } = self;
         let AcknowledgeRule {
             window_messages_max,
             redelivery_seconds,
@@ -193,6 +197,7 @@ impl Acks {
             scanned_s: *scanned_s,
             rests_at: *rests_at,
             verifies: verifies.then_some(true),
+            begins: begins.then_some(true),
         }
     }
 }
@@ -215,6 +220,7 @@ impl AcksRecord {
             scanned_s: self.scanned_s,
             rests_at: self.rests_at,
             verifies: self.verifies.unwrap_or(false),
+            begins: self.begins.unwrap_or(false),
             peeks: false,
             peeked_at: 0,
         }

@@ -9,7 +9,7 @@ use throttle::Backoff;
 use tokio::time::{sleep, timeout};
 
 use super::session::{CursorDatabase, PAGE_CURSORS};
-use super::table::MovedCursor;
+use super::table::{CursorMove, MovedCursor};
 use crate::postgres::{OpenError, Postgres};
 
 /// How often the driver reads moves of other nodes without a notification.
@@ -21,16 +21,7 @@ const MOVES_MAX: usize = 1_000;
 /// The delay before another attempt after an error, in milliseconds: the first one, and the longest.
 const RETRY_MS: (u64, u64) = (100, 5_000);
 
-/// How a user's cursor moved at another node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CursorMove {
-    /// The user has acknowledged all messages up to this offset.
-    Acknowledged(u64),
-    /// The user began here behind the cursor, and lacks the messages after this offset.
-    Back(u64),
-}
-
-/// Called when a user's cursor in a topic moved at another node.
+/// Called when a user's cursor in a topic moved in the database.
 pub(crate) type OnMoved = Box<dyn Fn(&Name, &Name, CursorMove) + Send + Sync>;
 
 /// Writes and follows. The driver has a session of its own, and its errors end nothing else: it logs them, and tries
@@ -102,11 +93,7 @@ async fn step(
 }
 
 fn notify(moved: Vec<MovedCursor>, on_moved: &OnMoved) {
-    for MovedCursor { user, topic, offset, is_back } in moved {
-        let to = match is_back {
-            true => CursorMove::Back(offset),
-            false => CursorMove::Acknowledged(offset),
-        };
+    for MovedCursor { user, topic, to } in moved {
         on_moved(&user, &topic, to);
     }
 }
@@ -126,7 +113,8 @@ async fn follow(
         return Ok(true);
     }
     let is_full = found.cursors.len() == PAGE_CURSORS;
-    notify(cursors.follow(found.through, found.cursors), on_moved);
+    let through = found.through.min(found.last);
+    notify(cursors.follow(through, found.cursors), on_moved);
     Ok(is_full)
 }
 

@@ -7,6 +7,6 @@ mod driver;
 mod session;
 mod table;
 
-pub use driver::CursorMove;
 pub(crate) use driver::{OnMoved, catch_up, run};
+pub use table::CursorMove;
 pub(crate) use table::SharedCursors;

@@ -46,15 +46,23 @@ impl Move {
     }
 }
 
-/// A cursor that is elsewhere in the database than it was in memory.
+/// How a user's cursor moved in the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CursorMove {
+    /// The user has acknowledged all messages up to this offset at another node.
+    Acknowledged(u64),
+    /// It is certain now where the user begins.
+    Begun,
+    /// The user began here behind the cursor, and lacks the messages after this offset.
+    Back(u64),
+}
+
+/// A cursor that is elsewhere in the database than it was in memory, or certain now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MovedCursor {
     pub user: Name,
     pub topic: Name,
-    /// The user needs no message up to this offset.
-    pub offset: u64,
-    /// True if memory had a later offset: connections lack the messages between.
-    pub is_back: bool,
+    pub to: CursorMove,
 }
 
 /// The cursors that the calls of the history share with their driver.
@@ -88,15 +96,26 @@ impl State {
         moves.into_iter().flatten().any(|it| it.acknowledged.is_some() || it.given_up > 0)
     }
 
-    /// Sets a cursor as the database has it, unless a later move waits.
-    fn set(&mut self, key: CursorKey, cursor: Cursor) -> Option<MovedCursor> {
+    /// Sets a cursor as the database has it, unless a later move waits. `former` is the move that is written now, or that
+    /// does not count any more.
+    fn set(&mut self, key: CursorKey, cursor: Cursor, former: Option<Move>) -> Option<MovedCursor> {
+        if self.has_moved(&key) {
+            return None;
+        }
         let known = self.cursors.get(&key.0, &key.1);
-        if known == Some(cursor) || self.has_moved(&key) {
+        let begins = former.is_some_and(|it| it.begin.is_some());
+        if known == Some(cursor) && !begins {
             return None;
         }
         self.cursors.set(&key.0, &key.1, cursor);
-        let is_back = known.and_then(Cursor::done) > cursor.done();
-        Some(MovedCursor { user: key.0, topic: key.1, offset: cursor.done().unwrap_or(0), is_back })
+        let before = known.and_then(Cursor::done).max(former.and_then(|it| it.done()));
+        let offset = cursor.done().unwrap_or(0);
+        let to = match begins {
+            _ if before > cursor.done() => CursorMove::Back(offset),
+            true => CursorMove::Begun,
+            false => CursorMove::Acknowledged(offset),
+        };
+        Some(MovedCursor { user: key.0, topic: key.1, to })
     }
 }
 
@@ -145,6 +164,13 @@ impl SharedCursors {
         state.cursors.acknowledge(user, topic, begin);
         self.note(&mut state, user, topic, Move { begin: Some(begin), ..Move::default() });
         begin
+    }
+
+    /// Returns true while the user's begin waits to be written.
+    pub fn begins(&self, user: &str, topic: &str) -> bool {
+        let (state, key) = (self.state(), (Name::from(user), Name::from(topic)));
+        let moves = [state.moves.get(&key), state.writing.get(&key)];
+        moves.into_iter().flatten().any(|it| it.begin.is_some())
     }
 
     /// Returns the user's cursor, if there is one.
@@ -252,8 +278,11 @@ impl SharedCursors {
         cursors: impl IntoIterator<Item = (CursorKey, Cursor)>,
     ) -> Vec<MovedCursor> {
         let mut state = self.state();
-        state.writing.clear();
-        let moved = cursors.into_iter().filter_map(|(key, cursor)| state.set(key, cursor));
+        let mut written = std::mem::take(&mut state.writing);
+        let moved = cursors.into_iter().filter_map(|(key, cursor)| {
+            let former = written.remove(&key);
+            state.set(key, cursor, former)
+        });
         let moved = moved.collect();
         self.update_waiting(&state);
         moved
@@ -274,11 +303,12 @@ impl SharedCursors {
         state.change = change;
         let mut moved = Vec::new();
         for (key, cursor) in cursors {
-            if !state.has_moved(&key) {
-                // Another node knew the user first.
-                state.moves.remove(&key);
-            }
-            moved.extend(state.set(key, cursor));
+            // Another node knew the user first.
+            let former = match state.has_moved(&key) {
+                true => None,
+                false => state.moves.remove(&key),
+            };
+            moved.extend(state.set(key, cursor, former));
         }
         self.update_waiting(&state);
         moved
@@ -302,14 +332,15 @@ impl SharedCursors {
 
 #[cfg(test)]
 mod tests {
+    use super::CursorMove::{Acknowledged, Back, Begun};
     use super::*;
 
     fn key(user: &str) -> CursorKey {
         (user.into(), "jobs".into())
     }
 
-    fn moved(user: &str, offset: u64, is_back: bool) -> MovedCursor {
-        MovedCursor { user: user.into(), topic: "jobs".into(), offset, is_back }
+    fn moved(user: &str, to: CursorMove) -> MovedCursor {
+        MovedCursor { user: user.into(), topic: "jobs".into(), to }
     }
 
     fn at(offset: u64) -> Cursor {
@@ -332,7 +363,7 @@ mod tests {
         let expected = Move { acknowledged: Some(9), ..expected };
         assert_eq!(cursors.take(10), [(key("bob"), expected)]);
         let cursor = Cursor { acknowledged: Some(9), given_up: Some(8) };
-        assert_eq!(cursors.written([(key("bob"), cursor)]), []);
+        assert_eq!(cursors.written([(key("bob"), cursor)]), [moved("bob", Begun)]);
         assert!(cursors.is_idle());
     }
 
@@ -341,7 +372,9 @@ mod tests {
         let cursors = SharedCursors::new(10);
         assert_eq!(cursors.get_or_begin("bob", "jobs", 5), 5);
         // Another node knew the user first.
-        assert_eq!(cursors.follow(3, [(key("bob"), at(2))]), [moved("bob", 2, true)]);
+        assert!(cursors.begins("bob", "jobs"));
+        assert_eq!(cursors.follow(3, [(key("bob"), at(2))]), [moved("bob", Back(2))]);
+        assert!(!cursors.begins("bob", "jobs"));
         assert_eq!((cursors.get_or_begin("bob", "jobs", 5), cursors.change()), (2, 3));
         assert!(cursors.is_idle(), "the begin is not written any more");
         cursors.acknowledge("bob", "jobs", 7);
@@ -350,7 +383,7 @@ mod tests {
         cursors.take(10);
         assert_eq!(cursors.follow(5, [(key("bob"), at(6))]), [], "it is on its way");
         // The log ends before the offset that a client has acknowledged.
-        assert_eq!(cursors.written([(key("bob"), at(6))]), [moved("bob", 6, true)]);
+        assert_eq!(cursors.written([(key("bob"), at(6))]), [moved("bob", Back(6))]);
         assert_eq!(cursors.get("bob", "jobs"), Some(at(6)));
         assert_eq!(cursors.get_or_begin("cy", "jobs", 8), 8);
         cursors.take(10);
@@ -358,11 +391,21 @@ mod tests {
         assert_eq!(cursors.written([(key("cy"), at(4))]), [], "a later move waits");
         let expected = Move { begin: Some(8), acknowledged: Some(9), given_up: 0 };
         assert_eq!(cursors.take(10), [(key("cy"), expected)], "with its begin");
-        let back = [moved("cy", 4, true)];
+        let back = [moved("cy", Back(4))];
         assert_eq!(cursors.written([(key("cy"), at(4))]), back, "it began earlier elsewhere");
         cursors.acknowledge("cy", "jobs", 5);
         cursors.take(10);
-        assert_eq!(cursors.written([(key("cy"), at(7))]), [moved("cy", 7, false)], "and elsewhere");
+        assert_eq!(
+            cursors.written([(key("cy"), at(7))]),
+            [moved("cy", Acknowledged(7))],
+            "and elsewhere"
+        );
+        assert_eq!(cursors.get_or_begin("di", "jobs", 3), 3);
+        cursors.take(10);
+        assert!(cursors.begins("di", "jobs"));
+        let begun = [moved("di", Begun)];
+        assert_eq!(cursors.written([(key("di"), at(3))]), begun, "connections wait for it");
+        assert!(!cursors.begins("di", "jobs"));
     }
 
     #[test]

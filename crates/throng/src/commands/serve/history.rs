@@ -96,7 +96,8 @@ pub(super) fn start(
             CursorMove::Acknowledged(offset) => {
                 shard.notify_acknowledged(hash, user, topic, offset);
             }
-            CursorMove::Back(offset) => shard.notify_cursor_back(hash, user, topic, offset),
+            CursorMove::Begun => shard.notify_cursor_back(hash, user, topic, None),
+            CursorMove::Back(offset) => shard.notify_cursor_back(hash, user, topic, Some(offset)),
         });
     };
     history_postgres::spawn(runtime, postgres, hash, on_moved).map_err(|error| {
