@@ -431,7 +431,7 @@ impl Crowd {
     }
 
     fn sum(&self, stat: Stat) -> u64 {
-        let of = |thread: &Thread| thread.shared.tally.0[stat as usize].load(Ordering::Relaxed);
+        let of = |thread: &Thread| thread.shared.tally.0[stat as usize].load(Ordering::Acquire);
         self.threads.iter().map(of).sum()
     }
 

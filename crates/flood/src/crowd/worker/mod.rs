@@ -585,15 +585,9 @@ impl Worker<'_> {
         self.shared.scans_done.store(requested, Ordering::Release);
     }
 
-    /// Publishes this thread's counts and times to the owner of the crowd.
+    /// Publishes this thread's times and counts to the owner of the crowd.
     fn publish_stats(&mut self) {
-        self.stats[Stat::InFlight as usize] = self.in_flight as u64;
-        for (count, value) in self.shared.tally.0.iter().zip(self.stats) {
-            count.store(value, Ordering::Relaxed);
-        }
-        if !self.targets.tallies.is_empty() {
-            lock(&self.shared.targets).clone_from(&self.targets.tallies);
-        }
+        // The times come first: the owner that reads a count finds the time of each event that it counts.
         for (times, to) in [
             (&mut self.times, &self.common.delivery),
             (&mut self.user_times, &self.common.delivery_user),
@@ -606,6 +600,13 @@ impl Worker<'_> {
                     all.saturating_record(u64::from(us).max(1));
                 }
             }
+        }
+        self.stats[Stat::InFlight as usize] = self.in_flight as u64;
+        for (count, value) in self.shared.tally.0.iter().zip(self.stats) {
+            count.store(value, Ordering::Release);
+        }
+        if !self.targets.tallies.is_empty() {
+            lock(&self.shared.targets).clone_from(&self.targets.tallies);
         }
     }
 
