@@ -113,7 +113,7 @@ pub trait History: HistoryLog {
 
     /// Returns false while it is not certain that a new user begins where [`History::cursor`] says: another node may know
     /// an earlier cursor. Until then the user must get no messages of the topic, and acknowledges none.
-    fn has_begun(&self, _user: &str, _topic: &str) -> bool {
+    fn is_begin_confirmed(&self, _user: &str, _topic: &str) -> bool {
         true
     }
 
@@ -126,8 +126,8 @@ pub trait History: HistoryLog {
     /// Counts a delivery of a message that the user has not acknowledged. Returns the deliveries so far, or 0 if the
     /// message was acknowledged or given up.
     ///
-    /// Deliveries to several connections of the user count once within [`AcknowledgeRule::redelivery_seconds`], or
-    /// within 30 seconds if that is 0. `now_s` is in seconds of the node's clock.
+    /// Deliveries to several connections of the user count once within
+    /// [`AcknowledgeRule::deliveries_apart_seconds`]. `now_s` is in seconds of the node's clock.
     fn delivered(
         &self,
         user: &str,

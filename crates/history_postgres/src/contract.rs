@@ -228,7 +228,7 @@ impl History for Postgres {
         }
     }
 
-    fn has_begun(&self, user: &str, topic: &str) -> bool {
+    fn is_begin_confirmed(&self, user: &str, topic: &str) -> bool {
         !self.0.cursors.begins(user, topic)
     }
 

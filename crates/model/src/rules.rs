@@ -86,6 +86,17 @@ pub struct AcknowledgeRule {
     pub dead_letter: Option<Name>,
 }
 
+impl AcknowledgeRule {
+    /// Returns the time in seconds within which deliveries to a user count as one: those of several connections, or of
+    /// one that comes and goes. Without [`AcknowledgeRule::redelivery_seconds`] it is 30.
+    pub fn deliveries_apart_seconds(&self) -> u32 {
+        match self.redelivery_seconds {
+            0 => 30,
+            seconds => seconds,
+        }
+    }
+}
+
 /// All rules. The first one whose pattern matches a topic is the topic's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {

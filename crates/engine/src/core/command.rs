@@ -194,8 +194,9 @@ pub enum Command {
         /// The acknowledged offset.
         offset: u64,
     },
-    /// The cursor of a user in a topic is at an earlier offset than this node knew, or certain now.
-    CursorBack {
+    /// Connections of a user begin again in a topic: its cursor is at an earlier offset than this node knew, or certain
+    /// now.
+    BeginAgain {
         /// The user.
         user: Name,
         /// The topic.

@@ -69,7 +69,7 @@ impl Handle {
     /// it has connections of the user. `hash` is the hash of the user's personal topic, and `offset` the earlier one.
     pub fn notify_cursor_back(&self, hash: u64, user: &Name, topic: &Name, offset: Option<u64>) {
         if self.inbox.filter.holds(hash) {
-            self.send(Command::CursorBack { user: user.clone(), topic: topic.clone(), offset });
+            self.send(Command::BeginAgain { user: user.clone(), topic: topic.clone(), offset });
         }
     }
 

@@ -380,7 +380,7 @@ fn run_command(engine: &mut Engine, command: Command) {
         Command::Acknowledged { user, topic, offset } => {
             engine.recover(|recovery, core| recovery.acknowledged(core, &user, &topic, offset));
         }
-        Command::CursorBack { user, topic, offset } => {
+        Command::BeginAgain { user, topic, offset } => {
             on_cursor_back(engine, &user, &topic, offset);
         }
         Command::Published { slot, serial, reply, result } => {

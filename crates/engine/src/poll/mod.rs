@@ -99,7 +99,7 @@ impl Engine {
                     let window = rule.map_or(1, |rule| rule.window_messages_max as usize);
                     messages_max = messages_max.min(window.max(1));
                     let cursor = self.core.history().cursor(&user, topic);
-                    if !self.core.history().has_begun(&user, topic) {
+                    if !self.core.history().is_begin_confirmed(&user, topic) {
                         // The poll gets its reply when it is certain where the user begins: the next one reads.
                         continue;
                     }

@@ -59,7 +59,7 @@ pub(crate) struct Acks {
     /// The history has not replied yet whether it still has every message after `from`.
     pub(super) verifies: bool,
     /// It is not certain yet where the user begins: the connection gets no messages.
-    pub(super) begins: bool,
+    pub(super) awaits_begin: bool,
     /// The history has not replied yet which of the messages in flight were dropped.
     pub(super) peeks: bool,
     /// The offset of the last message when the history was queried.
@@ -110,7 +110,7 @@ impl Recovery {
         let top = history.top().offset;
         let named = named.filter(|offset| *offset <= top).unwrap_or(0);
         let after = history.cursor(&user, topic).max(named);
-        let begins = !history.has_begun(&user, topic);
+        let awaits_begin = !history.is_begin_confirmed(&user, topic);
         let hash = core.broker.hash(topic);
         self.catchups.number = self.catchups.number.wrapping_add(1);
         let number = self.catchups.number;
@@ -136,7 +136,7 @@ impl Recovery {
             scanned_s: 0,
             rests_at: 0,
             verifies: gone.is_none(),
-            begins,
+            awaits_begin,
             peeks: false,
             peeked_at: 0,
         };
@@ -180,7 +180,7 @@ impl Recovery {
             let has_read = catchup.cursor.after;
             let is_theirs = |acks: &Acks| {
                 let is_behind = offset.is_some_and(|offset| acks.from.max(has_read) > offset);
-                acks.user == *user && (acks.begins || is_behind)
+                acks.user == *user && (acks.awaits_begin || is_behind)
             };
             catchup.cursor.topic == *topic && catchup.acks.as_deref().is_some_and(is_theirs)
         };
@@ -280,12 +280,12 @@ impl Recovery {
         let Some(Catchup { cursor, deferred_offset, acks: Some(acks), .. }) = catchup else {
             return Some(0);
         };
-        if acks.begins {
+        if acks.awaits_begin {
             let from = history.cursor(&acks.user, &cursor.topic);
-            if !history.has_begun(&acks.user, &cursor.topic) {
+            if !history.is_begin_confirmed(&acks.user, &cursor.topic) {
                 return Some(0);
             }
-            (acks.begins, acks.from, cursor.after) = (false, from, from);
+            (acks.awaits_begin, acks.from, cursor.after) = (false, from, from);
         }
         let scans = acks.flight.len() <= SCANNED_MAX || acks.scanned_s != now_s;
         if acks.flight.len() >= acks.window() && scans {
@@ -321,7 +321,7 @@ impl Recovery {
         out: &mut Vec<u8>,
     ) {
         let acks = acks_of(self.catchups.by_slot.get_mut(&slot), number);
-        if acks.is_some_and(|(_, acks)| acks.begins) {
+        if acks.is_some_and(|(_, acks)| acks.awaits_begin) {
             return;
         }
         for message in &piece.messages {

@@ -177,7 +177,7 @@ impl Acks {
     fn export(&self) -> AcksRecord {
         // The query for dropped messages in flight is made again.
         let Acks { user, rule, from, flight, queued_s, scanned_s, rests_at, .. } = self;
-        let Acks { verifies, begins, .. } = self;
+        let Acks { verifies, awaits_begin, .. } = self;
         let AcknowledgeRule {
             window_messages_max,
             redelivery_seconds,
@@ -197,7 +197,7 @@ impl Acks {
             scanned_s: *scanned_s,
             rests_at: *rests_at,
             verifies: verifies.then_some(true),
-            begins: begins.then_some(true),
+            begins: awaits_begin.then_some(true),
         }
     }
 }
@@ -220,7 +220,7 @@ impl AcksRecord {
             scanned_s: self.scanned_s,
             rests_at: self.rests_at,
             verifies: self.verifies.unwrap_or(false),
-            begins: self.begins.unwrap_or(false),
+            awaits_begin: self.begins.unwrap_or(false),
             peeks: false,
             peeked_at: 0,
         }

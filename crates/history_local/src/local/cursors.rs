@@ -13,10 +13,6 @@ use crate::cursors::Cursors;
 use crate::windows;
 use history::{AcknowledgeError, Cursor, GivenUp, History};
 
-/// If the rule has no [`AcknowledgeRule::redelivery_seconds`], deliveries to a user within so many seconds count as
-/// one: those of several connections, or of one that comes and goes.
-const DELIVERIES_APART_SECONDS: u32 = 30;
-
 /// The prefix of a topic's name in the store's table of cursors if the row is about messages that were given up, not
 /// acknowledged. No topic's name has it: names have no control characters.
 const GIVEN_UP: &str = "\u{1}given up\u{1}";
@@ -143,10 +139,7 @@ impl Local {
         now_s: u32,
         rule: &AcknowledgeRule,
     ) -> u32 {
-        let apart_s = match rule.redelivery_seconds {
-            0 => DELIVERIES_APART_SECONDS,
-            seconds => seconds,
-        };
+        let apart_s = rule.deliveries_apart_seconds();
         self.cursors().delivered(user, topic, offset, now_s, apart_s)
     }
 

@@ -8,10 +8,6 @@ use history_local::cursors::Cursors;
 use model::{AcknowledgeRule, Name};
 use tokio::sync::{Notify, watch};
 
-/// If the rule has no [`AcknowledgeRule::redelivery_seconds`], deliveries to a user within so many seconds count as
-/// one: those of several connections, or of one that comes and goes.
-const DELIVERIES_APART_SECONDS: u32 = 30;
-
 /// The capacity for moves that stays after many have waited.
 const MOVES_RETAINED: usize = 1_024;
 
@@ -209,10 +205,7 @@ impl SharedCursors {
         now_s: u32,
         rule: &AcknowledgeRule,
     ) -> u32 {
-        let apart_s = match rule.redelivery_seconds {
-            0 => DELIVERIES_APART_SECONDS,
-            seconds => seconds,
-        };
+        let apart_s = rule.deliveries_apart_seconds();
         self.state().cursors.delivered(user, topic, offset, now_s, apart_s)
     }
 

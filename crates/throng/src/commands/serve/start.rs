@@ -343,8 +343,8 @@ impl Start<'_> {
         let control = control::spawn(runtime, listeners, node, workers, exporter)
             .map_err(|error| ports::no_admin(&error))?;
         let First { cluster, outbox, subscriptions, .. } = first;
-        let Links { cluster, outbox, subscription_database } =
-            Links::start(&mut services, cluster, outbox, subscriptions, &control)?;
+        let ConnectedParts { cluster, outbox, subscription_database } =
+            ConnectedParts::start(&mut services, cluster, outbox, subscriptions, &control)?;
         let Services { history, store, shared, webhook, mqtt_state, tokens, fixed, .. } = services;
         let Services { handles, started, certificates, .. } = services;
         let Ports { client, client_tls, mqtt, mqtt_tls } = ports;
@@ -429,13 +429,13 @@ impl Start<'_> {
 }
 
 /// What the node connects to, each with its thread.
-struct Links {
+struct ConnectedParts {
     cluster: Option<(Arc<link::Link>, link::Running)>,
     outbox: Option<(Arc<::outbox::Outbox>, database::Running)>,
     subscription_database: Option<(subscriptions_postgres::Postgres, database::Running)>,
 }
 
-impl Links {
+impl ConnectedParts {
     /// Starts the threads. Takes the cluster, the outbox and the database of subscriptions from the services.
     fn start(
         services: &mut Services,
@@ -466,7 +466,7 @@ impl Links {
             }
             _ => None,
         };
-        Ok(Links { cluster, outbox, subscription_database })
+        Ok(ConnectedParts { cluster, outbox, subscription_database })
     }
 }
 
