@@ -205,7 +205,7 @@ fn a_poll_of_a_new_user_gets_what_comes_after_it() {
     let users = Users::start();
     let server = users.server();
     publish(&server, "job:1", 0);
-    let poll = |server: &Server| server.get("/poll?topic=job:1&user=bob&timeout=20").1;
+    let poll = |server: &Server| server.get("/poll?topic=job:1&user=bob&timeout=60").1;
     let begun = poll(&server);
     assert_eq!(begun["messages"], json!([]), "it has a reply when the user has begun: {begun}");
     publish(&server, "job:1", 1);

@@ -95,6 +95,42 @@ fn an_upgrade_that_fails_leaves_the_server_with_its_history() {
     });
 }
 
+/// The old process writes them before the new one begins.
+#[test]
+fn acknowledgements_that_wait_for_the_database_are_written_before_an_upgrade() {
+    let database = Database::start();
+    let node = node(&database);
+    let mut worker = member(&node, "topic=job:1&user=bob");
+    node.until("bob begins", |_| !cursors(&database).is_empty());
+    let ids: Vec<String> = (0..4).map(|number| publish(&node, "job:1", number)).collect();
+    (0..4).for_each(|number| assert_eq!(next(&mut worker).1, number));
+    let acknowledge = |id: &String| {
+        let done = node.post("/api/ack", json!({"user": "bob", "topic": "job:1", "id": id}));
+        assert_eq!(done["acknowledged"], *id, "{done}");
+    };
+    let mut lock = database.postgres.session();
+    lock.run("BEGIN");
+    lock.run("SELECT * FROM throng.history_cursors_log FOR UPDATE");
+    acknowledge(&ids[1]);
+    let text = node.upgrade_fails(&[]);
+    assert!(text.contains("pending work of the shards, the store or the database"), "{text}");
+    acknowledge(&ids[2]);
+    lock.run("ROLLBACK");
+    node.upgrade();
+    let third = ids[2].split_once(':').unwrap().1;
+    assert_eq!(cursors(&database), format!("bob job:1 {third}"));
+    publish(&node, "job:1", 4);
+    assert_eq!(next(&mut worker).1, 4, "the connection goes on");
+    let mut back = member(&node, "topic=job:1&user=bob");
+    assert_eq!(data(&until_data(&mut back, &json!(4))), [3, 4]);
+}
+
+fn cursors(database: &Database) -> String {
+    database.postgres.psql(
+        "SELECT string_agg(concat_ws(' ', user_name, topic, acknowledged), ',') FROM throng.history_cursors",
+    )
+}
+
 /// The URL of another database with a history of its own.
 fn other(database: &Database) -> String {
     database.postgres.psql("CREATE DATABASE other");
