@@ -1,5 +1,5 @@
-//! Durable publishes per second: compares Throng with a store to NATS JetStream with file storage and
-//! to a bare file, on one machine in one run.
+//! Durable publishes per second: compares Throng with a store, and with its history in PostgreSQL, to NATS JetStream with
+//! file storage and to a bare file, on one machine in one run.
 //!
 //! Publishers are persistent connections. Each waits for the response to its request before it sends the next. Each
 //! cell has a server of its own, started on an empty folder. The cells to compare run one after the other in each
@@ -13,6 +13,7 @@ mod floor;
 mod http;
 mod load;
 mod nats;
+mod postgres;
 mod server;
 
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ use clap::Parser;
 use hdrhistogram::Histogram;
 
 use load::{Measured, Span};
-use server::{Nats, Setting};
+use server::{History, Nats, Setting};
 
 /// Bytes of one message.
 const PAYLOAD_BYTES: usize = 128;
@@ -51,6 +52,10 @@ struct Args {
     /// The NATS server; without one it is left out.
     #[arg(long)]
     nats: Option<PathBuf>,
+
+    /// The folder of PostgreSQL's programs; without one, Throng with its history there is left out.
+    #[arg(long)]
+    postgres: Option<PathBuf>,
 
     /// Where servers have their folders, one at a time. Not a memory file system, if the figures
     /// are to mean something.
@@ -174,11 +179,14 @@ fn cells(args: &Args, nats: Option<&Nats>) -> Vec<Cell> {
             };
             // An HTTP server responds in order, one request after the other.
             if let (Some(throng), false) = (&args.throng, matches!(mode, Mode::Pipelined(_))) {
+                let mut throng =
+                    |history| cell(Setting::Throng { binary: throng.clone(), history });
                 if !args.memory_only {
-                    cell(Setting::Throng { binary: throng.clone(), store: true });
+                    throng(History::Store);
+                    args.postgres.clone().map(History::Postgres).into_iter().for_each(&mut throng);
                 }
                 if args.memory || args.memory_only {
-                    cell(Setting::Throng { binary: throng.clone(), store: false });
+                    throng(History::Nowhere);
                 }
             }
             let Some(nats) = nats else { continue };
@@ -220,7 +228,10 @@ fn print(args: &Args, floor: &[Measured], cells: &[Cell]) -> Result<()> {
         table.row(row(cell.setting.name(), cell.mode, cell.publishers, &cell.rounds)?);
     }
     println!("{table}");
-    println!("CPU time and bytes written (as /proc/PID/io counts them) are for each message.");
+    println!(
+        "CPU time and bytes written (as /proc/PID/io counts them) are for each message, and those of \
+         PostgreSQL are the server's."
+    );
     let refused: u64 = cells.iter().flat_map(|cell| &cell.rounds).map(|round| round.refused).sum();
     if refused > 0 {
         println!("{refused} publishes were rejected (503); the figures above do not include them.");

@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::http::{Http, TOPIC};
 use crate::load::{self, Measured, Publisher, Span, Usage};
+use crate::postgres::Postgres;
 use crate::{Mode, PAYLOAD, nats};
 
 /// How long a server may take until it is ready.
@@ -22,12 +23,12 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// A server and its settings.
 #[derive(Debug, Clone)]
 pub(crate) enum Setting {
-    /// Throng, which responds after the commit, or without a store.
+    /// Throng, which responds after the commit, or without a history.
     Throng {
         /// The executable.
         binary: PathBuf,
-        /// With `--data` and a durable topic.
-        store: bool,
+        /// The history of the topic.
+        history: History,
     },
     /// NATS JetStream with a stream in files.
     Nats {
@@ -42,12 +43,26 @@ impl Setting {
     /// Returns the name for the table.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Throng { store: true, .. } => "Throng, durable = true",
-            Self::Throng { store: false, .. } => "Throng, no history (nothing on disk)",
+            Self::Throng { history: History::Store, .. } => "Throng, durable = true",
+            Self::Throng { history: History::Postgres(_), .. } => "Throng, history in PostgreSQL",
+            Self::Throng { history: History::Nowhere, .. } => {
+                "Throng, no history (nothing on disk)"
+            }
             Self::Nats { sync_always: true, .. } => "JetStream, sync_interval: always",
             Self::Nats { sync_always: false, .. } => "JetStream, default (fsync every 2 min)",
         }
     }
+}
+
+/// Where Throng has the history of the topic.
+#[derive(Debug, Clone)]
+pub(crate) enum History {
+    /// The topic has none.
+    Nowhere,
+    /// In the store of `--data`.
+    Store,
+    /// In a PostgreSQL server, whose programs are in this folder.
+    Postgres(PathBuf),
 }
 
 /// A NATS server's executable.
@@ -127,6 +142,8 @@ struct Server {
     process: ServerProcess,
     /// The address to publish to.
     address: SocketAddrV4,
+    /// The server with Throng's history. It ends after Throng.
+    postgres: Option<Postgres>,
 }
 
 impl Server {
@@ -135,14 +152,25 @@ impl Server {
         let data = dir.join("data");
         let config = dir.join("config");
         let mut command;
+        let mut postgres = None;
         match setting {
-            Setting::Throng { binary, store } => {
-                std::fs::write(&config, if *store { THRONG_TOPICS } else { "" })?;
+            Setting::Throng { binary, history } => {
+                let text = match history {
+                    History::Nowhere => String::new(),
+                    History::Store => THRONG_TOPICS.to_owned(),
+                    History::Postgres(programs) => {
+                        let server = Postgres::start(programs, dir)?;
+                        let text = format!("[history]\nurl = {:?}\n{THRONG_TOPICS}", server.url());
+                        postgres = Some(server);
+                        text
+                    }
+                };
+                std::fs::write(&config, text)?;
                 command = Command::new(std::path::absolute(binary)?);
                 command.arg("serve").arg("--config").arg(&config);
                 command.args(["--listen", &free_server_address()?.to_string()]);
                 command.args(["--admin", &address.to_string()]).args(["--log", "warn"]);
-                if *store {
+                if matches!(history, History::Store) {
                     command.arg("--data").arg(&data);
                 }
             }
@@ -155,7 +183,7 @@ impl Server {
         let log = File::create(dir.join("log")).context("the log")?;
         // The server must not read the user's configuration in the current folder.
         command.current_dir(dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let mut server = Self { process: ServerProcess::start(command)?, address };
+        let mut server = Self { process: ServerProcess::start(command)?, address, postgres };
         server.wait_ready(setting)?;
         Ok(server)
     }
@@ -203,7 +231,9 @@ impl Server {
     }
 
     fn usage(&self) -> Result<Usage> {
-        Ok(Usage { cpu: self.process.cpu()?, written_bytes: written_bytes(self.process.id())? })
+        let (cpu, written_bytes) = (self.process.cpu()?, written_bytes(self.process.id())?);
+        let more = self.postgres.as_ref().map_or(Ok(Usage::default()), Postgres::usage)?;
+        Ok(Usage { cpu: cpu + more.cpu, written_bytes: written_bytes + more.written_bytes })
     }
 
     /// Checks that the server has every message that it acknowledged.
