@@ -10,8 +10,8 @@ use model::event::is_reserved;
 use model::filter::has_wildcard;
 use model::name::of_filter;
 use model::{
-    Envelope, Epoch, FilterKey, GroupChoice, HistoryRule, Message, Name, NodeId, Position,
-    Publication,
+    Envelope, Epoch, FilterKey, GroupChoice, HistoryRule, Message, MessageSource, Name, NodeId,
+    Position, Publication,
 };
 
 use crate::recent::keyed_hash;
@@ -203,7 +203,11 @@ impl Local {
         if !message.publication.is_own() {
             order.window.push(message.clone());
         }
-        self.router.deliver(&message, &groups, receipt.as_ref());
+        let source = match origin {
+            Origin::Here => MessageSource::Here,
+            Origin::OtherNode(..) => MessageSource::OtherNode,
+        };
+        self.router.deliver(&message, &groups, receipt.as_ref(), source);
         if let Some(relay) = relay {
             relay.publish(message, choices);
         } else {

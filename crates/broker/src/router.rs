@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWrite
 use filters::FilterTrie;
 use model::filter::has_wildcard;
 use model::name::of_filter;
-use model::{Envelope, FilterKey, GroupChoice, Name, NodeId, Rules, TopicKind};
+use model::{Envelope, FilterKey, GroupChoice, MessageSource, Name, NodeId, Rules, TopicKind};
 
 use crate::entry::{Chosen, Entry};
 use crate::group::{ChangedGroups, GroupChanges};
@@ -34,7 +34,7 @@ pub struct Router {
 }
 
 /// Takes the messages that become their topics' retained ones, in the order of each topic.
-pub type Retain = Arc<dyn Fn(&Arc<Envelope>) + Send + Sync>;
+pub type Retain = Arc<dyn Fn(&Arc<Envelope>, MessageSource) + Send + Sync>;
 
 /// How often a shard is offered a message for its members of a group.
 const ROUNDS: usize = 3;
@@ -331,13 +331,24 @@ impl Router {
         groups.iter().all(|(at, _)| self.inboxes.get(*at).is_none_or(|it| it.has_capacity()))
     }
 
-    /// Passes a message to all inboxes that want it. The caller holds the lock that orders its topic's messages.
-    pub fn deliver(&self, message: &Arc<Envelope>, groups: &[Group], receipt: Option<&Receipt>) {
+    /// Makes a message the retained one of its topic, if it was published to be retained.
+    pub fn retain(&self, message: &Arc<Envelope>, source: MessageSource) {
         if message.publication.retain
             && let Some(retain) = &self.retain
         {
-            retain(message);
+            retain(message, source);
         }
+    }
+
+    /// Passes a message to all inboxes that want it. The caller holds the lock that orders its topic's messages.
+    pub fn deliver(
+        &self,
+        message: &Arc<Envelope>,
+        groups: &[Group],
+        receipt: Option<&Receipt>,
+        source: MessageSource,
+    ) {
+        self.retain(message, source);
         let filters = message.filters.as_deref().unwrap_or_default();
         let (hash, is_broadcast) = (message.topic_hash, message.is_broadcast());
         for (at, inbox) in self.wanting(hash, is_broadcast, filters, groups) {

@@ -210,7 +210,7 @@ impl World {
         let retained = Arc::new(sessions::LocalRetained::new(None));
         let keeper = retained.clone();
         let router = broker::Router::new(vec![handle.inbox()])
-            .retaining(Arc::new(move |message: &Arc<Envelope>| keeper.retain(message)));
+            .retaining(Arc::new(move |message: &Arc<Envelope>, _| keeper.retain(message)));
         let router = Arc::new(router);
         let started = Instant::now();
         let limits = broker::Limits {

@@ -10,10 +10,11 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::cursors::{self, OnMoved};
-use crate::follower::{Follower, Hash};
+use crate::follower::Follower;
 use crate::postgres::Postgres;
 use crate::publish::away_text;
 use crate::reader;
+use crate::retained::{self, RetainedMemory};
 use crate::session::Database;
 use crate::trimmer;
 use crate::writer::Writer;
@@ -21,35 +22,39 @@ use crate::writer::Writer;
 /// When the server ends, the writer appends queued messages within this time, or not at all.
 const END_WAIT: Duration = Duration::from_secs(5);
 
-/// The sessions with the database. Appends, follows and reads have one each, so that none waits for another. The
-/// trimmer and the driver of cursors open their own.
+/// The sessions with the database. Appends, targets and reads have one each, so that none waits for another. The
+/// trimmer and the drivers of cursors and of retained messages open their own.
 struct Sessions {
     append: Database,
     follow: Database,
     read: Arc<Database>,
 }
 
-/// Runs the writer, the follower, the reader, the trimmer and the driver of cursors until the server ends.
+/// What gets the changes of other nodes.
+pub(crate) struct ChangeTargets {
+    /// Gets the moves of cursors.
+    pub on_moved: OnMoved,
+    /// Has the retained messages.
+    pub retained: RetainedMemory,
+}
+
+/// Runs the writer, the follower, the reader, the trimmer and the drivers of cursors and of retained messages until the
+/// server ends.
 pub(crate) struct Driver {
     postgres: Postgres,
     writer: Writer,
     follower: Follower,
-    on_moved: OnMoved,
+    targets: ChangeTargets,
     /// True when the driver must end.
     ending: watch::Receiver<bool>,
     reconnects: Reconnects,
 }
 
 impl Driver {
-    pub fn new(
-        postgres: Postgres,
-        hash: Hash,
-        on_moved: OnMoved,
-        ending: watch::Receiver<bool>,
-    ) -> Self {
+    pub fn new(postgres: Postgres, targets: ChangeTargets, ending: watch::Receiver<bool>) -> Self {
         let writer = Writer::new(postgres.clone());
-        let follower = Follower::new(postgres.clone(), hash);
-        Driver { postgres, writer, follower, on_moved, ending, reconnects: Reconnects::default() }
+        let follower = Follower::new(postgres.clone(), targets.retained.hash.clone());
+        Driver { postgres, writer, follower, targets, ending, reconnects: Reconnects::default() }
     }
 
     pub async fn run(mut self) {
@@ -77,6 +82,13 @@ impl Driver {
             }
         }
         self.writer.fail(&PublishError::Unconfirmed("the server ends".into()));
+        let rows = self.postgres.0.retained.queue.pending();
+        if rows > 0 {
+            tracing::error!(
+                rows,
+                "retained MQTT messages were not written to PostgreSQL before the end"
+            );
+        }
     }
 
     fn why(&self) -> String {
@@ -88,7 +100,7 @@ impl Driver {
     async fn connect(&mut self) -> Option<Result<Sessions, DatabaseError>> {
         let why = self.why();
         let (postgres, writer, ending) = (&self.postgres, &mut self.writer, &mut self.ending);
-        let (follower, on_moved) = (&self.follower, &self.on_moved);
+        let (follower, on_moved) = (&self.follower, &self.targets.on_moved);
         let opened = async {
             let sessions = open(postgres).await?;
             follower.verify(&sessions.follow).await?;
@@ -110,8 +122,8 @@ impl Driver {
         }
     }
 
-    /// Appends, follows and reads until a connection breaks. When the driver must end, returns once the queue is empty
-    /// and all cursors are written, or after `END_WAIT`.
+    /// Appends, targets and reads until a connection breaks. When the driver must end, returns once the queue is empty
+    /// and all cursors and retained messages are written, or after `END_WAIT`.
     async fn serve(&mut self, sessions: Sessions) -> Result<(), DatabaseError> {
         let Sessions { append, follow, read } = sessions;
         let (ending, mut late) = (self.ending.clone(), self.ending.clone());
@@ -119,6 +131,7 @@ impl Driver {
         let write = async {
             self.writer.run(&append, || *ending.borrow()).await?;
             self.postgres.0.cursors.until_idle().await;
+            self.postgres.until_retained().await;
             Ok(())
         };
         let mut wakes = self.ending.clone();
@@ -127,7 +140,8 @@ impl Driver {
             result = self.follower.run(&follow) => result,
             result = reader::run(&self.postgres, read.clone()) => result,
             never = trimmer::run(&self.postgres) => match never {},
-            never = cursors::run(&self.postgres, &self.on_moved) => match never {},
+            never = cursors::run(&self.postgres, &self.targets.on_moved) => match never {},
+            never = retained::run(&self.postgres, &self.targets.retained) => match never {},
             () = async { ended(&mut wakes).await; queue.added.notify_one(); std::future::pending().await } => Ok(()),
             () = async { ended(&mut late).await; sleep(END_WAIT).await } => Ok(()),
         };

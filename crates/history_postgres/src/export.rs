@@ -7,16 +7,21 @@ use database::{
 };
 use history::Cursor;
 use model::Name;
+use sessions::RetainedWrite;
 use store::{LogHead, LogKey, LogMessage, LogTopic};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
 use crate::SCHEMA;
+use crate::retained::{RETAIN, retain_rows};
 use crate::session::{age, unsigned_at};
 use crate::transfer::{BULK, LogTransferError, runtime};
 
 /// The most rows of one statement.
 const BATCH_ROWS_MAX: usize = 2_000;
+
+/// The most retained messages of one statement.
+const RETAINED_ROWS_MAX: usize = 256;
 
 /// The bytes of records after which a statement takes no more of them.
 const BATCH_BYTES_MAX: usize = 1 << 20;
@@ -70,7 +75,8 @@ const COUNT_CURSORS: &str = "UPDATE {schema}.history_cursors_log SET last_change
 
 const COUNT: &str = "SELECT (SELECT count(*) FROM {schema}.history_topics) AS topics, \
      EXISTS (SELECT FROM {schema}.history_messages) OR EXISTS (SELECT FROM {schema}.history_keys) \
-     OR EXISTS (SELECT FROM {schema}.history_cursors) AS has_rows, \
+     OR EXISTS (SELECT FROM {schema}.history_cursors) \
+     OR EXISTS (SELECT FROM {schema}.history_mqtt_retained) AS has_rows, \
      (SELECT last_offset + forgotten FROM {schema}.history_log) AS last";
 
 /// An empty history in PostgreSQL that takes the rows of another one. The database has none of them before
@@ -101,6 +107,8 @@ pub struct Written {
     pub keys: u64,
     /// The number of users' cursors.
     pub cursors: u64,
+    /// The number of retained messages.
+    pub retained: u64,
 }
 
 /// The state of a topic after its last message.
@@ -348,6 +356,25 @@ impl LogWriter {
             self.execute(COUNT_CURSORS, &[])?;
         }
         self.written.cursors += all.len() as u64;
+        Ok(())
+    }
+
+    /// Adds retained messages, by topic.
+    ///
+    /// # Errors
+    /// If the database rejects them.
+    pub fn add_retained(
+        &mut self,
+        messages: &[(Name, RetainedWrite)],
+    ) -> Result<(), LogTransferError> {
+        let client = &self.session.client;
+        for writes in messages.chunks(RETAINED_ROWS_MAX) {
+            self.runtime.block_on(async {
+                let retain = of_schema(RETAIN, &self.schema);
+                retain_rows(client, &client.prepare(&retain).await?, writes).await.map(drop)
+            })?;
+        }
+        self.written.retained += messages.len() as u64;
         Ok(())
     }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use broker::{Done, Gap, PublishError, Published, Receipt};
 use database::DatabaseError;
-use model::{Envelope, HistoryRule, Message, Name, Publication, Retention};
+use history::TopicHash;
+use model::{Envelope, HistoryRule, Message, MessageSource, Name, Publication, Retention};
 use store::Record;
 
 use crate::batch::{AppendOutcome, PendingMessage};
@@ -31,13 +32,10 @@ const CAPACITY_WAIT: Duration = Duration::from_millis(1);
 /// How long the follower does not wait again after a wait in vain, in microseconds.
 const NO_WAIT_US: u64 = 30_000_000;
 
-/// The hash of a topic's name that all indexes of the node share.
-pub(crate) type Hash = Arc<dyn Fn(&str) -> u64 + Send + Sync>;
-
 /// Delivers committed messages. It outlives sessions.
 pub(crate) struct Follower {
     postgres: Postgres,
-    hash: Hash,
+    hash: TopicHash,
     /// The undelivered rest of a batch of this process. It outlives a session that ends meanwhile.
     own: VecDeque<(PendingMessage, AppendOutcome)>,
     /// When that batch was appended, in milliseconds since 1970.
@@ -57,7 +55,7 @@ struct Arrival {
 }
 
 impl Follower {
-    pub fn new(postgres: Postgres, hash: Hash) -> Self {
+    pub fn new(postgres: Postgres, hash: TopicHash) -> Self {
         Follower { postgres, hash, own: VecDeque::new(), own_ms: 0, no_wait_until_us: 0 }
     }
 
@@ -254,10 +252,24 @@ impl Follower {
     /// Called when the session has ended. Replies to the publishers of committed messages that are not delivered: the
     /// follower delivers those when it reads them.
     pub fn reply_rest(&mut self) {
-        let rest = std::mem::take(&mut self.own).into_iter();
-        rest.for_each(|(item, outcome)| reply_one(&self.postgres, item, outcome));
+        let rest = OwnBatch { at_ms: self.own_ms, items: self.own.drain(..).collect() };
         let batches = self.postgres.state().take_own();
-        batches.into_iter().for_each(|batch| reply(&self.postgres, batch));
+        for OwnBatch { at_ms, items } in std::iter::once(rest).chain(batches) {
+            for (item, outcome) in items {
+                self.retain(&item, outcome, at_ms);
+                reply_one(&self.postgres, item, outcome);
+            }
+        }
+    }
+
+    /// Makes a committed message the retained one of its topic. The publisher gets its confirmation now, and this node may
+    /// end before it delivers the message.
+    fn retain(&self, item: &PendingMessage, outcome: AppendOutcome, at_ms: u64) {
+        let AppendOutcome::Appended(offset) = outcome else { return };
+        let (publication, now_us) = (item.publication.clone(), self.postgres.now_us());
+        let message = Message::new(publication, self.postgres.id(offset), item.hash, now_us);
+        let message = Envelope::from(message.retained(Retention::History, at_ms));
+        self.postgres.0.router.retain(&Arc::new(message), MessageSource::SharedLog);
     }
 
     /// Delivers a message to all inboxes of its routes.
@@ -274,7 +286,8 @@ impl Follower {
         let message = Arc::new(message.matched_by(routes.filters.take()));
         state.push(&message, &rule, inner.clock.now_ms());
         Counts::add(&inner.counts.published, 1);
-        inner.router.deliver(&message, &routes.take_groups(), receipt.as_ref());
+        let source = MessageSource::SharedLog;
+        inner.router.deliver(&message, &routes.take_groups(), receipt.as_ref(), source);
         inner.delivered.send_replace(offset);
     }
 

@@ -29,6 +29,9 @@ struct LogRecord {
     /// When its message was appended, in milliseconds since 1970, if the process knows.
     #[n(2)]
     delivered_ms: Option<u64>,
+    /// True if the retained messages are in the database; `None` in a version that had them only in memory.
+    #[n(3)]
+    has_retained: Option<bool>,
 }
 
 impl Postgres {
@@ -40,9 +43,10 @@ impl Postgres {
     }
 
     /// Returns true if the history is paused, and no message of this process waits to be appended or delivered, and no
-    /// cursor to be written.
+    /// cursor and no retained message to be written.
     pub fn is_paused(&self) -> bool {
-        self.0.queue.is_idle() && self.0.cursors.is_idle() && self.state().is_paused()
+        let is_written = self.0.cursors.is_idle() && self.0.retained.queue.is_idle();
+        self.0.queue.is_idle() && is_written && self.state().is_paused()
     }
 
     /// Delivers again, after the last offset that this or the old process has delivered.
@@ -50,12 +54,14 @@ impl Postgres {
         self.state().resume();
         self.0.committed.notify_one();
         self.0.cursors.moved.notify_one();
+        self.0.retained.wake();
     }
 
     fn record(&self) -> LogRecord {
         let state = self.state();
         let (delivered, delivered_ms) = (state.delivered, state.delivered_ms);
-        LogRecord { epoch: self.0.epoch.0, delivered, delivered_ms }
+        let has_retained = Some(!self.0.retained.may_lack_rows());
+        LogRecord { epoch: self.0.epoch.0, delivered, delivered_ms, has_retained }
     }
 
     /// Continues after the last offset that the old process has delivered.
@@ -69,6 +75,7 @@ impl Postgres {
         drop(state);
         drop(former);
         self.0.delivered.send_replace(record.delivered);
+        self.0.retained.on_handover(record.has_retained.unwrap_or(false));
         Ok(())
     }
 }
@@ -110,11 +117,17 @@ mod tests {
 
     #[test]
     fn the_record_stands_like_this() {
-        let record = LogRecord { epoch: 7, delivered: 300, delivered_ms: Some(1_000) };
+        let record = LogRecord {
+            epoch: 7,
+            delivered: 300,
+            delivered_ms: Some(1_000),
+            has_retained: Some(true),
+        };
         let bytes = encode(record);
-        assert_eq!(bytes, b"\xa3\x00\x07\x01\x19\x01\x2c\x02\x19\x03\xe8");
-        // A newer version's fields are skipped.
+        assert_eq!(bytes, b"\xa4\x00\x07\x01\x19\x01\x2c\x02\x19\x03\xe8\x03\xf5");
+        // A newer version's fields are skipped, and an older version has fewer.
         let newer = decode::<LogRecord>(b"\xa3\x00\x07\x01\x05\x09\x01").unwrap();
-        assert_eq!((newer.epoch, newer.delivered, newer.delivered_ms), (7, 5, None));
+        assert_eq!((newer.epoch, newer.delivered), (7, 5));
+        assert_eq!((newer.delivered_ms, newer.has_retained), (None, None));
     }
 }

@@ -32,6 +32,10 @@ const KEYS: &str = "SELECT t.name, k.key, k.log_offset, k.expires_ms \
 const CURSORS: &str =
     "SELECT user_name, topic, acknowledged, given_up FROM {schema}.history_cursors";
 
+/// What has expired does not count.
+const RETAINED: &str = "SELECT topic, record FROM {schema}.history_mqtt_retained WHERE record IS NOT NULL AND \
+     (expires_ms IS NULL OR expires_ms > floor(extract(epoch FROM transaction_timestamp()) * 1000)::bigint)";
+
 const HEAD: &str = "SELECT epoch, last_offset, forgotten FROM {schema}.history_log";
 
 /// A history in PostgreSQL as of one moment.
@@ -165,6 +169,27 @@ impl LogReader {
         };
         rows.iter().map(key).collect()
     }
+
+    /// Passes the retained messages to `each`: the topic and the record.
+    ///
+    /// # Errors
+    /// If the database fails, or `each` does.
+    pub fn retained<E: From<LogTransferError>>(
+        &self,
+        mut each: impl FnMut(Name, Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let retained = of_schema(RETAINED, &self.schema);
+        let rows = self.runtime.block_on(self.session.client.query(&retained, &[]));
+        for row in rows.map_err(LogTransferError::from)? {
+            let (topic, record) = retained_row(&row)?;
+            each(topic, record)?;
+        }
+        Ok(())
+    }
+}
+
+fn retained_row(row: &Row) -> Result<(Name, Vec<u8>), LogTransferError> {
+    Ok((Name::from(row.try_get::<_, &str>("topic")?), row.try_get("record")?))
 }
 
 fn numbered_topic(row: &Row) -> Result<NumberedTopic, LogTransferError> {

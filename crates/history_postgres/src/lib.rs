@@ -18,6 +18,8 @@
 //!
 //! **Cursors.** How far users have acknowledged topics is in memory, and in the database for all nodes (`cursors`).
 //!
+//! **Retained messages** of MQTT are in memory, and in the database for all nodes (`retained`).
+//!
 //! **Without PostgreSQL.** Publishing fails at once, members stay connected, and reads from memory continue. The driver
 //! reconnects by itself, and the follower continues at its last position.
 //!
@@ -44,6 +46,7 @@ mod queue;
 mod read;
 mod reader;
 mod resolve;
+mod retained;
 mod session;
 mod settings;
 mod state;
@@ -59,6 +62,7 @@ pub use export::{LogWriter, Written};
 pub use handover::{PART, PostgresPart};
 pub use import::LogReader;
 pub use postgres::{OpenError, Postgres};
+pub use retained::RetainedMemory;
 pub use settings::Settings;
 pub use status::HistoryStatus;
 pub use thread::spawn;
@@ -71,6 +75,7 @@ pub const SCHEMA: database::Schema = database::Schema {
         include_str!("../sql/1.sql"),
         include_str!("../sql/2.sql"),
         include_str!("../sql/3.sql"),
+        include_str!("../sql/4.sql"),
     ],
 };
 

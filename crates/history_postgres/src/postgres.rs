@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 use crate::cursors::SharedCursors;
 use crate::jobs::Jobs;
 use crate::queue::Queue;
+use crate::retained::SharedRetained;
 use crate::session::{Amount, Database};
 use crate::settings::Settings;
 use crate::state::State;
@@ -58,6 +59,7 @@ pub(crate) struct Inner {
     pub backlog_taken: Notify,
     pub jobs: Jobs,
     pub cursors: SharedCursors,
+    pub retained: SharedRetained,
     /// True once the thread was started.
     pub has_thread: AtomicBool,
     status: Mutex<HistoryStatus>,
@@ -112,6 +114,7 @@ impl Postgres {
         let state = State::new(limits, settings.recent, found.last);
         Ok(Postgres(Arc::new(Inner {
             cursors: SharedCursors::new(settings.cursors_max),
+            retained: SharedRetained::new(),
             queue: Queue::new(settings.queue_messages_max, settings.queue_bytes_max),
             settings,
             password: Mutex::new(password),

@@ -1,34 +1,35 @@
 //! The thread `history`: it connects to PostgreSQL, appends, delivers and reads.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use database::{Running, Runtime};
 use model::Name;
 
 use crate::cursors::CursorMove;
-use crate::driver::Driver;
+use crate::driver::{ChangeTargets, Driver};
 use crate::postgres::Postgres;
+use crate::retained::RetainedMemory;
 
-/// Starts the thread of a history, once. `hash` is the hash of topics' names that all indexes of the node share.
-/// `on_moved` gets a user, a topic, and where the user's cursor moved at another node. When the thread ends, it appends the
-/// queued messages and writes the cursors.
+/// Starts the thread of a history, once. `on_moved` gets a user, a topic, and where the user's cursor moved at another node. `retained` are the messages that
+/// all nodes share ([`Postgres::share_retained`]). When the thread ends, it appends the queued messages, and writes the
+/// cursors and the retained messages.
 ///
 /// # Errors
 /// If the thread can't be started.
 pub fn spawn(
     runtime: Runtime,
     postgres: Postgres,
-    hash: impl Fn(&str) -> u64 + Send + Sync + 'static,
     on_moved: impl Fn(&Name, &Name, CursorMove) + Send + Sync + 'static,
+    retained: RetainedMemory,
 ) -> io::Result<Running> {
     if postgres.0.has_thread.swap(true, Ordering::SeqCst) {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
     database::spawn("history", runtime, move |ended| async move {
         let _closes = CloseOnDrop(postgres.clone());
-        Driver::new(postgres, Arc::new(hash), Box::new(on_moved), ended).run().await;
+        let targets = ChangeTargets { on_moved: Box::new(on_moved), retained };
+        Driver::new(postgres, targets, ended).run().await;
     })
 }
 

@@ -28,7 +28,7 @@ pub use envelope::{Encoding, Encodings, Envelope, FilterKey};
 pub use error_code::{Blame, CodedError, ErrorCode, ErrorRow, Remedy, ReplyCode};
 pub use group::GroupChoice;
 pub use logical_time::LogicalTime;
-pub use message::{Attributes, Data, Message, Publication, Retention};
+pub use message::{Attributes, Data, Message, MessageSource, Publication, Retention};
 pub use name::Name;
 pub use node::NodeId;
 pub use position::{Epoch, Position, PositionError};

@@ -73,6 +73,12 @@ impl Publication {
         self.attributes.as_ref()?.key.as_ref()
     }
 
+    /// Returns true if a message that is published to be retained removes the one that its topic has (MQTT 5.0, section
+    /// 3.3.1.3).
+    pub fn removes_retained(&self) -> bool {
+        self.data.bytes() == 0
+    }
+
     /// When it expires, in milliseconds since 1970.
     pub fn expires_ms(&self) -> Option<u64> {
         self.attributes.as_ref()?.expires_ms
@@ -148,6 +154,17 @@ pub struct Attributes {
     pub by_session: Option<u64>,
     /// True if the node publishes it about itself: it is not stored, and no limit counts it.
     pub is_own: bool,
+}
+
+/// How a message came to this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageSource {
+    /// At this node.
+    Here,
+    /// At another node, which has sent it here.
+    OtherNode,
+    /// At any node: all of them get it from one log.
+    SharedLog,
 }
 
 /// Whether and how history retains a message.

@@ -46,8 +46,8 @@ pub use flow::{Confirmed, Flow, FlowRecord, Incoming, Outgoing, Source, State};
 pub use interests::Interests;
 pub use registry::Local;
 pub use retained::{
-    DamagedRecord, LocalRetained, RETAINED, Retained, RetainedPage, RetainedPart, RetainedStats,
-    RetainedWriter, SyncPage,
+    DamagedRecord, LocalRetained, RETAINED, Retained, RetainedPage, RetainedPart, RetainedQueue,
+    RetainedRow, RetainedStats, RetainedWrite, RetainedWriter, SyncPage, Wake,
 };
 pub use session::{
     Author, Backlog, ProgressRecord, Replay, Session, SessionRecord, Subscription,

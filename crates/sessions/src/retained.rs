@@ -1,21 +1,27 @@
 //! The last message of each topic that was published to be retained (MQTT 5.0, section 3.3.1.3).
 
 mod handover;
+mod queue;
+mod shared;
+#[cfg(test)]
+mod simulation;
 mod sync;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use filters::NameMap;
 use minicbor::{Decode, Encode};
-use model::{Envelope, Epoch, Message, Name, Position, Publication};
+use model::{Envelope, Epoch, Message, MessageSource, Name, Position, Publication};
 
 use crate::contract::Done;
 use crate::record::PublicationRecord;
 use crate::unstored::Unstored;
 
 pub use self::handover::RetainedPart;
+pub use self::queue::{RetainedQueue, RetainedWrite, Wake};
+pub use self::shared::RetainedRow;
 pub use self::sync::{DamagedRecord, SyncPage};
 
 /// The name of these records in a store.
@@ -75,6 +81,13 @@ pub trait Retained: Send + Sync {
     /// call. Writes some of the records again that the store has rejected.
     fn sweep(&self, now_ms: u64);
 
+    /// Returns true if several nodes share a table of them: then each has what any of them retains or removes.
+    fn is_shared(&self) -> bool;
+
+    /// Calls `done` with true once the shared table has everything that this node has retained or removed; at once if there
+    /// is none, and with false if too many calls wait.
+    fn settle(&self, done: Done);
+
     /// Returns counts.
     fn stats(&self) -> RetainedStats;
 }
@@ -97,6 +110,8 @@ pub struct RetainedStats {
     pub bytes: usize,
     /// Messages that were not retained because of a limit.
     pub refused: u64,
+    /// Topics whose message or removal is not in the shared table yet.
+    pub pending: usize,
 }
 
 /// Writes a record of a topic, or removes it if there is no value. Reports once, from any thread, whether it is
@@ -107,6 +122,8 @@ pub type RetainedWriter = Box<dyn Fn(&str, Option<Vec<u8>>, Done) + Send + Sync>
 pub struct LocalRetained {
     messages: RwLock<RetainedTable>,
     writer: Option<RetainedWriter>,
+    /// What this node writes to a table that several nodes share, if there is one.
+    queue: OnceLock<Arc<RetainedQueue>>,
     /// Topics whose last record the store has rejected, so that it may have an older one.
     unstored: Unstored,
     messages_max: AtomicUsize,
@@ -167,6 +184,7 @@ impl LocalRetained {
         LocalRetained {
             messages: RwLock::default(),
             writer,
+            queue: OnceLock::new(),
             unstored: Unstored::default(),
             messages_max: AtomicUsize::new(100_000),
             bytes_max: AtomicUsize::new(64 << 20),
@@ -209,6 +227,16 @@ impl LocalRetained {
     /// Makes the message its topic's retained one. A message without a payload removes the retained one. A message
     /// that was published before the present one, and has waited for a store, comes too late.
     pub fn retain(&self, message: &Arc<Envelope>) {
+        self.retain_from(message, MessageSource::Here);
+    }
+
+    /// Like [`retain`](Self::retain), for a message from this source.
+    pub fn retain_from(&self, message: &Arc<Envelope>, source: MessageSource) {
+        if let Some(queue) = self.queue.get()
+            && !message.publication.is_own()
+        {
+            return self.retain_shared(queue, message, source);
+        }
         let topic = &message.publication.topic;
         // The lock orders the store's records like the table: the store gets each change before the next one.
         let mut table = self.write();
@@ -216,7 +244,7 @@ impl LocalRetained {
             return;
         }
         table.removed.remove(topic);
-        if message.publication.data.bytes() == 0 {
+        if message.publication.removes_retained() {
             self.note_removed(&mut table, message);
             return self.remove_from(&mut table, topic);
         }
@@ -242,11 +270,20 @@ impl LocalRetained {
         let topic = &message.publication.topic;
         let before = table.of_clients(topic).map_or(0, |before| before.bytes());
         let is_one_more = before == 0;
+        if self.is_shared() && !is_one_more && message.bytes() <= before {
+            // Messages of other nodes may exceed this node's limits. What is no larger than before is retained all the same.
+            return true;
+        }
         let messages = table.names.len() - table.own + usize::from(is_one_more);
         let bytes = table.bytes - before + message.bytes();
         messages <= self.messages_max.load(Relaxed)
             && bytes <= self.bytes_max.load(Relaxed)
-            && !(is_one_more && self.unstored.len() >= UNSTORED_MAX)
+            && !(is_one_more && self.unstored() >= UNSTORED_MAX)
+    }
+
+    /// Returns how many topics have a message or a removal that is not stored.
+    fn unstored(&self) -> usize {
+        self.queue.get().map_or_else(|| self.unstored.len(), |queue| queue.pending())
     }
 
     /// Returns true if the store has accepted all records that it was given so far.
@@ -404,6 +441,10 @@ impl Retained for LocalRetained {
         let is_there = table.remove(&topic);
         if is_there {
             self.store_record(&table, &topic);
+            self.queue
+                .get()
+                .into_iter()
+                .for_each(|queue| queue.push(&topic, RetainedWrite::default()));
         }
         if self.is_syncing.load(Relaxed) {
             // Later messages must count as newer, whatever their time.
@@ -413,7 +454,7 @@ impl Retained for LocalRetained {
     }
 
     fn begin_sync(&self) {
-        self.is_syncing.store(true, Relaxed);
+        self.is_syncing.store(!self.is_shared(), Relaxed);
     }
 
     fn sync_page(&self, after: Option<&str>, bytes_max: usize, now_ms: u64) -> SyncPage {
@@ -440,10 +481,22 @@ impl Retained for LocalRetained {
         self.store_again();
     }
 
+    fn is_shared(&self) -> bool {
+        self.queue.get().is_some()
+    }
+
+    fn settle(&self, done: Done) {
+        match self.queue.get() {
+            Some(queue) => queue.settle(done),
+            None => done(true),
+        }
+    }
+
     fn stats(&self) -> RetainedStats {
         let table = self.read();
         let (messages, bytes) = (table.names.len() - table.own, table.bytes);
-        RetainedStats { messages, bytes, refused: self.refused.load(Relaxed) }
+        let pending = self.queue.get().map_or(0, |queue| queue.pending());
+        RetainedStats { messages, bytes, refused: self.refused.load(Relaxed), pending }
     }
 }
 
@@ -500,7 +553,7 @@ mod tests {
         retained.retain(&message("a/b", "", 4));
         assert_eq!(offsets("#", None, 9).0, [3]);
         let bytes = message("a/c", "three", 3).bytes();
-        let stats = RetainedStats { messages: 1, bytes, refused: 0 };
+        let stats = RetainedStats { messages: 1, bytes, ..RetainedStats::default() };
         assert_eq!(retained.stats(), stats);
         assert!(retained.remove("a/c") && !retained.remove("a/c") && !retained.remove("never"));
         assert_eq!(retained.stats(), RetainedStats::default());

@@ -225,6 +225,23 @@ impl StoreExport {
         read.map_err(|error| not_copied(&self.file, &error))
     }
 
+    /// Returns the records of a part: key and value.
+    ///
+    /// # Errors
+    /// If one is not what was written.
+    pub fn records(&self, of: &str) -> Result<Vec<(String, Vec<u8>)>, OpenError> {
+        let mut rows = Vec::new();
+        let read = catch_redb_panics(|| {
+            self.source().each_record(&self.opened.db.begin_read()?, |part, key, value| {
+                if part == of {
+                    rows.push((key.to_owned(), value.to_vec()));
+                }
+            })
+        });
+        read.map_err(|error| not_copied(&self.file, &error))?;
+        Ok(rows)
+    }
+
     /// Counts what is no part of the history.
     ///
     /// # Errors

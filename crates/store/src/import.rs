@@ -163,6 +163,21 @@ impl<'a> StoreImport<'a> {
         self.note(put)
     }
 
+    /// Puts records of a part: key and value.
+    ///
+    /// # Errors
+    /// If the disk rejects them.
+    pub fn put_records(&mut self, part: &str, rows: &[(Name, Vec<u8>)]) -> Result<(), PutFailed> {
+        let put = rows.chunks(CHUNK_ROWS).try_for_each(|rows| {
+            let txn = self.db.begin_write()?;
+            for (key, value) in rows {
+                small_tables::put_record(&txn, &mut self.metadata, (part, key), Some(value))?;
+            }
+            Ok(txn.commit()?)
+        });
+        self.note(put)
+    }
+
     /// Puts users' packed subscriptions, and before them the topic names that they refer to by number.
     ///
     /// # Errors

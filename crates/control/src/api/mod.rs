@@ -193,7 +193,11 @@ pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
             Rejection::new(ErrorCode::MethodNotAllowed, message)
         });
     let router = match node.cluster.clone() {
-        Some(link) => router.layer(middleware::from_fn_with_state(link, spread::spread)),
+        Some(link) => {
+            let shares_retained = node.shared.retained.is_shared();
+            let cluster = spread::Cluster { link, shares_retained };
+            router.layer(middleware::from_fn_with_state(cluster, spread::spread))
+        }
         None => router,
     };
     router

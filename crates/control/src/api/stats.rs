@@ -130,6 +130,8 @@ pub(crate) struct MqttStats {
     retained_bytes: u64,
     /// Messages that were not retained because of a limit.
     retained_refused: u64,
+    /// Topics whose retained message waits to be written to PostgreSQL.
+    retained_pending: u64,
 }
 
 /// The store on disk and its writer.
@@ -283,6 +285,7 @@ impl MqttStats {
             retained: retained.messages as u64,
             retained_bytes: retained.bytes as u64,
             retained_refused: retained.refused,
+            retained_pending: retained.pending as u64,
         }
     }
 }

@@ -387,7 +387,9 @@ impl Reading {
         let (help, bytes) = ("Bytes of these messages", retained.bytes as f64);
         gauge(encoder, "mqtt_retained", help, Some(Unit::Bytes), bytes)?;
         let help = "Messages that were not retained because of a limit";
-        counter(encoder, "mqtt_retained_refused", help, None, retained.refused as f64)
+        counter(encoder, "mqtt_retained_refused", help, None, retained.refused as f64)?;
+        let help = "Topics whose retained message waits to be written to PostgreSQL";
+        gauge(encoder, "mqtt_retained_pending", help, None, retained.pending as f64)
     }
 
     fn webhook(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {

@@ -194,8 +194,8 @@ pub enum Command {
         /// The acknowledged offset.
         offset: u64,
     },
-    /// Connections of a user begin again in a topic: its cursor is at an earlier offset than this node knew, or certain
-    /// now.
+    /// The user's connections begin again in a topic: the database has an earlier cursor than this node knew, or has
+    /// confirmed the begin.
     BeginAgain {
         /// The user.
         user: Name,

@@ -67,7 +67,7 @@ impl Handle {
 
     /// The cursor of a user in a topic is at an earlier offset than this node knew, or certain now: notifies the engine, if
     /// it has connections of the user. `hash` is the hash of the user's personal topic, and `offset` the earlier one.
-    pub fn notify_cursor_back(&self, hash: u64, user: &Name, topic: &Name, offset: Option<u64>) {
+    pub fn notify_begin_again(&self, hash: u64, user: &Name, topic: &Name, offset: Option<u64>) {
         if self.inbox.filter.holds(hash) {
             self.send(Command::BeginAgain { user: user.clone(), topic: topic.clone(), offset });
         }

@@ -258,12 +258,12 @@ fn describe_mqtt(
 }
 
 /// The connections of a user that began behind the user's cursor, or waited for it, begin anew. Polls get a reply.
-fn on_cursor_back(engine: &mut Engine, user: &str, topic: &str, offset: Option<u64>) {
+fn on_begin_again(engine: &mut Engine, user: &str, topic: &str, offset: Option<u64>) {
     let own = personal(user);
     for slot in engine.core.hub.slots(engine.core.broker.hash(&own), &own) {
         let mut out = Vec::new();
         let cursor = (user, topic, offset);
-        engine.recover(|recovery, core| recovery.cursor_is_back(core, slot, cursor, &mut out));
+        engine.recover(|recovery, core| recovery.begin_again_at(core, slot, cursor, &mut out));
         if !out.is_empty() {
             engine.send(slot, &out, 0);
         }
@@ -381,7 +381,7 @@ fn run_command(engine: &mut Engine, command: Command) {
             engine.recover(|recovery, core| recovery.acknowledged(core, &user, &topic, offset));
         }
         Command::BeginAgain { user, topic, offset } => {
-            on_cursor_back(engine, &user, &topic, offset);
+            on_begin_again(engine, &user, &topic, offset);
         }
         Command::Published { slot, serial, reply, result } => {
             if is_same(&engine.core, slot, serial) {

@@ -33,6 +33,7 @@ impl Engine {
             Qos::ExactlyOnce => ConfirmKind::Received,
         };
         let stored = self.core.shared.mqtt_sessions.is_stored();
+        let is_shared = retain && self.core.shared.retained.is_shared();
         let Some(details) = self.core.mqtt.details_mut(slot) else { return };
         let is_lost = match qos {
             Qos::AtMostOnce | Qos::AtLeastOnce => {
@@ -54,16 +55,20 @@ impl Engine {
             // MQTT 3 has no code for this, and the client must not take the message for published.
             Err(reason) => return self.mqtt_break_off(slot, reason, out),
         }
-        if !stored || result.is_err() {
+        if !(stored || is_shared) || result.is_err() {
             out.extend_from_slice(&packet);
-        } else if qos == Qos::ExactlyOnce && outlives && !with {
+        } else if stored && qos == Qos::ExactlyOnce && outlives && !with {
             // After a crash the client sends the message again, and the session must know it.
             details.deferred.extend_from_slice(&packet);
             self.mqtt_flush(slot, &mut Vec::new());
         } else if retain {
-            // A retained message is on disk when it is confirmed, as is all before it.
+            // A retained message is on disk, or in the table of all nodes, when it is confirmed, as is all before it.
+            let shared = &self.core.shared;
             let done = self.core.mqtt_done(slot, packet, false);
-            done.into_iter().for_each(|done| self.core.shared.mqtt_sessions.settle(done));
+            done.into_iter().for_each(|done| match is_shared {
+                true => shared.retained.settle(done),
+                false => shared.mqtt_sessions.settle(done),
+            });
         } else {
             out.extend_from_slice(&packet);
         }

@@ -169,7 +169,7 @@ impl Recovery {
 
     /// The cursor of a user in a topic is at an earlier offset than this node knew, or certain now. A connection that
     /// began behind it, or waited for it, begins anew.
-    pub(crate) fn cursor_is_back(
+    pub(crate) fn begin_again_at(
         &mut self,
         core: &mut Core,
         slot: u32,

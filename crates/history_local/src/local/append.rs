@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use broker::{Append, Done, Group, Options, PublishError, Published, Receipt, Routes};
-use model::{Envelope, HistoryRule, Message, Position, Publication};
+use model::{Envelope, HistoryRule, Message, MessageSource, Position, Publication};
 use store::Store;
 
 use super::{Local, State, retention, unix_ms};
@@ -233,7 +233,7 @@ impl Local {
         }
         state.windows.push(message.clone(), rule, self.0.clock.now_ms());
         self.0.counts.published.fetch_add(1, Ordering::Relaxed);
-        self.0.router.deliver(&message, &groups, receipt.as_ref());
+        self.0.router.deliver(&message, &groups, receipt.as_ref(), MessageSource::Here);
     }
 
     /// Handles the result of a write. The store calls it on its writer's thread, in order.

@@ -60,6 +60,12 @@ fn a_user_with_the_rights_of_the_page_needs_nothing_else() {
     server.post("/api/ack", json!({"user": "bob", "topic": "job:1", "id": job}));
     let cursors = "SELECT count(*) FROM throng.history_cursors";
     server.until("the cursor is written", |_| database.postgres.psql(cursors) == "1");
+    let light = json!({"topic": "light", "data": "on", "mqtt": {"retain": true}});
+    server.post("/api/publish", light);
+    server.until("it is written", |it| it.metric("throng_mqtt_retained_pending") == 0.0);
+    assert_eq!(server.api("DELETE", "/api/mqtt/retained/light", None).0, 200);
+    let removed = "SELECT count(*) FROM throng.history_mqtt_retained WHERE record IS NULL";
+    assert_eq!(database.postgres.psql(removed), "1");
     let subscribe = json!({"user": "bob", "add": ["feed:a"]});
     assert_eq!(server.post("/api/subscriptions", subscribe)["added"], 1);
 }
@@ -75,8 +81,8 @@ fn the_command_makes_the_schema_once_and_the_outbox_stands_beside_it() {
         String::from_utf8(output.stdout).unwrap()
     };
     assert_eq!(printed("outbox"), "the schema \"throng\" has version 1 now (it was 0)\n");
-    assert_eq!(printed("history"), "the schema \"throng\" has version 3 now (it was 0)\n");
-    assert_eq!(printed("history"), "the schema \"throng\" already has version 3\n");
+    assert_eq!(printed("history"), "the schema \"throng\" has version 4 now (it was 0)\n");
+    assert_eq!(printed("history"), "the schema \"throng\" already has version 4\n");
     assert_eq!(printed("subscriptions"), "the schema \"throng\" has version 1 now (it was 0)\n");
     postgres.psql("INSERT INTO throng.history_migrations (version) VALUES (99)");
     let output = serve(&settings);

@@ -8,6 +8,7 @@ mod faults;
 mod gaps;
 mod nodes;
 mod refusals;
+mod retained;
 mod subscriptions;
 mod support;
 mod transfer;

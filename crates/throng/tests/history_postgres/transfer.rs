@@ -268,7 +268,7 @@ fn an_export_that_fails_in_the_middle_leaves_nothing() {
     fill(&folder);
     let (status, text) = throng_store(&folder, &["import", "none", "--history-url", &url]);
     assert_eq!(status, Some(1), "{text}");
-    assert!(text.contains("has no history that this version can read (version 0 of 3)"), "{text}");
+    assert!(text.contains("has no history that this version can read (version 0 of 4)"), "{text}");
     assert!(!folder.root.join("none").exists());
     migrate(&url);
     database.postgres.psql(
@@ -344,7 +344,7 @@ fn a_compacted_topic_moves_with_its_states_and_its_positions() {
 }
 
 #[test]
-fn cursors_move_and_users_get_what_they_have_not_acknowledged() {
+fn cursors_and_retained_messages_move_in_both_directions() {
     let rules = "[inbox]\nenabled = true\ndurable = true\n\
                  [[topics]]\npattern = \"job:*\"\nhistory_messages_max = 9\ndurable = true\nacknowledge = true\n";
     let (database, folder) = (Database::start(), Folder::new("cursors", rules));
@@ -358,13 +358,20 @@ fn cursors_move_and_users_get_what_they_have_not_acknowledged() {
     server.post("/api/ack", json!({"user": "bob", "id": ids[0]}));
     drop(member(&server, "topic=job:1&user=bob"));
     let job = publish(&server, "job:1", 5);
+    let light = |data: &str| json!({"topic": "light", "data": data, "mqtt": {"retain": true}});
+    let retained =
+        |server: &Server| server.api("GET", "/api/mqtt/retained/light", None).1["data"].take();
+    server.post("/api/publish", light("on"));
     assert_eq!(end(server), Some(0));
     let (status, text) = throng_store(&folder, &["export", "data", "--history-url", &url]);
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("0 idempotency keys and 2 cursors are in"), "{text}");
+    assert!(text.contains("\n1 retained messages of MQTT were moved\n"), "{text}");
     let file = folder.root.join("throng.toml").display().to_string();
     let server = Server::with(&["--config", &file], &[("THRONG_HISTORY_URL", &url)]);
     until_connected(&server);
+    assert_eq!(retained(&server), "on");
+    server.post("/api/publish", light("off"));
     let waiting = |server: &Server, query: &str, last: u64| {
         let mut member = member(server, query);
         data(&until_data(&mut member, &json!(last)))
@@ -373,14 +380,16 @@ fn cursors_move_and_users_get_what_they_have_not_acknowledged() {
     assert_eq!(waiting(&server, "topic=job:1&user=bob", 5).last(), Some(&json!(5)));
     server.post("/api/ack", json!({"user": "bob", "id": ids[2]}));
     server.post("/api/ack", json!({"user": "bob", "topic": "job:1", "id": job}));
-    let pending = |it: &Server| it.metric("throng_history_pending_cursors") == 0.0;
-    server.until("they are written", pending);
+    let pending = ["throng_history_pending_cursors", "throng_mqtt_retained_pending"];
+    server.until("they are written", |it| pending.iter().all(|name| it.metric(name) == 0.0));
     database.postgres.psql("UPDATE throng.history_cursors SET given_up = 4 WHERE topic = '@bob'");
     drop(server);
     let (status, text) = throng_store(&folder, &["import", "back", "--history-url", &url]);
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("0 idempotency keys and 2 cursors are imported"), "{text}");
+    assert!(text.contains("\n1 retained messages of MQTT were moved\n"), "{text}");
     let server = folder.serve_in(&folder.root.join("back"));
+    assert_eq!(retained(&server), "off");
     let cursor = server.api("GET", "/api/cursors/bob", None).1;
     let offset_of = |field: &str| offset(cursor[field].as_str().unwrap());
     assert_eq!((offset_of("acknowledged"), offset_of("given_up")), (offset(&ids[2]), 4));

@@ -6,7 +6,7 @@ use super::*;
 use crate::upgrade::member::{ALL, Member, Publisher, numbers};
 use crate::upgrade::node::{Node, Options};
 
-fn node(database: &Database) -> Node {
+pub(super) fn node(database: &Database) -> Node {
     node_with(database, &[])
 }
 

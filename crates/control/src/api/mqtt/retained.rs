@@ -1,6 +1,7 @@
 //! Retained messages: the last one of each topic, for later subscribers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -9,6 +10,8 @@ use axum::response::{IntoResponse, Response};
 use model::filter::Filter;
 use model::{ErrorCode, Message};
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::api::messages::{PublishedMessage, published_ms, zero_us};
@@ -21,6 +24,9 @@ const MESSAGES: usize = 100;
 
 /// Messages in one page at most.
 const MESSAGES_MAX: usize = 1_000;
+
+/// How long a deletion waits until all nodes can see it: less than another node waits for this one.
+const SETTLE_WAIT: Duration = Duration::from_secs(3);
 
 /// Selects retained messages.
 #[derive(Deserialize, IntoParams)]
@@ -161,15 +167,25 @@ pub(crate) async fn one(
 #[utoipa::path(delete, path = "/api/mqtt/retained/{topic}", tag = "mqtt",
     params(("topic" = String, Path, description = "The topic, percent-encoded")),
     responses((status = 200, body = RetainedDeleted),
-    (status = 404, body = ErrorBody, description = "The topic has no retained message (no_retained)")))]
+    (status = 404, body = ErrorBody, description = "The topic has no retained message (no_retained)"),
+    (status = 503, body = ErrorBody, description = "The message is deleted at this node, but PostgreSQL has not confirmed it within 3 seconds (store_failed)")))]
 pub(crate) async fn delete(
     State(node): State<Arc<Node>>,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<RetainedDeleted>, Rejection> {
     let topic = path_name(name)?;
-    match node.shared.retained.remove(&topic) {
-        true => Ok(Json(RetainedDeleted { topic, deleted: true })),
-        false => Err(no_retained()),
+    if !node.shared.retained.remove(&topic) {
+        return Err(no_retained());
+    }
+    let (sender, removed) = oneshot::channel();
+    node.shared.retained.settle(Box::new(move |is_stored| _ = sender.send(is_stored)));
+    match timeout(SETTLE_WAIT, removed).await {
+        Ok(Ok(true)) => Ok(Json(RetainedDeleted { topic, deleted: true })),
+        _ => Err(Rejection::new(
+            ErrorCode::StoreFailed,
+            "the message is deleted at this node, and will be at all others once PostgreSQL can be used, \
+             unless this node ends before",
+        )),
     }
 }
 

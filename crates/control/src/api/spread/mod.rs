@@ -66,7 +66,7 @@ pub(super) const CALLS: &[(&str, &str, Merge)] = &[
     ("GET", "/api/revocations", Merge::One),
     ("GET", "/api/mqtt/retained", Merge::One),
     ("GET", "/api/mqtt/retained/{topic}", Merge::One),
-    ("DELETE", "/api/mqtt/retained/{topic}", Merge::Sum),
+    ("DELETE", DELETE_RETAINED, Merge::Sum),
     ("GET", "/api/drain", Merge::One),
     ("POST", "/api/drain", Merge::One),
     ("DELETE", "/api/drain", Merge::One),
@@ -75,11 +75,23 @@ pub(super) const CALLS: &[(&str, &str, Merge)] = &[
     ("DELETE", "/api/rebalance", Merge::One),
 ];
 
+/// The call that one node does for all if they share their retained messages.
+const DELETE_RETAINED: &str = "/api/mqtt/retained/{topic}";
+
 /// Returns how to merge the replies to a request, or `None` if this node does it alone.
 fn merge_of(request: &Request) -> Option<Merge> {
     let path = request.extensions().get::<MatchedPath>()?.as_str();
     let method = request.method().as_str();
     CALLS.iter().find(|call| (call.0, call.1) == (method, path)).map(|call| call.2)
+}
+
+/// The other nodes, as [`spread`] uses them.
+#[derive(Clone)]
+pub(super) struct Cluster {
+    /// The link to them.
+    pub link: Arc<Link>,
+    /// True if all nodes share their retained messages.
+    pub shares_retained: bool,
 }
 
 /// A call as other nodes get it.
@@ -93,11 +105,16 @@ struct Spread<'a> {
 
 /// Makes other nodes do a call as well, or one of them alone.
 pub(super) async fn spread(
-    State(link): State<Arc<Link>>,
+    State(Cluster { link, shares_retained }): State<Cluster>,
     request: Request,
     next: Next,
 ) -> Response {
     let Some(merge) = merge_of(&request) else { return next.run(request).await };
+    let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let merge = match shares_retained && path == Some(DELETE_RETAINED) {
+        true => Merge::One,
+        false => merge,
+    };
     let (mut parts, body) = request.into_parts();
     let (target, node) = split_node(&parts.uri);
     if node.is_some() {

@@ -25,9 +25,10 @@ const FIRST_NODE_WAIT: Duration = Duration::from_secs(10);
 /// Bytes of the messages of one page. A single message may be larger.
 const PAGE_BYTES: usize = 256 << 10;
 
-/// Reads the retained messages of a node that has all of them, if this node joins its cluster.
+/// Reads the retained messages of a node that has all of them, if this node joins its cluster. Those in a table that all
+/// nodes share are here already.
 pub(crate) async fn sync_retained(node: Arc<Node>, link: Arc<Link>) {
-    if !node.is_new {
+    if !node.is_new || node.shared.retained.is_shared() {
         return;
     }
     let mut connected: Option<Instant> = None;

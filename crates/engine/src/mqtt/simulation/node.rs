@@ -7,7 +7,7 @@ use std::time::Instant;
 use broker::{Append, Broker, HistoryLog, Router};
 use history::{History, Implicit};
 use history_local::{Begin, HistoryLimits};
-use model::{Envelope, Epoch, HistoryRule, NodeId, Rules};
+use model::{Envelope, Epoch, HistoryRule, MessageSource, NodeId, Rules};
 use sessions::{Interests, LocalRetained, Now, Part, RETAINED, Storage};
 
 use super::disk::{Disk, OnDisk, Written};
@@ -82,7 +82,7 @@ impl Node {
         // Messages read from the disk were retained before.
         let is_begun = Arc::new(AtomicBool::new(false));
         let (keeper, begun) = (retained.clone(), is_begun.clone());
-        let retain = move |message: &Arc<Envelope>| {
+        let retain = move |message: &Arc<Envelope>, _: MessageSource| {
             if begun.load(Ordering::Relaxed) {
                 keeper.retain(message);
             }

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use broker::{Broker, Router};
 use config::Config;
 use database::{Address, Running, Runtime};
-use history_postgres::{CursorMove, Postgres, Settings};
+use history_postgres::{CursorMove, Postgres, RetainedMemory, Settings};
 use model::Name;
 use model::name::personal;
+use sessions::LocalRetained;
 
 use crate::error::CommandError;
 
@@ -79,28 +80,43 @@ pub(super) fn until_connected(postgres: &Postgres) -> Result<(), CommandError> {
     Ok(())
 }
 
+fn retained_memory(broker: Arc<broker::Local>, messages: Arc<LocalRetained>) -> RetainedMemory {
+    RetainedMemory { messages, hash: Arc::new(move |topic: &str| broker.hash(topic)) }
+}
+
+/// Makes these retained messages of MQTT those of all nodes. With `loads`, it also reads them.
+pub(super) fn share_retained(
+    runtime: &Runtime,
+    postgres: &Postgres,
+    (broker, retained): (Arc<broker::Local>, Arc<LocalRetained>),
+    loads: bool,
+) -> Result<(), CommandError> {
+    let shared = postgres.share_retained(runtime, &retained_memory(broker, retained), loads);
+    shared.map_err(|error| {
+        CommandError::Runtime(format!("the retained messages in PostgreSQL (history.url): {error}"))
+    })
+}
+
 /// Appends, delivers and reads until the caller drops what this returns.
 pub(super) fn start(
     runtime: Runtime,
     postgres: Postgres,
     broker: Arc<broker::Local>,
+    retained: Arc<LocalRetained>,
     shards: Vec<shard::Handle>,
 ) -> Result<Running, CommandError> {
-    let hash = {
-        let broker = broker.clone();
-        move |topic: &str| broker.hash(topic)
-    };
+    let retained = retained_memory(broker.clone(), retained);
     let on_moved = move |user: &Name, topic: &Name, to| {
         let hash = broker.hash(&personal(user));
         shards.iter().for_each(|shard| match to {
             CursorMove::Acknowledged(offset) => {
                 shard.notify_acknowledged(hash, user, topic, offset);
             }
-            CursorMove::Begun => shard.notify_cursor_back(hash, user, topic, None),
-            CursorMove::Back(offset) => shard.notify_cursor_back(hash, user, topic, Some(offset)),
+            CursorMove::Begun => shard.notify_begin_again(hash, user, topic, None),
+            CursorMove::Back(offset) => shard.notify_begin_again(hash, user, topic, Some(offset)),
         });
     };
-    history_postgres::spawn(runtime, postgres, hash, on_moved).map_err(|error| {
+    history_postgres::spawn(runtime, postgres, on_moved, retained).map_err(|error| {
         CommandError::Runtime(format!("the history's thread can't start: {error}"))
     })
 }

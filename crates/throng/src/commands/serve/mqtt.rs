@@ -69,7 +69,8 @@ impl Mqtt {
     /// Returns the router of messages to these inboxes. It also passes on messages to retain.
     pub fn router(&self, inboxes: Vec<Arc<dyn Inbox>>) -> Arc<Router> {
         let retained = self.retained.clone();
-        let retain = Arc::new(move |message: &Arc<Envelope>| retained.retain(message));
+        let retain =
+            Arc::new(move |message: &Arc<Envelope>, source| retained.retain_from(message, source));
         let router = || Arc::new(Router::new(inboxes).retaining(retain));
         self.router.get_or_init(router).clone()
     }

@@ -168,6 +168,11 @@ impl Services {
         let shared = Arc::new(shared);
         set_time(&shared, started, &*history);
         mqtt_state.retained.set_clock(shared.unix_ms(0));
+        if let (Some(postgres), Some(runtime)) = (&postgres, databases.history) {
+            let retained = mqtt_state.retained.clone();
+            let of_node = (broker.clone(), retained);
+            history::share_retained(runtime, postgres, of_node, databases.loads)?;
+        }
         let of_collector = authorities::read("tracing.ca_file", &config.tracing.ca_file)?;
         let tracing = settings::tracing(config, of_collector, node.to_string());
         let (tracer, exporter) = tracing.map(control::Tracer::new).unzip();

@@ -286,7 +286,8 @@ impl Start<'_> {
         let postgres = match (&services.postgres, first.history.take()) {
             (Some(postgres), Some(runtime)) => {
                 let (broker, shards) = (services.broker.clone(), services.handles.clone());
-                let running = history::start(runtime, postgres.clone(), broker, shards)?;
+                let retained = services.mqtt_state.retained.clone();
+                let running = history::start(runtime, postgres.clone(), broker, retained, shards)?;
                 Some((postgres.clone(), running))
             }
             _ => None,
@@ -343,8 +344,8 @@ impl Start<'_> {
         let control = control::spawn(runtime, listeners, node, workers, exporter)
             .map_err(|error| ports::no_admin(&error))?;
         let First { cluster, outbox, subscriptions, .. } = first;
-        let ConnectedParts { cluster, outbox, subscription_database } =
-            ConnectedParts::start(&mut services, cluster, outbox, subscriptions, &control)?;
+        let ConnectorThreads { cluster, outbox, subscription_database } =
+            ConnectorThreads::start(&mut services, cluster, outbox, subscriptions, &control)?;
         let Services { history, store, shared, webhook, mqtt_state, tokens, fixed, .. } = services;
         let Services { handles, started, certificates, .. } = services;
         let Ports { client, client_tls, mqtt, mqtt_tls } = ports;
@@ -428,14 +429,14 @@ impl Start<'_> {
     }
 }
 
-/// What the node connects to, each with its thread.
-struct ConnectedParts {
+/// The threads that connect to NATS and to databases.
+struct ConnectorThreads {
     cluster: Option<(Arc<link::Link>, link::Running)>,
     outbox: Option<(Arc<::outbox::Outbox>, database::Running)>,
     subscription_database: Option<(subscriptions_postgres::Postgres, database::Running)>,
 }
 
-impl ConnectedParts {
+impl ConnectorThreads {
     /// Starts the threads. Takes the cluster, the outbox and the database of subscriptions from the services.
     fn start(
         services: &mut Services,
@@ -466,7 +467,7 @@ impl ConnectedParts {
             }
             _ => None,
         };
-        Ok(ConnectedParts { cluster, outbox, subscription_database })
+        Ok(ConnectorThreads { cluster, outbox, subscription_database })
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use admin::text::grouped;
 use clap::Args;
 use history_postgres::{LogTransferError, LogWriter, Written};
+use sessions::RetainedWrite;
 use store::{LogHead, OtherRows, StoreExport, TransferError};
 use subscriptions::Subscriptions;
 
@@ -45,7 +46,7 @@ pub fn run(args: &Export) -> Result<(), CommandError> {
         subscriptions.users(),
         subscriptions.edges(),
     )));
-    super::print(&left_out_text(&others));
+    super::print(&left_out_text(&others, written.retained));
     Ok(())
 }
 
@@ -70,6 +71,11 @@ fn write(
     writer.add_keys(&export.keys()?, key_seconds).map_err(other)?;
     let cursors = export.cursors()?.into_iter().map(|row| (row.user, row.topic, row.offset));
     writer.add_cursors(&history_local::cursors_of_rows(cursors)).map_err(other)?;
+    let retained = export.records(sessions::RETAINED)?.into_iter();
+    let retained = retained.filter_map(|(topic, record)| {
+        Some((topic.as_str().into(), RetainedWrite::of_record(record)?))
+    });
+    writer.add_retained(&retained.collect::<Vec<_>>()).map_err(other)?;
     if has_subscriptions {
         let pages = stored_subscriptions::pages(subscriptions);
         let written = writer
@@ -94,7 +100,7 @@ fn other_epoch(epoch: u32, random: u32) -> u32 {
 
 /// Formats the counts of exported rows.
 fn text(dir: &Path, schema: &str, written: Written, has_new_epoch: bool) -> String {
-    let Written { topics, messages, keys, cursors } = written;
+    let Written { topics, messages, keys, cursors, retained } = written;
     let (topics, messages) = (grouped(topics), grouped(messages));
     let (keys, cursors) = (grouped(keys), grouped(cursors));
     let ids = match has_new_epoch {
@@ -109,12 +115,13 @@ fn text(dir: &Path, schema: &str, written: Written, has_new_epoch: bool) -> Stri
         "{topics} topics with {messages} messages, {keys} idempotency keys and {cursors} cursors are \
          in the schema {schema:?}, {ids}\n\
          serve them with history.url instead of store.data. Do not start a server with {dir} \
-         again: it would assign ids of this history a second time\n"
+         again: it would assign ids of this history a second time\n{}",
+        super::retained_text(retained)
     )
 }
 
-/// Formats the counts of rows that stayed behind, with the reasons.
-fn left_out_text(others: &OtherRows) -> String {
+/// Formats the counts of rows that stayed behind, with the reasons. `retained` is the number of exported retained messages.
+fn left_out_text(others: &OtherRows, retained: u64) -> String {
     let OtherRows { events, records } = others;
     let of_part = |parts: &[&str]| -> u64 {
         records
@@ -134,11 +141,6 @@ fn left_out_text(others: &OtherRows) -> String {
              with their connections",
         ),
         (
-            of_part(&[sessions::RETAINED]),
-            "retained messages of MQTT: with a history in PostgreSQL they are only in memory; \
-             publish them again",
-        ),
-        (
             of_part(&[control::REVOCATIONS]),
             "revoked tokens: with a history in PostgreSQL revocations are only in memory; revoke \
              them again",
@@ -147,6 +149,10 @@ fn left_out_text(others: &OtherRows) -> String {
             *events,
             "events for the application: with a history in PostgreSQL they are only in memory; let \
              a server deliver them first",
+        ),
+        (
+            of_part(&[sessions::RETAINED]).saturating_sub(retained),
+            "retained messages of MQTT that this version can't read",
         ),
         (unknown, "records of a newer version"),
     ];
@@ -180,13 +186,13 @@ mod tests {
         let records: BTreeMap<String, u64> =
             records.into_iter().map(|(part, rows)| (part.into(), rows)).collect();
         let others = OtherRows { events: 1_000, records };
-        let text = left_out_text(&others);
+        let text = left_out_text(&others, 1);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4, "{text}");
         assert!(lines[0].starts_with("not exported: 2 sessions of MQTT"), "{text}");
-        assert!(lines[1].starts_with("not exported: 3 retained messages"), "{text}");
-        assert!(lines[2].starts_with("not exported: 1,000 events"), "{text}");
+        assert!(lines[1].starts_with("not exported: 1,000 events"), "{text}");
+        assert!(lines[2].starts_with("not exported: 2 retained messages"), "{text}");
         assert_eq!(lines[3], "not exported: 4 records of a newer version");
-        assert_eq!(left_out_text(&OtherRows::default()), "");
+        assert_eq!(left_out_text(&OtherRows::default(), 0), "");
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use admin::text::grouped;
 use clap::Args;
 use history_postgres::{LogReader, LogTransferError};
+use sessions::RETAINED;
 use store::{CursorRow, Imported, PutFailed, StoreImport, TransferError};
 use subscriptions::{Change, EditError};
 
@@ -26,6 +27,9 @@ pub struct Import {
 
 /// The most rows of cursors that wait to be put.
 const CURSOR_ROWS_MAX: usize = 65_536;
+
+/// The most retained messages that wait to be put.
+const RETAINED_ROWS_MAX: usize = 1_024;
 
 /// Why an import ended early.
 enum Failure {
@@ -65,7 +69,7 @@ pub fn run(args: &Import) -> Result<(), CommandError> {
     let dir = &args.dir;
     let Target { address, password, schema } = args.database.target(&config)?;
     let key_seconds = config.history.idempotency_seconds_max;
-    let (mut packer, mut cursors) = (Packer::new(), 0_u64);
+    let (mut packer, mut cursors, mut retained) = (Packer::new(), 0_u64, 0_u64);
     let imported = store::import(dir, super::new_epoch()?, |store| -> Result<_, Failure> {
         let reader = LogReader::begin(&address, &password, &schema)?;
         reader.rows(|row| Ok::<_, Failure>(store.put(row)?))?;
@@ -85,6 +89,18 @@ pub fn run(args: &Import) -> Result<(), CommandError> {
             }
         })?;
         store.put_cursors(&rows)?;
+        let mut rows = Vec::new();
+        reader.retained(|topic, record| {
+            retained += 1;
+            rows.push((topic, record));
+            match rows.len() >= RETAINED_ROWS_MAX {
+                true => {
+                    store.put_records(RETAINED, &std::mem::take(&mut rows)).map_err(Failure::from)
+                }
+                false => Ok(()),
+            }
+        })?;
+        store.put_records(RETAINED, &rows)?;
         reader.run(async |client| {
             subscriptions_postgres::read_all(client, &schema, |user| put(store, &packer.add(user)?))
                 .await
@@ -105,7 +121,8 @@ pub fn run(args: &Import) -> Result<(), CommandError> {
         "{topics} topics with {messages} messages, {keys} idempotency keys and {cursors} cursors are \
          imported into {dir}: serve it with --data {dir}\n\
          messages after offset {after} may be missing: servers may have appended them since; \
-         clients that come back are notified\n",
+         clients that come back are notified\n{}",
+        super::retained_text(retained),
         dir = dir.display()
     ));
     super::print(&counts_text(packer.counts()));

@@ -120,6 +120,16 @@ fn print_report(dir: &Path, report: &Report) -> Result<(), CommandError> {
     if report.damages.is_empty() { Ok(()) } else { Err(CommandError::Findings) }
 }
 
+/// Formats the count of moved retained messages; nothing if there are none.
+fn retained_text(count: u64) -> String {
+    match count {
+        0 => String::new(),
+        _ => {
+            format!("{} retained messages of MQTT were moved\n", admin::text::grouped(count))
+        }
+    }
+}
+
 /// Formats the report of a check.
 fn text(dir: &Path, report: &Report) -> String {
     let Report { format, clean, topics, messages, others, lost_range, damages } = report;
