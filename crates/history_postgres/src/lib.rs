@@ -47,6 +47,7 @@ mod read;
 mod reader;
 mod resolve;
 mod retained;
+mod retry;
 mod session;
 mod settings;
 mod state;

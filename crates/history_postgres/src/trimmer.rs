@@ -4,10 +4,10 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use database::DatabaseError;
-use throttle::Backoff;
 use tokio::time::sleep;
 
 use crate::postgres::{Counts, Postgres};
+use crate::retry::retry;
 use crate::session::{Database, Trimmed};
 
 /// The pause between two steps, unless the first one had more to delete.
@@ -37,25 +37,19 @@ const RETRY_MS: (u64, u64) = (1_000, 60_000);
 /// Trims all topics, step by step, and begins again. Only one node does so at a time. The trimmer has a session of
 /// its own, and its errors end nothing else: it logs them, and tries again some time later.
 pub(crate) async fn run(postgres: &Postgres) -> Infallible {
-    let mut backoff = Backoff::new(RETRY_MS.0, RETRY_MS.1);
-    let mut logged = None;
-    loop {
-        let (error, has_worked) = trim(postgres).await;
+    let warn = |error: &DatabaseError| {
+        tracing::warn!(
+            %error,
+            "messages that no rule retains can't be deleted from the history in PostgreSQL: \
+             its tables grow"
+        );
+    };
+    let attempt = async || {
+        let ended = trim(postgres).await;
         Counts::add(&postgres.0.counts.trims_failed, 1);
-        if has_worked {
-            backoff.reset();
-            logged = None;
-        }
-        if logged.as_ref() != Some(&error) {
-            tracing::warn!(
-                %error,
-                "messages that no rule retains can't be deleted from the history in PostgreSQL: \
-                 its tables grow"
-            );
-        }
-        logged = Some(error);
-        sleep(Duration::from_millis(backoff.delay_ms())).await;
-    }
+        ended
+    };
+    retry(RETRY_MS, warn, attempt).await
 }
 
 /// Trims until a step fails. Returns the error, and true if an earlier step succeeded.

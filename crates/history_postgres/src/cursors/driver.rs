@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use database::{DatabaseError, Runtime};
 use model::Name;
-use throttle::Backoff;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::session::{CursorDatabase, PAGE_CURSORS};
 use super::table::{CursorMove, MovedCursor};
 use crate::postgres::{OpenError, Postgres};
+use crate::retry::retry;
 
 /// How often the driver reads moves of other nodes without a notification.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -27,23 +27,13 @@ pub(crate) type OnMoved = Box<dyn Fn(&Name, &Name, CursorMove) + Send + Sync>;
 /// Writes and follows. The driver has a session of its own, and its errors end nothing else: it logs them, and tries
 /// again some time later.
 pub(crate) async fn run(postgres: &Postgres, on_moved: &OnMoved) -> Infallible {
-    let mut backoff = Backoff::new(RETRY_MS.0, RETRY_MS.1);
-    let mut logged = None;
-    loop {
-        let (error, has_worked) = drive(postgres, on_moved).await;
-        if has_worked {
-            backoff.reset();
-            logged = None;
-        }
-        if logged.as_ref() != Some(&error) {
-            tracing::warn!(
-                %error,
-                "acknowledgements wait: the cursors in PostgreSQL can't be read or written"
-            );
-        }
-        logged = Some(error);
-        sleep(Duration::from_millis(backoff.delay_ms())).await;
-    }
+    let warn = |error: &DatabaseError| {
+        tracing::warn!(
+            %error,
+            "acknowledgements wait: the cursors in PostgreSQL can't be read or written"
+        );
+    };
+    retry(RETRY_MS, warn, async || drive(postgres, on_moved).await).await
 }
 
 /// Runs until an error. Returns it, and true if a step before it succeeded.

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use database::{DatabaseError, Runtime};
 use model::Name;
 use sessions::RetainedRow;
-use throttle::Backoff;
 use tokio::time::{sleep, timeout};
 
 use super::RetainedMemory;
 use super::session::{PAGE_ROWS, RetainedDatabase};
 use crate::postgres::{OpenError, Postgres};
+use crate::retry::retry;
 
 /// How often the driver reads changes of other nodes without a notification.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -45,24 +45,14 @@ struct Timers {
 /// Writes rows of this node, and reads rows of others, in a session of its own. After an error, which it logs, it opens
 /// another session later.
 pub(crate) async fn run(postgres: &Postgres, memory: &RetainedMemory) -> Infallible {
-    let mut backoff = Backoff::new(RETRY_MS.0, RETRY_MS.1);
-    let mut logged = None;
     let mut timers = Timers::default();
-    loop {
-        let (error, has_worked) = drive(postgres, memory, &mut timers).await;
-        if has_worked {
-            backoff.reset();
-            logged = None;
-        }
-        if logged.as_ref() != Some(&error) {
-            tracing::warn!(
-                %error,
-                "retained MQTT messages can't be written to or read from PostgreSQL; the server tries again"
-            );
-        }
-        logged = Some(error);
-        sleep(Duration::from_millis(backoff.delay_ms())).await;
-    }
+    let warn = |error: &DatabaseError| {
+        tracing::warn!(
+            %error,
+            "retained MQTT messages can't be written to or read from PostgreSQL; the server tries again"
+        );
+    };
+    retry(RETRY_MS, warn, async || drive(postgres, memory, &mut timers).await).await
 }
 
 /// Runs until an error. Returns it, and true if a step before it succeeded.
