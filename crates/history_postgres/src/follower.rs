@@ -181,9 +181,10 @@ impl Follower {
         let hash = (self.hash)(&topic);
         let Some(record) = record else {
             let mut state = self.postgres.state();
-            state.windows.delete(hash, &topic, offset);
+            let dropped = state.delete(hash, &topic, offset);
             state.pass(offset, Some(at_ms));
             drop(state);
+            drop(dropped);
             self.postgres.0.delivered.send_replace(offset);
             return;
         };

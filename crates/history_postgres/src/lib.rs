@@ -14,7 +14,7 @@
 //! the last message that this node has delivered, and all nodes deliver the same messages.
 //!
 //! **Reading.** The newest messages are in memory, in a window for each topic. The reader reads older messages from the
-//! database.
+//! database, and many clients at one time share what it has read (`pages`).
 //!
 //! **Cursors.** How far users have acknowledged topics is in memory, and in the database for all nodes (`cursors`).
 //!
@@ -40,6 +40,7 @@ mod follower;
 mod handover;
 mod import;
 mod jobs;
+mod pages;
 mod postgres;
 mod publish;
 mod queue;

@@ -192,6 +192,11 @@ impl Postgres {
         u64::try_from(self.0.started.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
+    /// Returns the time for the ages of pages, in milliseconds.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.now_us() / 1_000
+    }
+
     /// Returns the rule that the configuration gives a topic.
     pub(crate) fn rule_of(&self, topic: &str) -> Option<Arc<HistoryRule>> {
         if !self.0.retains_any.load(Ordering::Relaxed) {
@@ -205,10 +210,12 @@ impl Postgres {
         self.0.retains_any.store(rules.retains_any(), Ordering::Relaxed);
         *self.0.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
         let mut state = self.state();
+        // A page has what the rule of before retained.
+        let dropped = state.pages.clear();
         // The node may have skipped messages of a topic that has a rule now.
         let former = state.has_passed.then(|| state.forget());
         drop(state);
-        drop(former);
+        drop((dropped, former));
     }
 }
 

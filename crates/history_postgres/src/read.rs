@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use broker::HistoryLog;
-use history::{Gone, HistoryError, Page, PageFrom, PageQuery, Piece, Pull};
+use history::{Gone, HistoryError, Page, PageFrom, PageQuery, Piece, Pull, TopicCursor as Topic};
 use history_local::windows::{TopicCursor, is_removal};
 use model::{Envelope, Message, Name, Retention};
 use store::Record;
 
+use crate::pages::{PageKey, ReadBegin, TopicPage};
 use crate::postgres::{Postgres, unix_ms};
 use crate::resolve::before_newest;
 use crate::session::{TopicRow, TopicRows};
@@ -39,30 +40,80 @@ impl Postgres {
         })
     }
 
-    /// Makes a piece of the rows that the database has of each topic up to `delivered`.
+    /// Returns what the page of a request is read for; `None` if pages of it serve no other client. Of topics that users
+    /// acknowledge, the server reads what is gone by now.
+    fn page_key(&self, pull: &Pull) -> Option<PageKey> {
+        let [topic] = &pull.topics[..] else { return None };
+        self.rule(&topic.topic).filter(|rule| rule.acknowledge.is_none())?;
+        Some(PageKey {
+            topic: topic.topic.clone(),
+            after: topic.after,
+            messages_max: pull.messages_max,
+            bytes_max: pull.bytes_max,
+        })
+    }
+
+    /// Returns the page of the only topic of a request, if it was read a moment ago, and the topic had nothing between that
+    /// and the begin of the client.
+    pub(crate) fn known_page(&self, pull: &Pull) -> Option<Arc<TopicPage>> {
+        let key = self.page_key(pull)?;
+        let (topic, now_ms, state) = (&pull.topics[0], self.now_ms(), self.state());
+        // A client gets no removal of a key from before it began: a page from before that may have the key.
+        let last = state.windows.last(topic.hash, &topic.topic);
+        let last = last.unwrap_or_else(|| state.windows.last_gone());
+        state.pages.get(&key, topic.state_top.min(last), now_ms)
+    }
+
+    /// Makes pages of the rows that the database has of each topic up to `delivered`. The page of an only topic serves
+    /// other clients, too, unless messages were deleted since the read began.
+    pub(crate) fn pages_of(
+        &self,
+        pull: &Pull,
+        (delivered, begin): (u64, ReadBegin),
+        found: Vec<TopicRows>,
+    ) -> Result<Vec<Arc<TopicPage>>, HistoryError> {
+        let page = |(topic, TopicRows { floor, rows, more }): (&Topic, TopicRows)| {
+            let messages = self.messages(topic.hash, &topic.topic, rows)?;
+            Ok(Arc::new(TopicPage { delivered, floor, more, messages }))
+        };
+        let pages = pull.topics.iter().zip(found).map(page);
+        let pages: Vec<Arc<TopicPage>> = pages.collect::<Result<_, HistoryError>>()?;
+        if let (Some(key), Some(page)) = (self.page_key(pull), pages.first()) {
+            let dropped = self.state().pages.put(key, page, begin);
+            drop(dropped);
+        }
+        Ok(pages)
+    }
+
+    /// Makes a piece of the page of each topic.
     pub(crate) fn piece_of(
         &self,
         pull: &Pull,
-        delivered: u64,
-        found: Vec<TopicRows>,
+        pages: &[Arc<TopicPage>],
     ) -> Result<Piece, HistoryError> {
         let (mut messages, mut gone, mut first) = (Vec::new(), Vec::new(), Vec::new());
-        let mut through = delivered;
-        for (topic, TopicRows { floor, rows, more }) in pull.topics.iter().zip(found) {
+        // All pages of a request are of one moment.
+        let delivered = pages.first().map_or(0, |page| page.delivered);
+        let (mut through, now_ms) = (delivered, unix_ms());
+        for (topic, page) in pull.topics.iter().zip(pages) {
             // The topic may have lost its rule since the request: then nothing of it may be read.
             self.rule(&topic.topic).ok_or(HistoryError::NoHistory)?;
             // This node still delivers the messages after `delivered`.
-            gone.push(match topic.whole || floor.min(delivered) <= topic.gap_after() {
+            gone.push(match topic.whole || page.floor.min(delivered) <= topic.gap_after() {
                 true => Gone::Nothing,
                 false => Gone::Some,
             });
-            if more {
-                through = through.min(rows.last().map_or(topic.after, |row| row.offset));
+            if page.more {
+                let last = page.messages.last().map_or(topic.after, |message| message.id.offset);
+                through = through.min(last);
             }
-            let mut of_topic = self.messages(topic.hash, &topic.topic, rows)?;
-            of_topic.retain(|message| {
-                topic.needs_removal(message.id.offset) || !is_removal(&message.publication)
-            });
+            let is_expected = |message: &&Arc<Envelope>| {
+                let is_needed =
+                    topic.needs_removal(message.id.offset) || !is_removal(&message.publication);
+                is_needed && !message.is_expired(now_ms)
+            };
+            let of_topic: Vec<Arc<Envelope>> =
+                page.messages.iter().filter(is_expected).cloned().collect();
             first.push(of_topic.first().map(|message| message.id.offset));
             messages.extend(of_topic);
         }

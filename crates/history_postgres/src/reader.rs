@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::jobs::{Job, Reply};
+use crate::pages::ReadBegin;
 use crate::postgres::{Counts, Postgres};
 use crate::publish::away_text;
 use crate::resolve::{Known, Unknown};
@@ -47,7 +48,6 @@ pub(crate) async fn run(postgres: &Postgres, database: Arc<Database>) -> Result<
         if !job.is_awaited() {
             continue;
         }
-        Counts::add(&postgres.0.counts.reads, 1);
         let (postgres, database, replies) = (postgres.clone(), database.clone(), replies.clone());
         running.spawn(async move {
             let replies_before = replies.load(Ordering::Relaxed);
@@ -63,28 +63,41 @@ pub(crate) async fn run(postgres: &Postgres, database: Arc<Database>) -> Result<
                 }
                 Err(error @ DatabaseError::Connection(_)) => Err(error),
                 // An error that the database returns for one read does not concern other reads.
-                Ok(()) | Err(_) => {
+                Ok(true) | Err(_) => {
                     replies.fetch_add(1, Ordering::Relaxed);
                     Ok(())
                 }
+                Ok(false) => Ok(()),
             }
         });
     }
 }
 
 impl Postgres {
-    async fn perform(&self, database: &Database, job: Job) -> Result<(), DatabaseError> {
+    /// Returns true if the database has replied.
+    async fn perform(&self, database: &Database, job: Job) -> Result<bool, DatabaseError> {
         match job {
             Job::Start { topics, request, reply } => {
+                Counts::add(&self.0.counts.reads, 1);
                 let found = self.start_of(database, &topics, &request).await;
                 complete(reply, found)
             }
             Job::Read { pull, reply } => {
+                // A job before this one may have read the same.
+                if let Some(page) = self.known_page(&pull) {
+                    reply.send(self.piece_of(&pull, &[page]));
+                    return Ok(false);
+                }
+                Counts::add(&self.0.counts.reads, 1);
                 let found = self.read_of(database, &pull).await;
-                let found = found.map(|(delivered, found)| self.piece_of(&pull, delivered, found));
-                complete(reply, found)
+                let piece = |(moment, found)| {
+                    self.pages_of(&pull, moment, found)
+                        .and_then(|pages| self.piece_of(&pull, &pages))
+                };
+                complete(reply, found.map(piece))
             }
             Job::Page { query, reply } => {
+                Counts::add(&self.0.counts.reads, 1);
                 let found = self.rows_of(database, &query).await;
                 complete(reply, found.map(|found| self.page_of(&query, found)))
             }
@@ -144,8 +157,11 @@ impl Postgres {
         &self,
         database: &Database,
         pull: &Pull,
-    ) -> Result<(u64, Vec<TopicRows>), DatabaseError> {
-        let delivered = self.state().delivered;
+    ) -> Result<((u64, ReadBegin), Vec<TopicRows>), DatabaseError> {
+        let (delivered, begin) = {
+            let state = self.state();
+            (state.delivered, state.pages.begin(self.now_ms()))
+        };
         // Each of many topics gets a share, because the reply is one piece.
         let share = |max: usize| (max / pull.topics.len().max(1)).saturating_add(1);
         let amount =
@@ -155,7 +171,7 @@ impl Postgres {
             let range = Range { after: topic.after, through: delivered, delivered };
             found.push(database.after(&topic.topic, range, amount).await?);
         }
-        Ok((delivered, found))
+        Ok(((delivered, begin), found))
     }
 
     async fn rows_of(
@@ -199,11 +215,11 @@ impl Postgres {
 fn complete<T>(
     reply: Reply<T>,
     found: Result<Result<T, HistoryError>, DatabaseError>,
-) -> Result<(), DatabaseError> {
+) -> Result<bool, DatabaseError> {
     match found {
         Ok(found) => {
             reply.send(found);
-            Ok(())
+            Ok(true)
         }
         Err(error) => {
             reply.send(Err(unavailable(&error)));

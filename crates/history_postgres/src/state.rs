@@ -8,6 +8,7 @@ use history_local::windows::{Limits, Windows};
 use model::{Envelope, HistoryRule};
 
 use crate::batch::{AppendOutcome, Appended, PendingMessage};
+use crate::pages::{DroppedPages, Pages};
 
 /// A batch of this process that is committed and not delivered.
 pub(crate) struct OwnBatch {
@@ -30,6 +31,8 @@ pub(crate) struct State {
     /// message from another one that got the same offset after the log had lost commits.
     pub delivered_ms: Option<u64>,
     pub windows: Windows,
+    /// What was read from the database a moment ago.
+    pub pages: Pages,
     /// True if the node has skipped a message because its topic had no rule. The windows lack that message.
     pub has_passed: bool,
     /// The newest messages of all topics, for operators.
@@ -73,6 +76,7 @@ impl State {
             delivered: last,
             delivered_ms: None,
             windows,
+            pages: Pages::default(),
             has_passed: false,
             newest,
             pause: Pause::None,
@@ -114,11 +118,16 @@ impl State {
     }
 
     /// Forgets all windows, which lack messages up to the last delivered offset, so that clients read the database.
-    /// Returns the old windows.
-    #[must_use]
-    pub fn forget(&mut self) -> Windows {
+    /// Returns the old windows and pages.
+    pub fn forget(&mut self) -> (Windows, DroppedPages) {
         self.has_passed = false;
-        self.windows.reset(self.delivered)
+        (self.windows.reset(self.delivered), self.pages.clear())
+    }
+
+    /// Removes the topic's messages up to an offset, where its history was deleted.
+    pub fn delete(&mut self, hash: u64, topic: &str, offset: u64) -> DroppedPages {
+        self.windows.delete(hash, topic, offset);
+        self.pages.clear()
     }
 
     /// Adds a committed batch of this process.

@@ -99,6 +99,57 @@ fn the_limits_of_a_compacted_topic_count_keys() {
 }
 
 #[test]
+fn newcomers_share_what_was_read_from_the_database() {
+    let database = Database::start();
+    let server = database.server();
+    for key in ["a", "b", "c"] {
+        set(&server, "map:1", key, json!(1));
+    }
+    let server = database.replace(server);
+    let all = pairs(&[("a", json!(1)), ("b", json!(1)), ("c", json!(1))]);
+    for _ in 0..40 {
+        assert_eq!(state(&server, "topic=map:1"), (true, all.clone()));
+    }
+    let reads = server.metric("throng_history_disk_reads_total");
+    assert!((1.0..20.0).contains(&reads), "{reads} reads");
+    // A client that comes after a change has it, and no key that was removed before.
+    set(&server, "map:1", "a", Value::Null);
+    assert_eq!(state(&server, "topic=map:1"), (true, all[1..].to_vec()));
+    set(&server, "map:1", "b", json!(2));
+    let changed = pairs(&[("c", json!(1)), ("b", json!(2))]);
+    assert_eq!(state(&server, "topic=map:1"), (true, changed.clone()));
+    assert_eq!(state(&server, "topic=map:1"), (true, changed));
+    assert!(server.api("DELETE", "/api/history/map:1", None).0 < 300);
+    assert_eq!(state(&server, "topic=map:1"), (true, vec![]));
+}
+
+/// The memory of the server is empty: all clients need what is in the database.
+#[test]
+fn clients_that_come_back_share_what_was_read_from_the_database() {
+    let database = Database::start();
+    let server = database.server();
+    let ids: Vec<String> = (0..9).map(|number| publish(&server, "chat:1", number)).collect();
+    // Without it memory would know that nothing came after the last message.
+    publish(&server, "chat:2", "later");
+    let server = database.replace(server);
+    for _ in 0..40 {
+        let mut back = member(&server, &format!("topic=chat:1&since={}", ids[3]));
+        assert_eq!(data(&until_data(&mut back, &json!(8))), [4, 5, 6, 7, 8]);
+    }
+    let reads = server.metric("throng_history_disk_reads_total");
+    assert!((1.0..20.0).contains(&reads), "{reads} reads");
+    // A poll with nothing to read waits for no message that came after the read.
+    let poll = |timeout: u64| {
+        server.get(&format!("/poll?topic=chat:1&since={}&timeout={timeout}", ids[8])).1
+    };
+    assert_eq!(poll(0)["messages"], json!([]));
+    publish(&server, "chat:1", 9);
+    assert_eq!(poll(60)["messages"][0]["data"], 9);
+    let mut back = member(&server, &format!("topic=chat:1&since={}", ids[3]));
+    assert_eq!(data(&until_data(&mut back, &json!(9))), [4, 5, 6, 7, 8, 9]);
+}
+
+#[test]
 fn states_and_removals_go_when_their_time_is_over() {
     let database = Database::start();
     let server = database.server();
