@@ -419,15 +419,21 @@ impl Accepted<'_> {
     }
 }
 
+/// Returns the nearest number of seconds until a message expires, and 1 at least. The thread that sends may have a time
+/// some milliseconds before the publish, and the client must not get more than the publisher has given (MQTT 5.0,
+/// section 3.3.2.3.3).
+fn left_s(expires_ms: u64, now_ms: u64) -> u32 {
+    let nearest_s = expires_ms.saturating_sub(now_ms).saturating_add(500) / 1_000;
+    u32::try_from(nearest_s).unwrap_or(u32::MAX).max(1)
+}
+
 /// The properties of a message for one client.
 fn properties<'a>(message: &'a Message, stamp: &Stamp<'a>) -> Vec<(u8, Value<'a>)> {
     let publication = &message.publication;
     let mut all = Vec::new();
     let mut add = |number: u8, value: Value<'a>| all.push((number, value));
     if let Some(expires_ms) = publication.expires_ms() {
-        let left_s = expires_ms.saturating_sub(stamp.now_ms).div_ceil(1_000);
-        let left_s = u32::try_from(left_s).unwrap_or(u32::MAX);
-        add(id::MESSAGE_EXPIRY_INTERVAL, Value::Number(left_s));
+        add(id::MESSAGE_EXPIRY_INTERVAL, Value::Number(left_s(expires_ms, stamp.now_ms)));
     }
     if let Some((alias, _)) = stamp.alias {
         add(id::TOPIC_ALIAS, Value::Number(alias.into()));
@@ -484,4 +490,18 @@ fn reason_of(close: CloseReason) -> ReasonCode {
 /// Returns true if DISCONNECT for this reason may name another server.
 fn has_reference(close: CloseReason) -> bool {
     matches!(close, CloseReason::Drain | CloseReason::UseAnotherServer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_gets_no_more_seconds_than_the_publisher_has_given() {
+        // Published with 1,000 seconds by a thread whose time is 5 ms ahead.
+        assert_eq!(left_s(1_000_005, 0), 1_000);
+        assert_eq!(left_s(1_000_000, 1_600), 998);
+        assert_eq!((left_s(1_000, 999), left_s(1_000, 2_000)), (1, 1));
+        assert_eq!(left_s(u64::MAX, 0), u32::MAX);
+    }
 }
