@@ -22,7 +22,7 @@ use crate::writer::Writer;
 /// When the server ends, the writer appends queued messages within this time, or not at all.
 const END_WAIT: Duration = Duration::from_secs(5);
 
-/// The sessions with the database. Appends, targets and reads have one each, so that none waits for another. The
+/// The sessions with the database. Appends, follows and reads have one each, so that none waits for another. The
 /// trimmer and the drivers of cursors and of retained messages open their own.
 struct Sessions {
     append: Database,
@@ -122,7 +122,7 @@ impl Driver {
         }
     }
 
-    /// Appends, targets and reads until a connection breaks. When the driver must end, returns once the queue is empty
+    /// Appends, follows and reads until a connection breaks. When the driver must end, returns once the queue is empty
     /// and all cursors and retained messages are written, or after `END_WAIT`.
     async fn serve(&mut self, sessions: Sessions) -> Result<(), DatabaseError> {
         let Sessions { append, follow, read } = sessions;
