@@ -23,8 +23,12 @@ pub struct Postgres {
     mark: Mark,
 }
 
-/// Returns the folder of the newest PostgreSQL on this machine, which Debian leaves out of the PATH.
+/// Returns the folder of PostgreSQL's programs: what `TEST_POSTGRES` names, else the newest on this machine, which Debian
+/// leaves out of the PATH.
 fn programs() -> PathBuf {
+    if let Some(folder) = std::env::var_os("TEST_POSTGRES") {
+        return folder.into();
+    }
     let versions = std::fs::read_dir("/usr/lib/postgresql").expect("scripts/install");
     let versions = versions.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let newest = versions.max_by_key(|version| version.parse::<u32>().unwrap_or(0)).unwrap();
