@@ -182,23 +182,26 @@ impl Local {
         (passes, origin): (bool, Origin<'_>),
     ) -> Result<Position, PublishError> {
         let relay = self.find_relay(&publication, origin)?;
-        let broadcast = publication.topic == model::name::BROADCAST;
         let mut routes = match relay {
             Some(_) => self.router.routes(&publication.topic),
             None => self.routes_here(&publication.topic, origin),
         };
+        let (groups, choices) = (routes.take_groups(), routes.take_choices());
+        let left = routes.take_left();
+        // Made before the lock, for which other publishers wait.
+        let no_id = Position { epoch: self.epoch(), offset: 0 };
+        let message = Message::new(publication, no_id, hash, 0);
+        let message = if passes { message.passing() } else { message };
+        let mut message = Arc::new(Envelope::from(message).matched_by(routes.filters));
         let mut order = self.order();
-        if !self.router.has_capacity(hash, broadcast, &routes) {
+        if !self.router.has_capacity_for(&message, &groups) {
             return Err(PublishError::Overloaded);
         }
         order.last += 1;
         let id = Position { epoch: self.epoch(), offset: order.last };
-        let now_us = self.now_us();
-        let message = Message::new(publication, id, hash, now_us);
-        let message = if passes { message.passing() } else { message };
-        let (groups, choices) = (routes.take_groups(), routes.take_choices());
-        let left = routes.take_left();
-        let message = Arc::new(Envelope::from(message).matched_by(routes.filters));
+        if let Some(Envelope { message, .. }) = Arc::get_mut(&mut message) {
+            (message.id, message.published_us) = (id, self.now_us());
+        }
         // A node's message about itself must not push published messages out of the window.
         if !message.publication.is_own() {
             order.window.push(message.clone());

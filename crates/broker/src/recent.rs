@@ -2,11 +2,12 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::hash::Hasher;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use model::{Envelope, Message, Name, Position};
 use siphasher::sip::SipHasher13;
+use tables::Prehashed;
 
 /// The result of [`crate::Broker::recent`].
 #[derive(Debug)]
@@ -81,7 +82,7 @@ pub struct Window {
     limits: Limits,
     ring: VecDeque<Arc<Envelope>>,
     /// The same messages by the hashes of their topics: a poll finds those of its own among all others.
-    by_topic: HashMap<u64, VecDeque<Arc<Envelope>>>,
+    by_topic: HashMap<u64, VecDeque<Arc<Envelope>>, BuildHasherDefault<Prehashed>>,
     bytes: usize,
     /// When the newest dropped message was published.
     pub(crate) gone_us: u64,
@@ -118,7 +119,7 @@ impl Window {
     /// Makes an empty window.
     pub fn new(limits: Limits) -> Self {
         let dropped = Dropped { key: None, offsets: Box::new([0; DROPPED_BUCKETS]) };
-        let (ring, by_topic) = (VecDeque::new(), HashMap::new());
+        let (ring, by_topic) = (VecDeque::new(), HashMap::default());
         Window { limits, ring, by_topic, bytes: 0, gone_us: 0, dropped }
     }
 

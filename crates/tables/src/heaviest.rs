@@ -1,7 +1,9 @@
 //! The heaviest of many values, in a fixed number of counters.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
+
+use crate::prehashed::Prehashed;
 
 /// A sketch of the heaviest values of a stream (Space-Saving: Metwally, Agrawal, El Abbadi 2005). It counts the
 /// weight of at most `capacity` values. One more replaces the lightest and begins with its weight.
@@ -13,7 +15,7 @@ pub struct Heaviest<T> {
     /// A heap: the lightest is the first, and none is heavier than those below it (at `2n + 1` and `2n + 2`).
     heap: Vec<Heavy<T>>,
     /// The position in the heap of the value with a hash.
-    positions: HashMap<u64, usize, BuildHasherDefault<Same>>,
+    positions: HashMap<u64, usize, BuildHasherDefault<Prehashed>>,
 }
 
 /// A counted value.
@@ -28,24 +30,6 @@ pub struct Heavy<T> {
     pub error: u64,
     /// The sum of `beside` since the value is counted.
     pub beside: u64,
-}
-
-/// A hasher for keys that are hashes already.
-#[derive(Default)]
-struct Same(u64);
-
-impl Hasher for Same {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        debug_assert!(false, "only numbers are hashed");
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
 }
 
 impl<T> Heaviest<T> {

@@ -13,12 +13,14 @@
 mod hash_index;
 mod heaviest;
 mod list;
+mod prehashed;
 
 use std::ops::{Index, IndexMut};
 
 pub use hash_index::{HashIndex, Hashed, fold};
 pub use heaviest::{Heaviest, Heavy};
 pub use list::List;
+pub use prehashed::Prehashed;
 
 /// Slots in a page.
 const PAGE: usize = if cfg!(test) { 16 } else { 1_024 };
