@@ -260,13 +260,9 @@ impl<'de, M: MapAccess<'de>> MapAccess<'de> for Known<'_, M> {
         &mut self,
         seed: K,
     ) -> Result<Option<K::Value>, M::Error> {
-        while let Some(key) = self.map.next_key::<String>()? {
-            let target = self.fields.target.as_ref().filter(|target| target.name == key);
-            let Some(target) = target else {
-                if !self.fields.names.contains(&&*key) {
-                    return Err(M::Error::unknown_field(&key, self.fields.names));
-                }
-                return seed.deserialize(key.into_deserializer()).map(Some);
+        while let Some(name) = self.map.next_key_seed(FieldName(self.fields))? {
+            let Some(target) = self.fields.target.as_ref().filter(|it| it.name == name) else {
+                return seed.deserialize(name.into_deserializer()).map(Some);
             };
             if self.to.is_some() {
                 return Err(M::Error::duplicate_field(target.name));
@@ -278,6 +274,30 @@ impl<'de, M: MapAccess<'de>> MapAccess<'de> for Known<'_, M> {
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, M::Error> {
         self.map.next_value_seed(seed)
+    }
+}
+
+/// Reads the name of a field that the call takes, without a copy of it.
+struct FieldName(&'static Fields);
+
+impl<'de> DeserializeSeed<'de> for FieldName {
+    type Value = &'static str;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<&'static str, D::Error> {
+        deserializer.deserialize_identifier(self)
+    }
+}
+
+impl Visitor<'_> for FieldName {
+    type Value = &'static str;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a field")
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<&'static str, E> {
+        let known = self.0.names.iter().find(|known| **known == name);
+        known.copied().ok_or_else(|| E::unknown_field(name, self.0.names))
     }
 }
 
