@@ -51,12 +51,13 @@ use axum::extract::Path;
 use axum::middleware;
 use calls::Calls;
 use model::ErrorCode;
+use tower::layer::layer_fn;
 
 use crate::dashboard;
 use crate::http::Rejection;
 use crate::http::access::{RequiredScope, Row, Table};
-use crate::http::guard::{Guard, OPEN_FOLDER, guard};
-use crate::http::middleware::{Around, surround};
+use crate::http::guard::{Guard, OPEN_FOLDER};
+use crate::http::middleware::{Around, Surrounded};
 use crate::http::trace::RequestIds;
 use crate::monitor::Monitor;
 use crate::node::{Node, ShardRequestError};
@@ -175,12 +176,11 @@ pub fn access() -> Vec<[&'static str; 3]> {
 /// The router of the admin port.
 pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
     let node = monitor.node.clone();
-    let around = Around {
-        ids: Arc::new(RequestIds::new()),
-        access: node.access.clone(),
+    let around = Arc::new(Around {
+        ids: RequestIds::new(),
         gate: node.upgrades.gate.clone(),
-    };
-    let guarded = Guard { served: node.clone(), table: Arc::new(Table::new(&rows())) };
+        guard: Guard { served: node.clone(), table: Arc::new(Table::new(&rows())) },
+    });
     let router = calls()
         .into_router()
         .merge(monitor_calls().into_router().with_state(monitor))
@@ -200,10 +200,8 @@ pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
         }
         None => router,
     };
-    router
-        .layer(middleware::from_fn_with_state(guarded, guard::<Node>))
-        .layer(middleware::from_fn_with_state(around, surround))
-        .with_state(node)
+    let surround = move |route| Surrounded { around: around.clone(), route };
+    router.layer(layer_fn(surround)).with_state(node)
 }
 
 impl From<ShardRequestError> for Rejection {

@@ -3,10 +3,8 @@
 
 use std::sync::Arc;
 
-use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::extract::{ConnectInfo, MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 use model::ErrorCode;
 use quotas::{Limits, Unit, Who};
 use tracing::Span;
@@ -44,32 +42,27 @@ impl<S: ?Sized> Clone for Guard<S> {
     }
 }
 
-/// Lets permitted requests through.
-pub(crate) async fn guard<S: Served + ?Sized>(
-    State(Guard { served, table }): State<Guard<S>>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    let required_scope = match request.extensions().get::<MatchedPath>() {
-        Some(path) => table.required_scope(request.method(), path.as_str()),
-        None if request.uri().path().starts_with(OPEN_FOLDER) => RequiredScope::Nothing,
-        None => RequiredScope::Key,
-    };
-    let access = served.access();
-    let caller =
-        match check(access, required_scope, request.method(), request.uri(), request.headers()) {
-            Ok(caller) => caller,
-            Err(rejection) => {
+impl<S: Served + ?Sized> Guard<S> {
+    /// Checks a request, in its span. Notes its caller in it.
+    pub fn admit(&self, request: &mut Request) -> Result<(), Rejection> {
+        let Guard { served, table } = self;
+        let required_scope = match request.extensions().get::<MatchedPath>() {
+            Some(path) => table.required_scope(request.method(), path.as_str()),
+            None if request.uri().path().starts_with(OPEN_FOLDER) => RequiredScope::Nothing,
+            None => RequiredScope::Key,
+        };
+        let access = served.access();
+        let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+        let caller =
+            check(access, required_scope, method, uri, headers).inspect_err(|rejection| {
                 access.count(rejection.code);
                 if rejection.code == ErrorCode::BadKey
                     && let Some(origin) = request.extensions().get::<Origin>()
                 {
-                    guessed(&*served, *origin);
+                    guessed(&**served, *origin);
                 }
-                return rejection.into_response();
-            }
-        };
-    if let Some(caller) = caller {
+            })?;
+        let Some(caller) = caller else { return Ok(()) };
         if let Some(name) = caller.name() {
             Span::current().record("key", name);
             if let Some(ConnectInfo(On(peer, ..))) = request.extensions().get() {
@@ -77,14 +70,11 @@ pub(crate) async fn guard<S: Served + ?Sized>(
             }
         }
         caller.count();
-        let may = caller.spend(&COMMAND, &*served).and_then(|()| caller.check(required_scope));
-        if let Err(rejection) = may {
-            access.count(rejection.code);
-            return rejection.into_response();
-        }
+        let may = caller.spend(&COMMAND, &**served).and_then(|()| caller.check(required_scope));
+        may.inspect_err(|rejection| access.count(rejection.code))?;
         request.extensions_mut().insert(caller);
+        Ok(())
     }
-    next.run(request).await
 }
 
 /// Counts a wrong key for its address. An address that sends many is listed among the noisiest.

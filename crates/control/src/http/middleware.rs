@@ -1,25 +1,32 @@
-//! The layer around every call. It logs the call, limits its time, sets the headers of all responses, and notes the
-//! progress of the request, on which its connection depends.
+//! The layer around every call. It logs the call, limits its time, checks its caller, sets the headers of all responses,
+//! and notes the progress of the request, on which its connection depends.
 //!
-//! It is one layer, because each layer costs every call two allocations.
+//! It is one layer, because each layer costs every call several allocations. An `async fn` stores its arguments beside
+//! what it awaits, so that nested ones would store and copy a request many times: functions here return futures instead,
+//! and those that few requests need are boxed.
 
+use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::HttpBody;
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{ConnectInfo, Request};
 use axum::http::{HeaderName, HeaderValue, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use axum::routing::Route;
+use futures_util::future::{BoxFuture, Either, FutureExt, lazy, ready};
 use model::ErrorCode;
+use tower::Service;
 
-use super::Rejection;
-use super::access::Access;
 use super::admission::Peer;
-use super::gate::{Arrival, Gate, Moved, Pass, Working, forward, until_end};
+use super::gate::{Gate, Moved, Pass, PendingRequest, forward};
+use super::guard::Guard;
 use super::listener::On;
 use super::origin::Origin;
 use super::trace::{REQUEST_ID, RequestIds};
+use super::{Rejection, Served};
 
 /// Time limit until the body of a request has arrived and the request is done. Above it, the response is 408.
 const REQUEST_MAX: Duration = Duration::from_secs(30);
@@ -43,28 +50,63 @@ const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'";
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
     HeaderName::from_static("cross-origin-resource-policy");
 
-/// The state of this layer.
-#[derive(Clone)]
-pub(crate) struct Around {
-    pub ids: Arc<RequestIds>,
-    pub access: Arc<Access>,
+/// What this layer needs.
+pub(crate) struct Around<S: ?Sized> {
+    pub ids: RequestIds,
     pub gate: Arc<Gate>,
+    pub guard: Guard<S>,
+}
+
+/// A route within this layer.
+pub(crate) struct Surrounded<S: ?Sized> {
+    pub around: Arc<Around<S>>,
+    pub route: Route,
+}
+
+impl<S: ?Sized> Clone for Surrounded<S> {
+    fn clone(&self) -> Self {
+        Surrounded { around: self.around.clone(), route: self.route.clone() }
+    }
+}
+
+impl<S: Served + ?Sized> Service<Request> for Surrounded<S> {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        // A route always is.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let Surrounded { around, route } = self.clone();
+        // Begins with the first poll, before which hyper adds what it has of the body.
+        lazy(move |_| surround(around, request, route)).flatten().map(Ok).boxed()
+    }
 }
 
 /// Runs a call within this layer.
-pub(crate) async fn surround(
-    State(Around { ids, access, gate }): State<Around>,
+fn surround<S: Served + ?Sized>(
+    around: Arc<Around<S>>,
     mut request: Request,
-    next: Next,
-) -> Response {
+    route: Route,
+) -> impl Future<Output = Response> + use<S> {
     let peer = request.extensions().get().map(|ConnectInfo(On(_, peer, _))| *peer);
-    let origin = peer.map(|peer| Origin::of(peer, request.headers(), access.ring().proxies()));
+    let ring = around.guard.served.access().ring();
+    let origin = peer.map(|peer| Origin::of(peer, request.headers(), ring.proxies()));
+    drop(ring);
     if let Some(origin) = origin {
         request.extensions_mut().insert(origin);
     }
-    let (id, call) = ids.begin(&request, origin);
+    let (id, call) = around.ids.begin(&request, origin);
     let is_shown = request.method().is_safe();
-    let mut response = call.run(track(&gate, request, next)).await;
+    let work = call.span().in_scope(|| track(around, request, route));
+    call.run(work).map(move |response| with_headers(response, id, is_shown))
+}
+
+/// Sets the headers that all responses have. A browser shows the response if `is_shown`.
+fn with_headers(mut response: Response, id: HeaderValue, is_shown: bool) -> Response {
     let headers = response.headers_mut();
     // A forwarded request has the id of the other process's log.
     headers.entry(REQUEST_ID).or_insert(id);
@@ -82,88 +124,129 @@ pub(crate) async fn surround(
     response
 }
 
-/// Ends a request that takes longer than [`REQUEST_MAX`].
-async fn limit_time(request: Request, next: Next) -> Response {
-    match tokio::time::timeout(REQUEST_MAX, next.run(request)).await {
-        Ok(response) => response,
+/// Marks the progress of a request on its connection. A connection that was admitted for health checks only gets no
+/// other call.
+fn track<S: Served + ?Sized>(
+    around: Arc<Around<S>>,
+    request: Request,
+    route: Route,
+) -> impl Future<Output = Response> + use<S> {
+    let on = request.extensions().get().map(|ConnectInfo(on): &ConnectInfo<On>| on.clone());
+    if let Some(On(peer, ..)) = &on {
+        peer.begin(request.body().is_end_stream());
+    }
+    let is_vital = VITAL.contains(&request.uri().path());
+    let response = match &on {
+        Some(On(peer, ..)) if peer.is_spare && !is_vital => {
+            let message = "all connections of the admin port are busy (admin.connections_max, \
+                           admin.connections_per_address_max): try again in a second";
+            let rejection = Rejection::new(ErrorCode::Overloaded, message);
+            let response = ([(header::CONNECTION, "close")], rejection).into_response();
+            Either::Left(ready(response))
+        }
+        _ => Either::Right(pass(around, on.as_ref(), request, route)),
+    };
+    response.inspect(move |_| {
+        on.inspect(|On(peer, ..)| peer.on_replied());
+    })
+}
+
+/// Serves a request as soon as the gate lets it through, or forwards it to the process that has taken over.
+fn pass<S: Served + ?Sized>(
+    around: Arc<Around<S>>,
+    on: Option<&On>,
+    mut request: Request,
+    route: Route,
+) -> Either<impl Future<Output = Response> + use<S>, BoxFuture<'static, Response>> {
+    let (path, gate) = (request.uri().path(), &around.gate);
+    let address = on.map(|On(_, address, _)| *address);
+    let pending = if (path == LIVE || path == TRACE) && gate.is_forwarding() {
+        // The handler ends the stream at once, after the check of the key.
+        let response = limit_time(&around.guard, request, route).map(|mut response| {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            response
+        });
+        return Either::Right(response.boxed());
+    } else if VITAL.contains(&path) || NEVER_PAUSED.contains(&path) {
+        match gate.pass_vital() {
+            None => PendingRequest::Uncounted,
+            Some((to, forwarding)) => {
+                return Either::Right(go_on_at(Moved { request, to, forwarding }, address));
+            }
+        }
+    } else {
+        match gate.work() {
+            Some(working) => PendingRequest::new(working, &mut request),
+            None => return Either::Right(wait(around, on.cloned(), request, route)),
+        }
+    };
+    Either::Left(serve(pending, address, &around.guard, request, route))
+}
+
+/// Serves a request as soon as the gate opens, or forwards it.
+fn wait<S: Served + ?Sized>(
+    around: Arc<Around<S>>,
+    on: Option<On>,
+    mut request: Request,
+    route: Route,
+) -> BoxFuture<'static, Response> {
+    let response = async move {
+        let address = on.as_ref().map(|On(_, address, _)| *address);
+        let peer = on.as_ref().map(|On(peer, ..)| &**peer);
+        let is_whole = request.body().is_end_stream();
+        // The client is not to blame for the wait, whatever it has sent.
+        peer.inspect(|peer| peer.body_arrived());
+        match around.gate.pass().await {
+            Pass::Here(working) => {
+                peer.inspect(|peer| Peer::begin(peer, is_whole));
+                let pending = PendingRequest::new(working, &mut request);
+                serve(pending, address, &around.guard, request, route).await
+            }
+            Pass::To(to, forwarding) => go_on_at(Moved { request, to, forwarding }, address).await,
+        }
+    };
+    response.boxed()
+}
+
+/// Serves a request, unless another process takes over before all of its body has come.
+fn serve<S: Served + ?Sized>(
+    pending: PendingRequest,
+    address: Option<SocketAddr>,
+    guard: &Guard<S>,
+    request: Request,
+    route: Route,
+) -> impl Future<Output = Response> + use<S> {
+    limit_time(guard, request, route).then(move |response| match pending.on_replied(response) {
+        Ok(response) => Either::Left(ready(response)),
+        Err(moved) => Either::Right(go_on_at(*moved, address)),
+    })
+}
+
+/// Forwards a request.
+fn go_on_at(
+    Moved { request, to, forwarding }: Moved,
+    address: Option<SocketAddr>,
+) -> BoxFuture<'static, Response> {
+    async move { forward(request, address, &to, forwarding).await }.boxed()
+}
+
+/// Makes the call of a permitted request, and ends one that takes longer than [`REQUEST_MAX`].
+fn limit_time<S: Served + ?Sized>(
+    guard: &Guard<S>,
+    mut request: Request,
+    mut route: Route,
+) -> impl Future<Output = Response> + use<S> {
+    if let Err(rejection) = guard.admit(&mut request) {
+        return Either::Left(ready(rejection.into_response()));
+    }
+    let reply = tokio::time::timeout(REQUEST_MAX, route.call(request)).map(|reply| match reply {
+        Ok(Ok(response)) => response,
+        Ok(Err(never)) => match never {},
         Err(_) => {
             let message = "the request did not arrive completely, or did not finish, in 30 \
                            seconds: a part of a batch may be done";
             Rejection::new(ErrorCode::RequestTimeout, message).into_response()
         }
-    }
-}
-
-/// Marks the progress of a request on its connection. A connection that was admitted for health checks only gets no
-/// other call.
-async fn track(gate: &Arc<Gate>, request: Request, next: Next) -> Response {
-    let Some(on) = request.extensions().get::<ConnectInfo<On>>().cloned() else {
-        return pass(gate, None, request, next).await;
-    };
-    let peer = &on.0.0;
-    peer.begin(request.body().is_end_stream());
-    let response = match peer.is_spare && !VITAL.contains(&request.uri().path()) {
-        true => {
-            let message = "all connections of the admin port are busy (admin.connections_max, \
-                           admin.connections_per_address_max): try again in a second";
-            let rejection = Rejection::new(ErrorCode::Overloaded, message);
-            ([(header::CONNECTION, "close")], rejection).into_response()
-        }
-        false => pass(gate, Some(&on.0), request, next).await,
-    };
-    peer.on_replied();
-    response
-}
-
-/// Serves a request, unless another process takes over before all of its body has come.
-async fn here(mut request: Request, next: Next, working: Working) -> Result<Response, Box<Moved>> {
-    if request.body().is_end_stream() {
-        return Ok(until_end(limit_time(request, next).await, working));
-    }
-    let arrival = Arrival::new(working);
-    request.extensions_mut().insert(arrival.clone());
-    let response = limit_time(request, next).await;
-    arrival.on_replied(response)
-}
-
-/// Serves a request as soon as the gate lets it through, or forwards it to the process that has taken over.
-async fn pass(gate: &Arc<Gate>, on: Option<&On>, request: Request, next: Next) -> Response {
-    let path = request.uri().path();
-    let (request, to) = if (path == LIVE || path == TRACE) && gate.is_forwarding() {
-        // The handler ends the stream at once, after the check of the key.
-        let mut response = limit_time(request, next).await;
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        return response;
-    } else if VITAL.contains(&path) || NEVER_PAUSED.contains(&path) {
-        match gate.pass_vital() {
-            None => return limit_time(request, next).await,
-            Some(to) => (request, to),
-        }
-    } else {
-        let peer = on.map(|On(peer, ..)| &**peer);
-        let is_whole = request.body().is_end_stream();
-        let mut was_paused = false;
-        // The client is not to blame for the wait, whatever it has sent.
-        let on_pause = || {
-            was_paused = true;
-            peer.inspect(|peer| peer.body_arrived());
-        };
-        match gate.pass(on_pause).await {
-            Pass::Here(working) => {
-                if was_paused {
-                    peer.inspect(|peer| Peer::begin(peer, is_whole));
-                }
-                match here(request, next, working).await {
-                    Ok(response) => return response,
-                    Err(moved) => {
-                        let Moved { request, to, forwarding } = *moved;
-                        (request, (to, forwarding))
-                    }
-                }
-            }
-            Pass::To(to, forwarding) => (request, (to, forwarding)),
-        }
-    };
-    // Boxed, for it is rare and large, and part of every call's future.
-    Box::pin(forward(request, on.map(|On(_, address, _)| *address), &to.0, to.1)).await
+    });
+    Either::Right(reply)
 }

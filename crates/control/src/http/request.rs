@@ -1,6 +1,6 @@
 //! Reading requests: bodies, queries and names in paths.
 
-use std::future::ready;
+use std::mem::take;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -9,8 +9,10 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{ConnectInfo, FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Uri, header};
+use futures_util::future::{BoxFuture, Either, FutureExt, Ready, ready};
 use futures_util::stream::{self, StreamExt};
 use http_body_util::BodyExt;
+use hyper::body::Frame;
 use model::ErrorCode;
 use percent_encoding::percent_decode_str;
 use protocol::http::media;
@@ -56,73 +58,123 @@ impl<T: DeserializeOwned, S: Served + ?Sized> FromRequest<Arc<S>> for OpenBody<T
 }
 
 /// Reads a whole body. All bodies under way share one limit on the bytes that have arrived.
-pub(crate) async fn whole_body(
+pub(crate) fn whole_body<S: Served + ?Sized>(
     request: Request,
-    served: &(impl Served + ?Sized),
-) -> Result<Bytes, Rejection> {
+    served: &S,
+) -> impl Future<Output = Result<Bytes, Rejection>> {
     let (max, connections) = (served.body_bytes_max(), served.connections());
     let mut reserved = connections.reserved();
-    let reserve = |bytes| connections.reserve(&mut reserved, bytes).ok_or_else(bodies_full);
-    let (parts, bytes) = read_body(request, max, || too_large(max), reserve).await?;
-    charge(&parts, bytes.len(), served);
-    Ok(bytes)
+    let reserve = move |bytes| connections.reserve(&mut reserved, bytes).ok_or_else(bodies_full);
+    read_body(request, max, move || too_large(max), reserve).map(|read| {
+        let (parts, bytes) = read?;
+        charge(&parts, bytes.len(), served);
+        Ok(bytes)
+    })
 }
 
-/// Reads a body of at most `max` bytes. `reserve` may reject each piece by its length. Then waits until this process
-/// may work on the request; if another process serves by then, the request goes there.
-async fn read_body(
+/// The result of reading a body.
+type Read = Result<(Parts, Bytes), Rejection>;
+
+/// Reads a body of at most `max` bytes. `reserve` may reject each piece by its length. If the body has not come with the
+/// head, waits until this process may work on the request; if another process serves by then, the request goes there.
+fn read_body<'a>(
     request: Request,
     max: usize,
-    too_large: impl Fn() -> Rejection,
-    mut reserve: impl FnMut(usize) -> Result<(), Rejection>,
-) -> Result<(Parts, Bytes), Rejection> {
+    too_large: impl Fn() -> Rejection + Send + 'a,
+    reserve: impl FnMut(usize) -> Result<(), Rejection> + Send + 'a,
+) -> Either<Ready<Read>, BoxFuture<'a, Read>> {
     let (mut parts, mut body) = request.into_parts();
     let arrival = parts.extensions.remove::<Arc<Arrival>>();
+    if usize::try_from(body.size_hint().lower()).is_ok_and(|bytes| bytes > max) {
+        return Either::Left(ready(Err(too_large())));
+    }
+    let mut reading = Reading { bytes: Vec::new(), max, too_large, reserve };
+    let first = body.frame().now_or_never();
+    match first.map_or(Ok(None), |frame| reading.add(frame, body.is_end_stream())) {
+        Ok(Some(whole)) => {
+            body_arrived(&parts);
+            Either::Left(ready(Ok((parts, whole))))
+        }
+        Ok(None) => Either::Right(read_rest(parts, body, arrival, reading).boxed()),
+        Err(rejection) => Either::Left(ready(Err(rejection))),
+    }
+}
+
+/// A body that is being read.
+struct Reading<L, R> {
+    /// What has come so far.
+    bytes: Vec<u8>,
+    max: usize,
+    too_large: L,
+    reserve: R,
+}
+
+impl<L: Fn() -> Rejection, R: FnMut(usize) -> Result<(), Rejection>> Reading<L, R> {
+    /// Adds a frame of the body. Returns the body if it is whole: at its end, or if `is_end` says that this is the last
+    /// frame.
+    fn add(
+        &mut self,
+        frame: Option<Result<Frame<Bytes>, axum::Error>>,
+        is_end: bool,
+    ) -> Result<Option<Bytes>, Rejection> {
+        let Some(frame) = frame else { return Ok(Some(take(&mut self.bytes).into())) };
+        let Ok(piece) = frame.map_err(|_| cut_short())?.into_data() else { return Ok(None) };
+        if self.bytes.len() + piece.len() > self.max {
+            return Err((self.too_large)());
+        }
+        (self.reserve)(piece.len())?;
+        // Nearly all bodies come in one piece, which needs no copy. Others are copied: a piece may retain far more
+        // memory than it has bytes.
+        if self.bytes.is_empty() && is_end {
+            return Ok(Some(piece));
+        }
+        self.bytes.extend_from_slice(&piece);
+        Ok(None)
+    }
+}
+
+/// Reads the rest of a body, for which the server waits.
+async fn read_rest<L: Fn() -> Rejection, R: FnMut(usize) -> Result<(), Rejection>>(
+    parts: Parts,
+    mut body: Streamed,
+    arrival: Option<Arc<Arrival>>,
+    mut reading: Reading<L, R>,
+) -> Read {
     let arrival = arrival.as_deref();
     arrival.inspect(|arrival| arrival.begin());
-    let fits = |bytes: u64| usize::try_from(bytes).is_ok_and(|bytes| bytes <= max);
-    if !fits(body.size_hint().lower()) {
-        return Err(too_large());
-    }
     let mut elsewhere = pin!(async {
         match arrival {
             Some(arrival) => arrival.elsewhere().await,
             None => std::future::pending().await,
         }
     });
-    let mut bytes = Vec::new();
     let whole = loop {
         let frame = tokio::select! {
             biased;
             frame = body.frame() => frame,
             () = &mut elsewhere => {
-                let body = joined(bytes.into(), body);
+                let body = joined(reading.bytes.into(), body);
                 return Err(moved(arrival, Request::from_parts(parts, body)));
             }
         };
-        let Some(frame) = frame else { break bytes.into() };
-        let Ok(piece) = frame.map_err(|_| cut_short())?.into_data() else { continue };
-        if bytes.len() + piece.len() > max {
-            return Err(too_large());
+        if let Some(whole) = reading.add(frame, body.is_end_stream())? {
+            break whole;
         }
-        reserve(piece.len())?;
-        // Nearly all bodies come in one piece, which needs no copy. Others are copied: a piece may retain far more
-        // memory than it has bytes.
-        if bytes.is_empty() && body.is_end_stream() {
-            break piece;
-        }
-        bytes.extend_from_slice(&piece);
     };
-    // From here on the server works on the request, or waits to.
-    if let Some(ConnectInfo(On(peer, ..))) = parts.extensions.get() {
-        peer.body_arrived();
-    }
+    body_arrived(&parts);
     if let Some(arrival) = arrival
         && !arrival.end().await
     {
         return Err(moved(Some(arrival), Request::from_parts(parts, whole.into())));
     }
     Ok((parts, whole))
+}
+
+/// From here on the server works on the request, or waits to.
+fn body_arrived(parts: &Parts) {
+    if let Some(ConnectInfo(On(peer, ..))) = parts.extensions.get() {
+        peer.body_arrived();
+    }
 }
 
 /// Joins the part of a body that was read, and the rest.

@@ -10,6 +10,7 @@ use std::time::Instant;
 use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::Response;
+use futures_util::FutureExt;
 use tracing::{Instrument, Span, field};
 
 use super::origin::Origin;
@@ -78,11 +79,15 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    /// Returns the request's span.
+    pub fn span(&self) -> Span {
+        self.span.clone()
+    }
+
     /// Does the work of the request in its span.
-    pub async fn run(mut self, work: impl Future<Output = Response>) -> Response {
-        let response = work.instrument(self.span.clone()).await;
-        self.on_replied(&response);
-        response
+    pub fn run(mut self, work: impl Future<Output = Response>) -> impl Future<Output = Response> {
+        let span = self.span.clone();
+        work.instrument(span).inspect(move |response| self.on_replied(response))
     }
 
     fn on_replied(&mut self, response: &Response) {

@@ -309,7 +309,7 @@ pub(crate) async fn serve(node: Arc<Node>, link: Arc<Link>, mut calls: mpsc::Rec
         tokio::spawn(async move {
             // A call passes the gate as a request does. If another process takes this one's place, the caller gets no
             // reply.
-            if let Pass::Here(working) = gate.pass(|| ()).await {
+            if let Pass::Here(working) = gate.pass().await {
                 let (status, body) = match retained::page_of(&node, &call) {
                     Some(reply) => reply,
                     None => perform(router, &call).await,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use axum::body::HttpBody;
 use axum::extract::Request;
 use axum::response::Response;
 
@@ -35,9 +36,40 @@ pub(crate) struct Moved {
     pub forwarding: Forwarding,
 }
 
+/// A request without a response yet, as an upgrade counts it.
+pub(crate) enum PendingRequest {
+    /// An upgrade does not wait for it.
+    Uncounted,
+    /// It has no body: it is work until its response has ended.
+    Working(Working),
+    /// It has a body, and is no work while the body comes.
+    Arrival(Arc<Arrival>),
+}
+
+impl PendingRequest {
+    /// Begins the work on a request that was let through.
+    pub fn new(working: Working, request: &mut Request) -> Self {
+        if request.body().is_end_stream() {
+            return PendingRequest::Working(working);
+        }
+        let arrival = Arrival::new(working);
+        request.extensions_mut().insert(arrival.clone());
+        PendingRequest::Arrival(arrival)
+    }
+
+    /// Returns the response, which is work until it has ended, or the request if another process serves it.
+    pub fn on_replied(self, response: Response) -> Result<Response, Box<Moved>> {
+        match self {
+            PendingRequest::Uncounted => Ok(response),
+            PendingRequest::Working(working) => Ok(until_end(response, working)),
+            PendingRequest::Arrival(arrival) => arrival.on_replied(response),
+        }
+    }
+}
+
 impl Arrival {
     /// Takes a request that was let through, before its body is read.
-    pub fn new(working: Working) -> Arc<Self> {
+    fn new(working: Working) -> Arc<Self> {
         Arc::new(Arrival { gate: working.0.clone(), state: Mutex::new(State::Here(working)) })
     }
 
@@ -58,7 +90,7 @@ impl Arrival {
     /// Its body is whole: waits until this process may work on it. Returns false if another process serves instead,
     /// to which it must [move](Arrival::move_on).
     pub async fn end(&self) -> bool {
-        match self.gate.pass(|| ()).await {
+        match self.gate.pass().await {
             Pass::Here(working) => {
                 *self.state() = State::Here(working);
                 true
@@ -75,7 +107,7 @@ impl Arrival {
     }
 
     /// Returns the response, which is work until it has ended, or the request if another process serves it.
-    pub fn on_replied(&self, response: Response) -> Result<Response, Box<Moved>> {
+    fn on_replied(&self, response: Response) -> Result<Response, Box<Moved>> {
         match std::mem::replace(&mut *self.state(), State::Coming) {
             State::Here(working) => Ok(until_end(response, working)),
             // It was rejected before its body was whole.
@@ -92,7 +124,7 @@ mod tests {
     use super::*;
 
     async fn arrival(gate: &Arc<Gate>) -> Arc<Arrival> {
-        match gate.pass(|| ()).await {
+        match gate.pass().await {
             Pass::Here(working) => Arrival::new(working),
             Pass::To(..) => panic!("forwarded"),
         }

@@ -23,7 +23,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::watch;
 
-pub(crate) use arrival::{Arrival, Moved};
+pub(crate) use arrival::{Arrival, Moved, PendingRequest};
 pub(crate) use forward::forward;
 pub use patience::{Patience, PauseSteps};
 
@@ -110,7 +110,7 @@ impl Gate {
         self.forwarding.load(Ordering::SeqCst)
     }
 
-    /// Begins work that doesn't come from a request. Returns `None` while the node's state must not change.
+    /// Begins work. Returns `None` while the node's state must not change.
     pub(crate) fn work(self: &Arc<Self>) -> Option<Working> {
         let working = Working::new(self);
         (*self.mode.borrow() == Mode::Open).then_some(working)
@@ -121,12 +121,11 @@ impl Gate {
         Working::new(self)
     }
 
-    /// Waits until this process may work on a request, or must forward it. Calls `waits` once before the first wait.
-    pub(crate) async fn pass(self: &Arc<Self>, waits: impl FnOnce()) -> Pass {
+    /// Waits until this process may work on a request, or must forward it.
+    pub(crate) async fn pass(self: &Arc<Self>) -> Pass {
         if let Some(working) = self.work() {
             return Pass::Here(working);
         }
-        waits();
         let mut mode = self.mode.subscribe();
         loop {
             match &*mode.borrow_and_update() {
@@ -238,14 +237,14 @@ mod tests {
     #[tokio::test]
     async fn a_request_under_way_is_waited_for_and_one_that_begins_waits() {
         let gate = Arc::new(Gate::default());
-        let Pass::Here(working) = gate.pass(|| panic!("open")).await else { panic!("forwarded") };
+        let Pass::Here(working) = gate.pass().await else { panic!("forwarded") };
         assert!(!gate.is_quiet());
         gate.pause();
         assert!(!gate.is_quiet());
         drop(working);
         assert!(gate.is_quiet() && gate.work().is_none());
         let other = gate.clone();
-        let waits = tokio::spawn(async move { matches!(other.pass(|| ()).await, Pass::Here(_)) });
+        let waits = tokio::spawn(async move { matches!(other.pass().await, Pass::Here(_)) });
         tokio::task::yield_now().await;
         assert!(gate.is_quiet() && !waits.is_finished());
         gate.release();
@@ -260,7 +259,7 @@ mod tests {
         assert!(gate.pass_vital().is_none());
         let other = gate.clone();
         let waits = tokio::spawn(async move {
-            match other.pass(|| ()).await {
+            match other.pass().await {
                 Pass::To(path, _) => path.to_path_buf(),
                 Pass::Here(_) => panic!("here"),
             }

@@ -178,13 +178,13 @@ mod tests {
                 .body(Body::from("12345"))
                 .unwrap()
         };
-        let Pass::To(to, forwarding) = gate.pass(|| ()).await else { panic!("here") };
+        let Pass::To(to, forwarding) = gate.pass().await else { panic!("here") };
         let peer = "192.0.2.7:5000".parse().unwrap();
         let response = forward(request(), Some(peer), &to, forwarding).await;
         assert_eq!(response.headers()["connection"], "close");
         let want = "PUT /a?b=c%20d 192.0.2.7:5000 \"b.example\" 5";
         assert_eq!(reply(response).await, (200, want.into()));
-        let Pass::To(to, forwarding) = gate.pass(|| ()).await else { panic!("here") };
+        let Pass::To(to, forwarding) = gate.pass().await else { panic!("here") };
         let response = forward(request(), None, &to, forwarding).await;
         assert_eq!(reply(response).await.0, 403);
         assert_eq!(gate.forwarding(), 0);
