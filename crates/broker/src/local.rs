@@ -188,9 +188,9 @@ impl Local {
         };
         let (groups, choices) = (routes.take_groups(), routes.take_choices());
         let left = routes.take_left();
-        // Made before the lock, for which other publishers wait.
-        let no_id = Position { epoch: self.epoch(), offset: 0 };
-        let message = Message::new(publication, no_id, hash, 0);
+        // The message is made here, since other publishers wait for the lock. Its id and time are set under the lock.
+        let unset = Position { epoch: self.epoch(), offset: 0 };
+        let message = Message::new(publication, unset, hash, 0);
         let message = if passes { message.passing() } else { message };
         let mut message = Arc::new(Envelope::from(message).matched_by(routes.filters));
         let mut order = self.order();

@@ -22,8 +22,8 @@ use crate::writer::Writer;
 /// When the server ends, the writer appends queued messages within this time, or not at all.
 const END_WAIT: Duration = Duration::from_secs(5);
 
-/// The sessions with the database. Appends, follows and reads have one each, so that none waits for another. The
-/// trimmer and the drivers of cursors and of retained messages open their own.
+/// The sessions with the database. The writer, the follower and the reader have one each, so that none waits for
+/// another. The trimmer and the drivers of cursors and of retained messages open their own.
 struct Sessions {
     append: Database,
     follow: Database,

@@ -2,7 +2,8 @@
 //!
 //! [`PageTable`] is for numbers that the caller has, like the descriptors of the kernel. [`Slab`] assigns the numbers
 //! itself, from the lowest page with a free slot, so that higher pages empty out. A [`List`] has no free slots, and a
-//! [`HashIndex`] finds numbers by hash. [`Heaviest`] counts the heaviest of many values.
+//! [`HashIndex`] finds numbers by hash. [`Heaviest`] counts the heaviest of many values. [`Prehashed`] is the hasher of
+//! maps whose keys are hashes.
 //!
 //! The first two retain one empty page until [`PageTable::shrink`] or [`Slab::shrink`]. So a value that comes and
 //! goes at the edge of a page does not allocate each time.

@@ -179,7 +179,7 @@ pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
     let around = Arc::new(Around {
         ids: RequestIds::new(),
         gate: node.upgrades.gate.clone(),
-        guard: Guard { served: node.clone(), table: Arc::new(Table::new(&rows())) },
+        guard: Guard { served: node.clone(), table: Table::new(&rows()) },
     });
     let router = calls()
         .into_router()

@@ -33,17 +33,12 @@ pub(crate) struct Guard<S: ?Sized> {
     /// The node.
     pub served: Arc<S>,
     /// A row for each route.
-    pub table: Arc<Table>,
-}
-
-impl<S: ?Sized> Clone for Guard<S> {
-    fn clone(&self) -> Self {
-        Guard { served: self.served.clone(), table: self.table.clone() }
-    }
+    pub table: Table,
 }
 
 impl<S: Served + ?Sized> Guard<S> {
-    /// Checks a request, in its span. Notes its caller in it.
+    /// Lets a permitted request through, and adds its caller to its extensions. Call it in the request's span, which gets
+    /// the name of the key.
     pub fn admit(&self, request: &mut Request) -> Result<(), Rejection> {
         let Guard { served, table } = self;
         let required_scope = match request.extensions().get::<MatchedPath>() {

@@ -16,7 +16,7 @@ use axum::extract::{ConnectInfo, Request};
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::Route;
-use futures_util::future::{BoxFuture, Either, FutureExt, lazy, ready};
+use futures_util::future::{BoxFuture, Either, FutureExt, ready};
 use model::ErrorCode;
 use tower::Service;
 
@@ -75,14 +75,14 @@ impl<S: Served + ?Sized> Service<Request> for Surrounded<S> {
     type Future = BoxFuture<'static, Result<Response, Infallible>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        // A route always is.
+        // A route is always ready.
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
         let Surrounded { around, route } = self.clone();
-        // Begins with the first poll, before which hyper adds what it has of the body.
-        lazy(move |_| surround(around, request, route)).flatten().map(Ok).boxed()
+        // hyper has read what came of the body: axum and hyper call a service only at the first poll.
+        surround(around, request, route).map(Ok).boxed()
     }
 }
 
@@ -162,7 +162,7 @@ fn pass<S: Served + ?Sized>(
     let address = on.map(|On(_, address, _)| *address);
     let pending = if (path == LIVE || path == TRACE) && gate.is_forwarding() {
         // The handler ends the stream at once, after the check of the key.
-        let response = limit_time(&around.guard, request, route).map(|mut response| {
+        let response = make_call(&around.guard, request, route).map(|mut response| {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             response
         });
@@ -216,13 +216,13 @@ fn serve<S: Served + ?Sized>(
     request: Request,
     route: Route,
 ) -> impl Future<Output = Response> + use<S> {
-    limit_time(guard, request, route).then(move |response| match pending.on_replied(response) {
+    make_call(guard, request, route).then(move |response| match pending.on_replied(response) {
         Ok(response) => Either::Left(ready(response)),
         Err(moved) => Either::Right(go_on_at(*moved, address)),
     })
 }
 
-/// Forwards a request.
+/// Forwards a request to the process that has taken over. The future is boxed, for few requests need it.
 fn go_on_at(
     Moved { request, to, forwarding }: Moved,
     address: Option<SocketAddr>,
@@ -230,8 +230,8 @@ fn go_on_at(
     async move { forward(request, address, &to, forwarding).await }.boxed()
 }
 
-/// Makes the call of a permitted request, and ends one that takes longer than [`REQUEST_MAX`].
-fn limit_time<S: Served + ?Sized>(
+/// Checks the caller of a request, makes the call, and ends one that takes longer than [`REQUEST_MAX`].
+fn make_call<S: Served + ?Sized>(
     guard: &Guard<S>,
     mut request: Request,
     mut route: Route,

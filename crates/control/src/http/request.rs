@@ -89,6 +89,7 @@ fn read_body<'a>(
         return Either::Left(ready(Err(too_large())));
     }
     let mut reading = Reading { bytes: Vec::new(), max, too_large, reserve };
+    // What came with the head is there already. If more must come, `read_rest` polls the body again, with a waker.
     let first = body.frame().now_or_never();
     match first.map_or(Ok(None), |frame| reading.add(frame, body.is_end_stream())) {
         Ok(Some(whole)) => {
@@ -110,8 +111,8 @@ struct Reading<L, R> {
 }
 
 impl<L: Fn() -> Rejection, R: FnMut(usize) -> Result<(), Rejection>> Reading<L, R> {
-    /// Adds a frame of the body. Returns the body if it is whole: at its end, or if `is_end` says that this is the last
-    /// frame.
+    /// Adds a frame of the body; `None` is the body's end. Returns the body at its end, or at once if its only piece is
+    /// its last frame, as `is_end` says.
     fn add(
         &mut self,
         frame: Option<Result<Frame<Bytes>, axum::Error>>,
@@ -170,7 +171,7 @@ async fn read_rest<L: Fn() -> Rejection, R: FnMut(usize) -> Result<(), Rejection
     Ok((parts, whole))
 }
 
-/// From here on the server works on the request, or waits to.
+/// Notes that the body is whole: from here on the server works on the request, or waits to.
 fn body_arrived(parts: &Parts) {
     if let Some(ConnectInfo(On(peer, ..))) = parts.extensions.get() {
         peer.body_arrived();

@@ -9,8 +9,9 @@ use axum::response::Response;
 
 use super::{Forwarding, Gate, Pass, Working, until_end};
 
-/// A request with a body. It is work of this process until its body is read, and again when the body is whole. In
-/// between it waits for its caller, and an upgrade does not wait for it.
+/// A request with a body. It is work of this process until the server waits for its body, and again when the body is
+/// whole. In between it waits for its caller, and an upgrade does not wait for it. If the body came with the head, it
+/// is work all the time.
 ///
 /// If another process serves by then, the request goes there with the part of its body that has come. This process
 /// has done nothing for it.
@@ -42,7 +43,7 @@ pub(crate) enum PendingRequest {
     Uncounted,
     /// It has no body: it is work until its response has ended.
     Working(Working),
-    /// It has a body, and is no work while the body comes.
+    /// It has a body, and is no work while the server waits for the body.
     Arrival(Arc<Arrival>),
 }
 
@@ -77,7 +78,7 @@ impl Arrival {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its body is on its way from now on.
+    /// The server waits for its body from now on.
     pub fn begin(&self) {
         *self.state() = State::Coming;
     }

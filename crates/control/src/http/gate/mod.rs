@@ -190,7 +190,7 @@ impl Drop for Forwarding {
 
 /// Retains `guard` until a response's body has ended. A body of known length is whole, and is only to be sent: the
 /// guard is dropped at once.
-pub(crate) fn until_end<T: Send + Unpin + 'static>(response: Response, guard: T) -> Response {
+fn until_end<T: Send + Unpin + 'static>(response: Response, guard: T) -> Response {
     if response.body().size_hint().exact().is_some() {
         return response;
     }
