@@ -48,7 +48,9 @@ impl Address {
                 ("sslrootcert", _) => {
                     return Err(AddressError("sslrootcert is not supported: use ca_file".into()));
                 }
-                _ => rest.push(pair),
+                // libpq takes a list, and tokio_postgres one host a parameter.
+                ("host", hosts) => rest.extend(hosts.split(',').map(|host| format!("host={host}"))),
+                _ => rest.push(pair.to_owned()),
             }
         }
         let (mode, trust) = match (mode, ca) {
@@ -115,6 +117,8 @@ impl fmt::Debug for Address {
 
 #[cfg(test)]
 mod tests {
+    use tokio_postgres::config::Host;
+
     use super::*;
 
     #[test]
@@ -136,6 +140,12 @@ mod tests {
         assert_eq!(address.config.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
         assert_eq!((address.user(), address.config.get_dbname()), ("u", Some("d")));
         assert!(Address::new("postgres:///d?host=/run/postgresql", None).is_ok());
+        let sockets = Address::new("postgres:///d?host=/run/a,/run/b&port=1,2", None).unwrap();
+        let hosts = ["/run/a", "/run/b"].map(|host| Host::Unix(host.into()));
+        assert_eq!(
+            (sockets.config.get_hosts(), sockets.config.get_ports()),
+            (&hosts[..], &[1, 2][..])
+        );
         let error = |url: &str| Address::new(url, None).unwrap_err().to_string();
         assert!(error("postgres:///d").contains("has no host"));
         assert!(error("postgres://h:x/d").contains("can't be read"));

@@ -9,7 +9,7 @@ use random::Random;
 use super::*;
 
 /// Publishes once, with an idempotency key. Returns the status.
-fn try_publish(server: &Server, data: u64) -> u16 {
+pub fn try_publish(server: &Server, data: u64) -> u16 {
     let body = json!({"topic": "chat:1", "data": data, "idempotency_key": data.to_string()});
     server.api("POST", "/api/publish", Some(body)).0
 }

@@ -4,6 +4,7 @@ mod access;
 mod append;
 mod compact;
 mod cursors;
+mod failover;
 mod faults;
 mod gaps;
 mod nodes;

@@ -10,7 +10,8 @@ use super::*;
 use crate::cluster::support::Nats;
 use crate::mqtt::client::*;
 
-const MQTT: [(&str, &str); 2] =
+/// The settings of a server for MQTT clients.
+pub const MQTT: [(&str, &str); 2] =
     [("THRONG_MQTT_LISTEN", "127.0.0.1:0"), ("THRONG_MQTT_SESSION_SECONDS_MAX", "0")];
 
 /// Publishes a retained message. An empty one removes the topic's retained message.

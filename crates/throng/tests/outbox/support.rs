@@ -59,6 +59,36 @@ impl Postgres {
         postgres
     }
 
+    /// Starts a standby, which has all that this server commits. This server is restarted for it.
+    pub fn standby(&mut self) -> Self {
+        self.kill();
+        let folder = Scratch::new("standby");
+        let mark = Mark::new();
+        let (bin, options) = (self.bin.clone(), self.options.clone());
+        let mut standby = Postgres { bin, folder, options, child: None, mark };
+        if rustix::process::getuid().is_root() {
+            chown(standby.folder.path(), Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
+        }
+        let copy = Command::new("cp").args(["-a", &self.data(), &standby.data()]).status();
+        assert!(copy.unwrap().success());
+        let data = standby.folder.path().join("data");
+        let _ = std::fs::remove_file(data.join("postmaster.pid"));
+        let primary = format!("primary_conninfo = 'host={} user=postgres'\n", self.folder());
+        Postgres::add_file(&data, "standby.signal", "");
+        Postgres::add_file(&data, "postgresql.auto.conf", &primary);
+        self.run();
+        standby.run();
+        until("the standby receives", || {
+            self.psql("SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'") == "1"
+        });
+        standby
+    }
+
+    /// Makes a standby the primary.
+    pub fn promote(&self) {
+        assert_eq!(self.psql("SELECT pg_promote()"), "t");
+    }
+
     /// Writes a file into its folder that only PostgreSQL can read.
     pub fn add_file(folder: &Path, name: &str, text: &str) {
         let path = folder.join(name);
