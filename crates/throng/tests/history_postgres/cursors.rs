@@ -49,13 +49,13 @@ fn send(server: &Server, user: &str, data: u64) -> String {
     sent["id"].as_str().unwrap().to_owned()
 }
 
-fn acknowledge(server: &Server, user: &str, topic: &str, id: &str) {
+pub fn acknowledge(server: &Server, user: &str, topic: &str, id: &str) {
     let done = server.post("/api/ack", json!({"user": user, "topic": topic, "id": id}));
     assert_eq!(done["acknowledged"], id, "{done}");
 }
 
 /// Waits until a server has a cursor.
-fn until_cursor(server: &Server, user: &str, topic: &str, id: &str) {
+pub fn until_cursor(server: &Server, user: &str, topic: &str, id: &str) {
     let target = format!("/api/cursors/{user}?topic={topic}");
     server.until("it has the cursor", |it| it.api("GET", &target, None).1["acknowledged"] == id);
 }

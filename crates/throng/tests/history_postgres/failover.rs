@@ -2,21 +2,22 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::cursors::{acknowledge, until_cursor};
 use super::faults::try_publish;
-use super::retained::MQTT;
+use super::retained::{MQTT, retain, until_retained, until_written};
 use super::*;
 
 /// Starts a server that finds the primary of the two.
-fn server(database: &Database, standby: &Postgres) -> Server {
+fn server_of_both(database: &Database, standby: &Postgres) -> Server {
     let hosts = format!("{},{}", database.postgres.folder(), standby.folder());
     let url = format!("postgres:///app?host={hosts}&user=postgres");
     let urls = [("THRONG_HISTORY_URL", &*url), ("THRONG_OUTBOX_URL", &url)];
     database.server_with(&[&urls[..], &MQTT].concat())
 }
 
-/// Publishes numbers, each until it is acknowledged, until `last` of them are.
-fn publish_numbers(server: &Server, published: &AtomicU64, last: u64) {
-    for number in published.load(Ordering::Relaxed)..last {
+/// Publishes the numbers below `end`, each again and again until it is acknowledged. `published` counts them.
+fn publish_numbers(server: &Server, published: &AtomicU64, end: u64) {
+    for number in 0..end {
         server.until("it is acknowledged", |server| try_publish(server, number) == 200);
         published.fetch_add(1, Ordering::Relaxed);
     }
@@ -29,19 +30,13 @@ fn nothing_acknowledged_is_lost_when_a_synchronous_standby_takes_over() {
     database
         .postgres
         .psql_script("ALTER SYSTEM SET synchronous_standby_names = '*'; SELECT pg_reload_conf();");
-    let [a, b] = [server(&database, &standby), server(&database, &standby)];
+    let [a, b] = [server_of_both(&database, &standby), server_of_both(&database, &standby)];
     let mut seen = member(&b, "topic=chat:1");
-    let retained = json!({"topic": "light", "data": "on", "mqtt": {"retain": true, "qos": 1}});
-    assert_eq!(a.api("POST", "/api/publish", Some(retained)).0, 200);
+    retain(&a, "light", "on");
     let job = publish(&a, "job:1", "job");
-    let cursor = json!({"user": "alice", "topic": "job:1", "id": job});
-    assert_eq!(a.api("POST", "/api/ack", Some(cursor)).0, 200);
-    for server in [&a, &b] {
-        server.until("all is written", |it| {
-            it.metric("throng_history_pending_cursors") == 0.0
-                && it.metric("throng_mqtt_retained_pending") == 0.0
-        });
-    }
+    acknowledge(&a, "alice", "job:1", &job);
+    until_written(&a);
+    a.until("the cursor is written", |a| a.metric("throng_history_pending_cursors") == 0.0);
     let published = AtomicU64::new(0);
     std::thread::scope(|scope| {
         let publisher = scope.spawn(|| publish_numbers(&a, &published, 300));
@@ -55,13 +50,11 @@ fn nothing_acknowledged_is_lost_when_a_synchronous_standby_takes_over() {
     let seen = until_data(&mut seen, &json!("outbox"));
     let expected: Vec<Value> = (0..300).map(Value::from).chain([json!("outbox")]).collect();
     assert_eq!(data(&seen), expected);
-    let new = server(&database, &standby);
+    let new = server_of_both(&database, &standby);
     for server in [&a, &b, &new] {
-        assert_eq!(history(server, "chat:1"), seen);
-        let (_, light) = server.api("GET", "/api/mqtt/retained/light", None);
-        assert_eq!(light["data"], "on", "{light}");
-        let (_, cursor) = server.api("GET", "/api/cursors/alice?topic=job:1", None);
-        assert_eq!(cursor["acknowledged"], job, "{cursor}");
+        server.until("it has them, too", |server| history(server, "chat:1") == seen);
+        until_retained(server, &[("light", "on")]);
+        until_cursor(server, "alice", "job:1", &job);
     }
 }
 
@@ -69,7 +62,7 @@ fn nothing_acknowledged_is_lost_when_a_synchronous_standby_takes_over() {
 fn a_standby_that_lacks_commits_is_noticed() {
     let mut database = Database::start();
     let standby = database.postgres.standby();
-    let server = server(&database, &standby);
+    let server = server_of_both(&database, &standby);
     let ids: Vec<String> = (0..3).map(|number| publish(&server, "chat:1", number)).collect();
     until("the standby has them", || {
         standby.psql("SELECT count(*) FROM throng.history_messages") == "3"
@@ -84,7 +77,7 @@ fn a_standby_that_lacks_commits_is_noticed() {
     standby.promote();
     until_refused(&server, "restart this server");
     drop(server);
-    let server = self::server(&database, &standby);
+    let server = server_of_both(&database, &standby);
     let id = publish(&server, "chat:1", 4);
     assert_ne!(id.split_once(':').unwrap().0, lost.split_once(':').unwrap().0, "another epoch");
     assert_eq!(data(&history(&server, "chat:1")), [0, 1, 2, 4]);

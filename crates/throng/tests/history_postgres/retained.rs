@@ -15,7 +15,7 @@ pub const MQTT: [(&str, &str); 2] =
     [("THRONG_MQTT_LISTEN", "127.0.0.1:0"), ("THRONG_MQTT_SESSION_SECONDS_MAX", "0")];
 
 /// Publishes a retained message. An empty one removes the topic's retained message.
-fn retain(server: &Server, topic: &str, data: &str) {
+pub fn retain(server: &Server, topic: &str, data: &str) {
     let mqtt = json!({"retain": true, "qos": 1});
     server.post("/api/publish", json!({"topic": topic, "data": data, "mqtt": mqtt}));
 }
@@ -38,13 +38,14 @@ fn messages(messages: &[(&str, &str)]) -> BTreeMap<String, String> {
     messages.iter().map(|(topic, data)| (topic.to_string(), data.to_string())).collect()
 }
 
-fn until_retained(server: &Server, expected: &[(&str, &str)]) {
+/// Waits until a server has these retained messages and no others.
+pub fn until_retained(server: &Server, expected: &[(&str, &str)]) {
     let expected = messages(expected);
     server.until(&format!("it has {expected:?}"), |server| retained(server) == expected);
 }
 
 /// Waits until all rows are written.
-fn until_written(server: &Server) {
+pub fn until_written(server: &Server) {
     server.until("all is written", |it| it.metric("throng_mqtt_retained_pending") == 0.0);
 }
 

@@ -42,13 +42,8 @@ impl Postgres {
 
     /// Starts a server with further options. `prepare` may change files in its folder before.
     pub fn with(options: &[&str], prepare: impl FnOnce(&Path)) -> Self {
-        let folder = Scratch::new("pg");
         let options = options.iter().map(|option| (*option).to_string()).collect();
-        let mark = Mark::new();
-        let mut postgres = Postgres { bin: programs(), folder, options, child: None, mark };
-        if rustix::process::getuid().is_root() {
-            chown(postgres.folder.path(), Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
-        }
+        let mut postgres = Postgres::in_folder(Scratch::new("pg"), options);
         let mut init = postgres.program("initdb");
         init.args(["-D", &postgres.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8"]);
         let output = output_within(init.args(["--no-locale", "--no-sync", "--no-instructions"]));
@@ -59,19 +54,22 @@ impl Postgres {
         postgres
     }
 
+    /// Makes a server that is not started, in an empty folder.
+    fn in_folder(folder: Scratch, options: Vec<String>) -> Self {
+        if rustix::process::getuid().is_root() {
+            chown(folder.path(), Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
+        }
+        Postgres { bin: programs(), folder, options, child: None, mark: Mark::new() }
+    }
+
     /// Starts a standby, which has all that this server commits. This server is restarted for it.
     pub fn standby(&mut self) -> Self {
         self.kill();
-        let folder = Scratch::new("standby");
-        let mark = Mark::new();
-        let (bin, options) = (self.bin.clone(), self.options.clone());
-        let mut standby = Postgres { bin, folder, options, child: None, mark };
-        if rustix::process::getuid().is_root() {
-            chown(standby.folder.path(), Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
-        }
+        let mut standby = Postgres::in_folder(Scratch::new("standby"), self.options.clone());
         let copy = Command::new("cp").args(["-a", &self.data(), &standby.data()]).status();
         assert!(copy.unwrap().success());
         let data = standby.folder.path().join("data");
+        // The copy may name the process of this server.
         let _ = std::fs::remove_file(data.join("postmaster.pid"));
         let primary = format!("primary_conninfo = 'host={} user=postgres'\n", self.folder());
         Postgres::add_file(&data, "standby.signal", "");
