@@ -188,7 +188,7 @@ impl Local {
         };
         let (groups, choices) = (routes.take_groups(), routes.take_choices());
         let left = routes.take_left();
-        // The message is made here, since other publishers wait for the lock. Its id and time are set under the lock.
+        // Other publishers wait for the lock, so the message is made before. It gets its id and its time under the lock.
         let unset = Position { epoch: self.epoch(), offset: 0 };
         let message = Message::new(publication, unset, hash, 0);
         let message = if passes { message.passing() } else { message };
@@ -199,6 +199,7 @@ impl Local {
         }
         order.last += 1;
         let id = Position { epoch: self.epoch(), offset: order.last };
+        // Nothing else has the message yet.
         if let Some(Envelope { message, .. }) = Arc::get_mut(&mut message) {
             (message.id, message.published_us) = (id, self.now_us());
         }

@@ -48,7 +48,7 @@ impl Address {
                 ("sslrootcert", _) => {
                     return Err(AddressError("sslrootcert is not supported: use ca_file".into()));
                 }
-                // libpq takes a list, and tokio_postgres one host a parameter.
+                // libpq reads a list of hosts here, and tokio_postgres a single one.
                 ("host", hosts) => rest.extend(hosts.split(',').map(|host| format!("host={host}"))),
                 _ => rest.push(pair.to_owned()),
             }

@@ -48,7 +48,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Path;
-use axum::middleware;
+use axum::middleware::from_fn_with_state;
 use calls::Calls;
 use model::ErrorCode;
 use tower::layer::layer_fn;
@@ -57,7 +57,7 @@ use crate::dashboard;
 use crate::http::Rejection;
 use crate::http::access::{RequiredScope, Row, Table};
 use crate::http::guard::{Guard, OPEN_FOLDER};
-use crate::http::middleware::{Around, Surrounded};
+use crate::http::middleware::{Middleware, MiddlewareService};
 use crate::http::trace::RequestIds;
 use crate::monitor::Monitor;
 use crate::node::{Node, ShardRequestError};
@@ -176,7 +176,7 @@ pub fn access() -> Vec<[&'static str; 3]> {
 /// The router of the admin port.
 pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
     let node = monitor.node.clone();
-    let around = Arc::new(Around {
+    let middleware = Arc::new(Middleware {
         ids: RequestIds::new(),
         gate: node.upgrades.gate.clone(),
         guard: Guard { served: node.clone(), table: Table::new(&rows()) },
@@ -196,12 +196,12 @@ pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
         Some(link) => {
             let shares_retained = node.shared.retained.is_shared();
             let cluster = spread::Cluster { link, shares_retained };
-            router.layer(middleware::from_fn_with_state(cluster, spread::spread))
+            router.layer(from_fn_with_state(cluster, spread::spread))
         }
         None => router,
     };
-    let surround = move |route| Surrounded { around: around.clone(), route };
-    router.layer(layer_fn(surround)).with_state(node)
+    let service = move |route| MiddlewareService { middleware: middleware.clone(), route };
+    router.layer(layer_fn(service)).with_state(node)
 }
 
 impl From<ShardRequestError> for Rejection {

@@ -2,8 +2,8 @@
 //! and notes the progress of the request, on which its connection depends.
 //!
 //! It is one layer, because each layer costs every call several allocations. An `async fn` stores its arguments beside
-//! what it awaits, so that nested ones would store and copy a request many times: functions here return futures instead,
-//! and those that few requests need are boxed.
+//! what it awaits, so that nested ones would store and copy a request many times. So functions here return futures, and
+//! box futures that few requests need.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -20,7 +20,6 @@ use futures_util::future::{BoxFuture, Either, FutureExt, ready};
 use model::ErrorCode;
 use tower::Service;
 
-use super::admission::Peer;
 use super::gate::{Gate, Moved, Pass, PendingRequest, forward};
 use super::guard::Guard;
 use super::listener::On;
@@ -50,26 +49,26 @@ const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'";
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
     HeaderName::from_static("cross-origin-resource-policy");
 
-/// What this layer needs.
-pub(crate) struct Around<S: ?Sized> {
+/// What all routes of this layer share.
+pub(crate) struct Middleware<S: ?Sized> {
     pub ids: RequestIds,
     pub gate: Arc<Gate>,
     pub guard: Guard<S>,
 }
 
 /// A route within this layer.
-pub(crate) struct Surrounded<S: ?Sized> {
-    pub around: Arc<Around<S>>,
+pub(crate) struct MiddlewareService<S: ?Sized> {
+    pub middleware: Arc<Middleware<S>>,
     pub route: Route,
 }
 
-impl<S: ?Sized> Clone for Surrounded<S> {
+impl<S: ?Sized> Clone for MiddlewareService<S> {
     fn clone(&self) -> Self {
-        Surrounded { around: self.around.clone(), route: self.route.clone() }
+        MiddlewareService { middleware: self.middleware.clone(), route: self.route.clone() }
     }
 }
 
-impl<S: Served + ?Sized> Service<Request> for Surrounded<S> {
+impl<S: Served + ?Sized> Service<Request> for MiddlewareService<S> {
     type Response = Response;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Response, Infallible>>;
@@ -80,28 +79,28 @@ impl<S: Served + ?Sized> Service<Request> for Surrounded<S> {
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        let Surrounded { around, route } = self.clone();
-        // hyper has read what came of the body: axum and hyper call a service only at the first poll.
-        surround(around, request, route).map(Ok).boxed()
+        let MiddlewareService { middleware, route } = self.clone();
+        // hyper and axum call a service when they first poll its future. By then hyper has read the part of the body that
+        // came with the head.
+        respond(middleware, request, route).map(Ok).boxed()
     }
 }
 
-/// Runs a call within this layer.
-fn surround<S: Served + ?Sized>(
-    around: Arc<Around<S>>,
+/// Returns the response to a request.
+fn respond<S: Served + ?Sized>(
+    middleware: Arc<Middleware<S>>,
     mut request: Request,
     route: Route,
 ) -> impl Future<Output = Response> + use<S> {
     let peer = request.extensions().get().map(|ConnectInfo(On(_, peer, _))| *peer);
-    let ring = around.guard.served.access().ring();
-    let origin = peer.map(|peer| Origin::of(peer, request.headers(), ring.proxies()));
-    drop(ring);
+    let access = middleware.guard.served.access();
+    let origin = peer.map(|peer| Origin::of(peer, request.headers(), access.ring().proxies()));
     if let Some(origin) = origin {
         request.extensions_mut().insert(origin);
     }
-    let (id, call) = around.ids.begin(&request, origin);
+    let (id, call) = middleware.ids.begin(&request, origin);
     let is_shown = request.method().is_safe();
-    let work = call.span().in_scope(|| track(around, request, route));
+    let work = call.span().in_scope(|| track(middleware, request, route));
     call.run(work).map(move |response| with_headers(response, id, is_shown))
 }
 
@@ -127,7 +126,7 @@ fn with_headers(mut response: Response, id: HeaderValue, is_shown: bool) -> Resp
 /// Marks the progress of a request on its connection. A connection that was admitted for health checks only gets no
 /// other call.
 fn track<S: Served + ?Sized>(
-    around: Arc<Around<S>>,
+    middleware: Arc<Middleware<S>>,
     request: Request,
     route: Route,
 ) -> impl Future<Output = Response> + use<S> {
@@ -144,7 +143,7 @@ fn track<S: Served + ?Sized>(
             let response = ([(header::CONNECTION, "close")], rejection).into_response();
             Either::Left(ready(response))
         }
-        _ => Either::Right(pass(around, on.as_ref(), request, route)),
+        _ => Either::Right(pass(middleware, on.as_ref(), request, route)),
     };
     response.inspect(move |_| {
         on.inspect(|On(peer, ..)| peer.on_replied());
@@ -153,56 +152,59 @@ fn track<S: Served + ?Sized>(
 
 /// Serves a request as soon as the gate lets it through, or forwards it to the process that has taken over.
 fn pass<S: Served + ?Sized>(
-    around: Arc<Around<S>>,
+    middleware: Arc<Middleware<S>>,
     on: Option<&On>,
     mut request: Request,
     route: Route,
 ) -> Either<impl Future<Output = Response> + use<S>, BoxFuture<'static, Response>> {
-    let (path, gate) = (request.uri().path(), &around.gate);
+    let (path, gate) = (request.uri().path(), &middleware.gate);
     let address = on.map(|On(_, address, _)| *address);
-    let pending = if (path == LIVE || path == TRACE) && gate.is_forwarding() {
+    if (path == LIVE || path == TRACE) && gate.is_forwarding() {
         // The handler ends the stream at once, after the check of the key.
-        let response = make_call(&around.guard, request, route).map(|mut response| {
+        let response = make_call(&middleware.guard, request, route).map(|mut response| {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             response
         });
         return Either::Right(response.boxed());
-    } else if VITAL.contains(&path) || NEVER_PAUSED.contains(&path) {
+    }
+    let pending = if VITAL.contains(&path) || NEVER_PAUSED.contains(&path) {
         match gate.pass_vital() {
             None => PendingRequest::Uncounted,
             Some((to, forwarding)) => {
-                return Either::Right(go_on_at(Moved { request, to, forwarding }, address));
+                return Either::Right(forward_moved(Moved { request, to, forwarding }, address));
             }
         }
     } else {
         match gate.work() {
             Some(working) => PendingRequest::new(working, &mut request),
-            None => return Either::Right(wait(around, on.cloned(), request, route)),
+            None => return Either::Right(wait_and_serve(middleware, on.cloned(), request, route)),
         }
     };
-    Either::Left(serve(pending, address, &around.guard, request, route))
+    Either::Left(serve(pending, address, &middleware.guard, request, route))
 }
 
 /// Serves a request as soon as the gate opens, or forwards it.
-fn wait<S: Served + ?Sized>(
-    around: Arc<Around<S>>,
+fn wait_and_serve<S: Served + ?Sized>(
+    middleware: Arc<Middleware<S>>,
     on: Option<On>,
     mut request: Request,
     route: Route,
 ) -> BoxFuture<'static, Response> {
     let response = async move {
         let address = on.as_ref().map(|On(_, address, _)| *address);
-        let peer = on.as_ref().map(|On(peer, ..)| &**peer);
+        let peer = on.as_ref().map(|On(peer, ..)| peer);
         let is_whole = request.body().is_end_stream();
         // The client is not to blame for the wait, whatever it has sent.
         peer.inspect(|peer| peer.body_arrived());
-        match around.gate.pass().await {
+        match middleware.gate.pass().await {
             Pass::Here(working) => {
-                peer.inspect(|peer| Peer::begin(peer, is_whole));
+                peer.inspect(|peer| peer.begin(is_whole));
                 let pending = PendingRequest::new(working, &mut request);
-                serve(pending, address, &around.guard, request, route).await
+                serve(pending, address, &middleware.guard, request, route).await
             }
-            Pass::To(to, forwarding) => go_on_at(Moved { request, to, forwarding }, address).await,
+            Pass::To(to, forwarding) => {
+                forward_moved(Moved { request, to, forwarding }, address).await
+            }
         }
     };
     response.boxed()
@@ -218,12 +220,12 @@ fn serve<S: Served + ?Sized>(
 ) -> impl Future<Output = Response> + use<S> {
     make_call(guard, request, route).then(move |response| match pending.on_replied(response) {
         Ok(response) => Either::Left(ready(response)),
-        Err(moved) => Either::Right(go_on_at(*moved, address)),
+        Err(moved) => Either::Right(forward_moved(*moved, address)),
     })
 }
 
 /// Forwards a request to the process that has taken over. The future is boxed, for few requests need it.
-fn go_on_at(
+fn forward_moved(
     Moved { request, to, forwarding }: Moved,
     address: Option<SocketAddr>,
 ) -> BoxFuture<'static, Response> {

@@ -73,7 +73,7 @@ pub(crate) fn whole_body<S: Served + ?Sized>(
 }
 
 /// The result of reading a body.
-type Read = Result<(Parts, Bytes), Rejection>;
+type ReadBody = Result<(Parts, Bytes), Rejection>;
 
 /// Reads a body of at most `max` bytes. `reserve` may reject each piece by its length. If the body has not come with the
 /// head, waits until this process may work on the request; if another process serves by then, the request goes there.
@@ -82,27 +82,27 @@ fn read_body<'a>(
     max: usize,
     too_large: impl Fn() -> Rejection + Send + 'a,
     reserve: impl FnMut(usize) -> Result<(), Rejection> + Send + 'a,
-) -> Either<Ready<Read>, BoxFuture<'a, Read>> {
+) -> Either<Ready<ReadBody>, BoxFuture<'a, ReadBody>> {
     let (mut parts, mut body) = request.into_parts();
     let arrival = parts.extensions.remove::<Arc<Arrival>>();
     if usize::try_from(body.size_hint().lower()).is_ok_and(|bytes| bytes > max) {
         return Either::Left(ready(Err(too_large())));
     }
-    let mut reading = Reading { bytes: Vec::new(), max, too_large, reserve };
+    let mut reader = BodyReader { bytes: Vec::new(), max, too_large, reserve };
     // What came with the head is there already. If more must come, `read_rest` polls the body again, with a waker.
     let first = body.frame().now_or_never();
-    match first.map_or(Ok(None), |frame| reading.add(frame, body.is_end_stream())) {
+    match first.map_or(Ok(None), |frame| reader.add(frame, body.is_end_stream())) {
         Ok(Some(whole)) => {
             body_arrived(&parts);
             Either::Left(ready(Ok((parts, whole))))
         }
-        Ok(None) => Either::Right(read_rest(parts, body, arrival, reading).boxed()),
+        Ok(None) => Either::Right(read_rest(parts, body, arrival, reader).boxed()),
         Err(rejection) => Either::Left(ready(Err(rejection))),
     }
 }
 
 /// A body that is being read.
-struct Reading<L, R> {
+struct BodyReader<L, R> {
     /// What has come so far.
     bytes: Vec<u8>,
     max: usize,
@@ -110,7 +110,7 @@ struct Reading<L, R> {
     reserve: R,
 }
 
-impl<L: Fn() -> Rejection, R: FnMut(usize) -> Result<(), Rejection>> Reading<L, R> {
+impl<L: Fn() -> Rejection, R: FnMut(usize) -> Result<(), Rejection>> BodyReader<L, R> {
     /// Adds a frame of the body; `None` is the body's end. Returns the body at its end, or at once if its only piece is
     /// its last frame, as `is_end` says.
     fn add(
@@ -139,8 +139,8 @@ async fn read_rest<L: Fn() -> Rejection, R: FnMut(usize) -> Result<(), Rejection
     parts: Parts,
     mut body: Streamed,
     arrival: Option<Arc<Arrival>>,
-    mut reading: Reading<L, R>,
-) -> Read {
+    mut reader: BodyReader<L, R>,
+) -> ReadBody {
     let arrival = arrival.as_deref();
     arrival.inspect(|arrival| arrival.begin());
     let mut elsewhere = pin!(async {
@@ -154,11 +154,11 @@ async fn read_rest<L: Fn() -> Rejection, R: FnMut(usize) -> Result<(), Rejection
             biased;
             frame = body.frame() => frame,
             () = &mut elsewhere => {
-                let body = joined(reading.bytes.into(), body);
+                let body = joined(reader.bytes.into(), body);
                 return Err(moved(arrival, Request::from_parts(parts, body)));
             }
         };
-        if let Some(whole) = reading.add(frame, body.is_end_stream())? {
+        if let Some(whole) = reader.add(frame, body.is_end_stream())? {
             break whole;
         }
     };

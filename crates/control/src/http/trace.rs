@@ -80,8 +80,8 @@ pub(crate) struct Call {
 
 impl Call {
     /// Returns the request's span.
-    pub fn span(&self) -> Span {
-        self.span.clone()
+    pub fn span(&self) -> &Span {
+        &self.span
     }
 
     /// Does the work of the request in its span.
