@@ -120,8 +120,14 @@ fn theirs(role: Role, bytes: &[u8]) -> (Vec<Message>, End) {
 
 /// Both read `bytes`, and must give the same messages and the same end.
 fn compare(role: Role, bytes: &[u8]) -> Result<(), TestCaseError> {
-    let (our_messages, our_end) = ours(role, bytes);
+    let (mut our_messages, our_end) = ours(role, bytes);
     let End::Error(Some(error)) = our_end else {
+        if let Some(Message::Close(Some(close))) = our_messages.last_mut()
+            && u16::from(close.code) == 1014
+        {
+            // What tungstenite reports for a code that it takes for a forbidden one.
+            *close = CloseFrame { code: CloseCode::Protocol, reason: "Protocol violation".into() };
+        }
         prop_assert_eq!((our_messages, our_end), theirs(role, bytes));
         return Ok(());
     };
@@ -180,8 +186,13 @@ fn close() -> impl Strategy<Value = Option<CloseFrame>> {
     )
 }
 
-/// The messages on the wire, as tungstenite writes them: random masks on a client's.
-fn written(reader: Role, messages: &[Message], close: Option<Option<CloseFrame>>) -> Vec<u8> {
+/// The messages on the wire, as tungstenite writes them, with these masks on a client's.
+fn written(
+    reader: Role,
+    messages: &[Message],
+    masks: [u8; 4],
+    close: Option<Option<CloseFrame>>,
+) -> Vec<u8> {
     let writer = if reader == Role::Server { Role::Client } else { Role::Server };
     let mut socket = socket(writer, &[]);
     for message in messages {
@@ -200,7 +211,29 @@ fn written(reader: Role, messages: &[Message], close: Option<Option<CloseFrame>>
     if let Some(close) = close {
         socket.close(close).unwrap();
     }
-    std::mem::take(&mut socket.get_mut().output)
+    let mut bytes = std::mem::take(&mut socket.get_mut().output);
+    if reader == Role::Server {
+        remask(&mut bytes, masks);
+    }
+    bytes
+}
+
+/// Replaces the masks of frames. Tungstenite's are random, so that a failure with them could not be repeated.
+fn remask(mut frames: &mut [u8], masks: [u8; 4]) {
+    while let [_, length, rest @ ..] = frames {
+        let (length_bytes, length) = match *length & 0x7f {
+            126 => (2, usize::from(u16::from_be_bytes([rest[0], rest[1]]))),
+            127 => panic!("no message is so long"),
+            length => (0, usize::from(length)),
+        };
+        let (frame, others) = rest[length_bytes..].split_at_mut(4 + length);
+        let (before, payload) = frame.split_at_mut(4);
+        for (at, byte) in payload.iter_mut().enumerate() {
+            *byte ^= before[at % 4] ^ masks[at % 4];
+        }
+        before.copy_from_slice(&masks);
+        frames = others;
+    }
 }
 
 /// An input that fails is kept beside this file, to be committed.
@@ -217,9 +250,9 @@ proptest! {
 
     #[test]
     fn we_read_what_tungstenite_writes(
-        role in role(), messages in data(), close in prop::option::of(close()),
+        role in role(), messages in data(), masks: [u8; 4], close in prop::option::of(close()),
     ) {
-        let bytes = written(role, &messages, close.clone());
+        let bytes = written(role, &messages, masks, close.clone());
         let whole = messages.iter().all(|message| !matches!(message, Message::Frame(_)));
         if whole {
             let want: Vec<Message> =
@@ -263,11 +296,12 @@ proptest! {
     fn both_give_the_same_result_for_damaged_frames(
         role in role(),
         messages in data(),
+        masks: [u8; 4],
         close in prop::option::of(close()),
         damage in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         flips in vec((any::<prop::sample::Index>(), 0u8..8), 0..3),
     ) {
-        let mut bytes = written(role, &messages, close);
+        let mut bytes = written(role, &messages, masks, close);
         if !bytes.is_empty() {
             for (at, byte) in damage {
                 let at = at.index(bytes.len());
@@ -294,11 +328,9 @@ proptest! {
 
     #[test]
     fn every_close_code_both_judge_alike(code in prop_oneof![990u16..1020, any::<u16>()]) {
-        if code != 1014 {
-            let mut bytes = Vec::new();
-            encode(Opcode::Close, false, &code.to_be_bytes(), &mut bytes);
-            compare(Role::Client, &bytes)?;
-        }
+        let mut bytes = Vec::new();
+        encode(Opcode::Close, false, &code.to_be_bytes(), &mut bytes);
+        compare(Role::Client, &bytes)?;
     }
 }
 
