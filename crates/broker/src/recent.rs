@@ -82,11 +82,69 @@ pub struct Window {
     limits: Limits,
     ring: VecDeque<Arc<Envelope>>,
     /// The same messages by the hashes of their topics: a poll finds those of its own among all others.
-    by_topic: HashMap<u64, VecDeque<Arc<Envelope>>, BuildHasherDefault<Prehashed>>,
+    by_topic: HashMap<u64, TopicMessages, BuildHasherDefault<Prehashed>>,
     bytes: usize,
     /// When the newest dropped message was published.
     pub(crate) gone_us: u64,
     pub(crate) dropped: Dropped,
+}
+
+/// The messages of the topics that share a hash, oldest first: at least one.
+enum TopicMessages {
+    /// Most topics have one message in the window, which needs no memory of its own.
+    One(Arc<Envelope>),
+    Many(VecDeque<Arc<Envelope>>),
+}
+
+impl TopicMessages {
+    fn len(&self) -> usize {
+        match self {
+            TopicMessages::One(_) => 1,
+            TopicMessages::Many(messages) => messages.len(),
+        }
+    }
+
+    fn get(&self, at: usize) -> Option<&Arc<Envelope>> {
+        match self {
+            TopicMessages::One(message) => Some(message).filter(|_| at == 0),
+            TopicMessages::Many(messages) => messages.get(at),
+        }
+    }
+
+    /// Returns the number of messages with an offset up to `offset`.
+    fn count_up_to(&self, offset: u64) -> usize {
+        match self {
+            TopicMessages::One(message) => usize::from(message.id.offset <= offset),
+            TopicMessages::Many(messages) => {
+                messages.partition_point(|message| message.id.offset <= offset)
+            }
+        }
+    }
+
+    /// Adds a message that is newer than all others.
+    fn push(&mut self, message: Arc<Envelope>) {
+        match self {
+            TopicMessages::One(first) => {
+                *self = TopicMessages::Many(VecDeque::from([first.clone(), message]));
+            }
+            TopicMessages::Many(messages) => messages.push_back(message),
+        }
+    }
+
+    /// Removes the message with this offset, unless it is the only one. Returns false if it is.
+    fn remove(&mut self, offset: u64) -> bool {
+        match self {
+            TopicMessages::Many(messages) if messages.len() > 1 => {
+                // Nearly always the oldest one is removed.
+                let at = match messages.front() {
+                    Some(oldest) if oldest.id.offset == offset => 0,
+                    _ => messages.partition_point(|message| message.id.offset < offset),
+                };
+                messages.remove(at).is_some()
+            }
+            TopicMessages::One(_) | TopicMessages::Many(_) => false,
+        }
+    }
 }
 
 /// The number of buckets in `Dropped`: topics that share a bucket count as one.
@@ -131,7 +189,12 @@ impl Window {
 
     fn append(&mut self, message: Arc<Envelope>) {
         self.bytes += message.bytes();
-        self.by_topic.entry(message.topic_hash).or_default().push_back(message.clone());
+        match self.by_topic.entry(message.topic_hash) {
+            Entry::Occupied(mut messages) => messages.get_mut().push(message.clone()),
+            Entry::Vacant(entry) => {
+                entry.insert(TopicMessages::One(message.clone()));
+            }
+        }
         self.ring.push_back(message);
     }
 
@@ -151,18 +214,16 @@ impl Window {
             let bucket = self.dropped.bucket(oldest.topic_hash, &oldest.publication.topic);
             self.dropped.offsets[bucket] = oldest.id.offset;
             if let Some(oldest) = self.ring.pop_front() {
-                self.remove_oldest_of(oldest.topic_hash);
+                self.remove_from_index(&oldest);
             }
         }
     }
 
-    /// Drops the oldest message of the topics with this hash.
-    fn remove_oldest_of(&mut self, topic_hash: u64) {
-        if let Entry::Occupied(mut messages) = self.by_topic.entry(topic_hash) {
-            messages.get_mut().pop_front();
-            if messages.get().is_empty() {
-                messages.remove();
-            }
+    /// Removes a message that the ring has lost from the index by topic.
+    fn remove_from_index(&mut self, message: &Envelope) {
+        let Entry::Occupied(mut messages) = self.by_topic.entry(message.topic_hash) else { return };
+        if !messages.get_mut().remove(message.id.offset) {
+            messages.remove();
         }
     }
 
@@ -204,18 +265,11 @@ impl Window {
     /// Removes the message with this offset, if it exists.
     pub fn remove(&mut self, offset: u64) {
         let at = self.ring.partition_point(|message| message.id.offset < offset);
-        let Some(message) = self.ring.get(at).filter(|message| message.id.offset == offset) else {
-            return;
-        };
-        let (hash, bytes) = (message.topic_hash, message.bytes());
-        self.ring.remove(at);
-        self.bytes -= bytes;
-        if let Entry::Occupied(mut messages) = self.by_topic.entry(hash) {
-            let at = messages.get().partition_point(|message| message.id.offset < offset);
-            messages.get_mut().remove(at);
-            if messages.get().is_empty() {
-                messages.remove();
-            }
+        if self.ring.get(at).is_some_and(|message| message.id.offset == offset)
+            && let Some(message) = self.ring.remove(at)
+        {
+            self.bytes -= message.bytes();
+            self.remove_from_index(&message);
         }
     }
 
@@ -247,16 +301,18 @@ impl Window {
         // Groups topics by hash: names are compared only if hashes are the same.
         for topics in topics.chunk_by(|one, other| one.0 == other.0) {
             let Some(messages) = self.by_topic.get(&topics[0].0) else { continue };
-            let from = messages.partition_point(|message| message.id.offset <= after);
+            let from = messages.count_up_to(after);
             let end = messages.len().min(from.saturating_add(count));
-            for message in messages.range(from..end) {
+            for message in (from..end).filter_map(|at| messages.get(at)) {
                 let name = message.publication.topic.as_str();
                 if topics.iter().any(|(_, topic)| *topic == name) {
                     found.push(message.clone());
                 }
             }
-            if end < messages.len() {
-                to = to.min(messages[end - 1].id.offset);
+            if end < messages.len()
+                && let Some(last) = messages.get(end - 1)
+            {
+                to = to.min(last.id.offset);
             }
         }
         found.retain(|message| message.id.offset <= to);
@@ -324,9 +380,9 @@ mod tests {
                 assert_eq!(found, scan(until), "round {round}");
                 seen = until;
             }
-            let indexed: usize = window.by_topic.values().map(VecDeque::len).sum();
+            let indexed: usize = window.by_topic.values().map(TopicMessages::len).sum();
             assert_eq!(indexed, window.ring.len());
-            assert!(window.by_topic.values().all(|messages| !messages.is_empty()));
+            assert!(window.by_topic.values().all(|messages| messages.len() > 0));
         }
         let mut imported = Window::new(limits);
         (1..=50).for_each(|at| assert!(imported.push_imported(message(at, at % 6))));
@@ -336,7 +392,7 @@ mod tests {
         window.go_on_with(imported, 0, dropped);
         let offsets: Vec<u64> = window.ring.iter().map(|message| message.id.offset).collect();
         assert_eq!(offsets, (10..=50).filter(|at| *at != 30).collect::<Vec<_>>());
-        let indexed: usize = window.by_topic.values().map(VecDeque::len).sum();
+        let indexed: usize = window.by_topic.values().map(TopicMessages::len).sum();
         assert_eq!((indexed, window.gone_us), (offsets.len(), 9));
     }
 }
