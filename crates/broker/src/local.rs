@@ -128,7 +128,7 @@ impl Local {
         let position = Position { epoch: self.epoch(), offset: self.skip_offset() };
         // A topic in a log that all nodes share loses nothing between them.
         let history = self.history.clone();
-        let is_in_log = move |topic: &str| history.is_shared() && history.rule(topic).is_some();
+        let is_in_log = move |topic: &str| history.is_shared() && history.has_each_message(topic);
         let is_lost = move |topic: &str| is_lost(topic) && !is_in_log(topic);
         self.router.notify_gap(&Arc::new(Gap::new(position, is_everyone, is_lost)));
     }

@@ -38,6 +38,12 @@ pub trait HistoryLog: Send + Sync {
         false
     }
 
+    /// Returns true if each message of the topic is in the log, apart from those that bypass it. A topic that is
+    /// retained for sessions alone has messages with QoS 0 that are not.
+    fn has_each_message(&self, topic: &str) -> bool {
+        self.rule(topic).is_some()
+    }
+
     /// Appends a message, and passes it to every interested inbox once it is as safe as the rule says. Calls `done`
     /// once, from any thread: at once, or if the rule is durable, after the message is on disk.
     fn append(&self, append: Append, done: Done);

@@ -8,8 +8,12 @@ use history::{
     AcknowledgeError, Completion, Cursor, GivenUp, Gone, History, HistoryError, HistoryReply,
     HistoryStats, Implicit, Matching, Page, PageQuery, Piece, Pull, Start, TopicHash,
 };
+use history_local::TopicSearch;
 use model::name::personal;
-use model::{AcknowledgeRule, Envelope, Epoch, HistoryRule, Name, Position, ResumeRequest, Rules};
+use model::{
+    AcknowledgeRule, Envelope, Epoch, HistoryRule, Name, Position, Publication, ResumeRequest,
+    Rules,
+};
 
 use crate::jobs::{Job, NotTaken, Reply};
 use crate::postgres::{Counts, Postgres, unix_ms};
@@ -28,11 +32,25 @@ const SWEPT: usize = 4_096;
 
 impl HistoryLog for Postgres {
     fn rule(&self, topic: &str) -> Option<Arc<HistoryRule>> {
-        self.rule_of(topic)
+        if let Some(rule) = self.own_rule(topic) {
+            return Some(rule);
+        }
+        self.implicit(|implicit| (implicit.wants)(topic).then(|| implicit.rule.clone()))?
+    }
+
+    fn rule_for(&self, publication: &Publication) -> Option<Arc<HistoryRule>> {
+        match publication.qos.is_confirmed() {
+            true => self.rule(&publication.topic),
+            false => self.own_rule(&publication.topic),
+        }
     }
 
     fn is_shared(&self) -> bool {
         true
+    }
+
+    fn has_each_message(&self, topic: &str) -> bool {
+        self.own_rule(topic).is_some()
     }
 
     fn append(&self, append: Append, done: Done) {
@@ -104,7 +122,8 @@ impl History for Postgres {
     }
 
     fn retains_any(&self) -> bool {
-        self.0.retains_any.load(Ordering::Relaxed)
+        let for_sessions = || self.implicit(|implicit| (implicit.any)());
+        self.0.retains_any.load(Ordering::Relaxed) || for_sessions().unwrap_or(false)
     }
 
     fn set_rules(&self, rules: Arc<Rules>, idempotency_seconds_max: u64) {
@@ -112,16 +131,20 @@ impl History for Postgres {
         self.replace_rules(rules);
     }
 
-    /// Does nothing: the configuration makes sure that no MQTT session outlives its connection here.
-    fn set_implicit(&self, _: Option<Implicit>) {}
+    fn set_implicit(&self, implicit: Option<Implicit>) {
+        self.replace_implicit(implicit);
+    }
 
     fn stats(&self) -> HistoryStats {
         let counts = &self.0.counts;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let state = self.state();
+        let for_sessions = state.windows.for_sessions();
         HistoryStats {
             messages: state.windows.messages() as u64,
             bytes: state.windows.bytes() as u64,
+            session_messages: for_sessions.messages as u64,
+            session_bytes: for_sessions.bytes as u64,
             topics: state.windows.topics() as u64,
             published: count(&counts.published),
             repeated: count(&counts.repeated),
@@ -141,7 +164,7 @@ impl History for Postgres {
     fn sweep(&self) {
         let now_ms = self.0.clock.now_ms();
         let mut state = self.state();
-        state.windows.sweep(now_ms, &|topic| self.rule_of(topic), SWEPT);
+        state.windows.sweep(now_ms, &|topic| self.rule(topic), SWEPT);
         let dropped = state.pages.sweep(self.now_ms());
         drop(state);
         drop(dropped);
@@ -186,15 +209,20 @@ impl History for Postgres {
         Ok(HistoryReply::Later)
     }
 
-    /// Only MQTT sessions call this, and none outlives its connection here.
     fn matching(
         &self,
-        _: &[Name],
-        _: u64,
-        _: Completion<Matching>,
-        _: TopicHash,
+        filters: &[Name],
+        after: u64,
+        completion: Completion<Matching>,
+        hash: TopicHash,
     ) -> Result<HistoryReply<Matching>, HistoryError> {
-        Err(HistoryError::Unavailable("PostgreSQL has no MQTT sessions".into()))
+        if let Some(found) = self.matching_in_memory(filters, after, hash.clone()) {
+            return Ok(HistoryReply::Now(found));
+        }
+        let search = TopicSearch::new(filters, after, self.state().delivered, hash);
+        let search = Box::new(search);
+        self.read_later(Job::Matching { search, reply: Reply::new(completion) })?;
+        Ok(HistoryReply::Later)
     }
 
     fn page(
@@ -248,7 +276,7 @@ impl History for Postgres {
     /// An offset that this node has not delivered yet may be of a message that the client has from another node. The
     /// database moves no cursor beyond the last message.
     fn acknowledge(&self, user: &str, topic: &str, id: Position) -> Result<u64, AcknowledgeError> {
-        if self.rule_of(topic).is_none_or(|rule| rule.acknowledge.is_none()) {
+        if self.own_rule(topic).is_none_or(|rule| rule.acknowledge.is_none()) {
             return Err(AcknowledgeError::NotAcknowledged);
         }
         if id.epoch != self.0.epoch {

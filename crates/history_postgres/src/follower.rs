@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Done, Gap, PublishError, Published, Receipt};
+use broker::{Done, Gap, HistoryLog, PublishError, Published, Receipt};
 use database::DatabaseError;
 use history::TopicHash;
 use model::{Envelope, HistoryRule, Message, MessageSource, Name, Publication, Retention};
@@ -48,7 +48,8 @@ pub(crate) struct Follower {
 struct Arrival {
     hash: u64,
     publication: Publication,
-    rule: Arc<HistoryRule>,
+    /// `None` if this node has none for the topic. Then it delivers the message, and does not retain it.
+    rule: Option<Arc<HistoryRule>>,
     offset: u64,
     at_ms: u64,
     receipt: Option<Receipt>,
@@ -150,7 +151,7 @@ impl Follower {
         );
         let postgres = self.postgres.clone();
         let is_lost = move |topic: &str| {
-            postgres.rule_of(topic).is_some_and(|rule| rule.compact || !only_compact)
+            postgres.rule(topic).is_some_and(|rule| rule.compact || !only_compact)
         };
         self.on_lost(through, None, is_lost);
     }
@@ -188,9 +189,6 @@ impl Follower {
             self.postgres.0.delivered.send_replace(offset);
             return;
         };
-        if self.pass_without_rule(&topic, offset, at_ms) {
-            return;
-        }
         let name = Name::from(&*topic);
         let publication = match Record::decode(&name, offset, &record) {
             Ok(record) => record.publication,
@@ -205,32 +203,9 @@ impl Follower {
                 return self.on_lost(offset, Some(at_ms), move |it| *it == *topic);
             }
         };
-        let receipt = None;
         self.wait_for_capacity(hash, &topic).await;
-        let rule = loop {
-            // The rules may have changed by now.
-            match self.postgres.rule_of(&topic) {
-                Some(rule) => break rule,
-                None if self.pass_without_rule(&topic, offset, at_ms) => return,
-                None => {}
-            }
-        };
+        let (rule, receipt) = (self.postgres.rule(&topic), None);
         self.deliver(Arrival { hash, publication, rule, offset, at_ms, receipt });
-    }
-
-    /// Skips a message if its topic has no rule here. Returns true if it did.
-    fn pass_without_rule(&self, topic: &str, offset: u64, at_ms: u64) -> bool {
-        // Reads the rules under the lock: it sees new rules, or `replace_rules` sees that a message was skipped.
-        let mut state = self.postgres.state();
-        if self.postgres.rule_of(topic).is_some() {
-            return false;
-        }
-        state.has_passed = true;
-        state.pass(offset, Some(at_ms));
-        drop(state);
-        self.postgres.0.delivered.send_replace(offset);
-        Counts::add(&self.postgres.0.counts.passed, 1);
-        true
     }
 
     async fn deliver_own(&mut self) {
@@ -241,7 +216,7 @@ impl Follower {
             let Some((item, outcome)) = self.own.pop_front() else { return };
             let PendingMessage { hash, publication, rule, receipt, done, .. } = item;
             if let AppendOutcome::Appended(offset) = outcome {
-                let at_ms = self.own_ms;
+                let (rule, at_ms) = (Some(rule), self.own_ms);
                 self.deliver(Arrival { hash, publication, rule, offset, at_ms, receipt });
             } else if let Some(receipt) = receipt {
                 receipt.uncounted();
@@ -285,11 +260,19 @@ impl Follower {
         let message = Message::new(publication, self.postgres.id(offset), hash, now_us);
         let message = Envelope::from(message.retained(Retention::History, at_ms));
         let message = Arc::new(message.matched_by(routes.filters.take()));
-        state.push(&message, &rule, inner.clock.now_ms());
+        let is_for_sessions = rule.as_ref().is_some_and(|rule| self.is_implicit(rule));
+        state.push(&message, rule.as_deref(), inner.clock.now_ms());
+        state.windows.set_for_sessions(hash, &message.publication.topic, is_for_sessions);
+        Counts::add(&inner.counts.passed, usize::from(rule.is_none()));
         Counts::add(&inner.counts.published, 1);
         let source = MessageSource::SharedLog;
         inner.router.deliver(&message, &routes.take_groups(), receipt.as_ref(), source);
         inner.delivered.send_replace(offset);
+    }
+
+    /// Returns true if this is the rule by which messages are retained for MQTT sessions alone.
+    fn is_implicit(&self, rule: &Arc<HistoryRule>) -> bool {
+        self.postgres.implicit(|implicit| Arc::ptr_eq(&implicit.rule, rule)).unwrap_or(false)
     }
 
     async fn wait_for_capacity(&mut self, hash: u64, topic: &str) {

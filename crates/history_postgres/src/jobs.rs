@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use history::{Completion, HistoryError, Page, PageQuery, Piece, Pull, Start};
+use history::{Completion, HistoryError, Matching, Page, PageQuery, Piece, Pull, Start};
+use history_local::TopicSearch;
 use model::{Name, ResumeRequest};
 use tokio::sync::Notify;
 
@@ -46,6 +47,7 @@ impl<T> Drop for Reply<T> {
 pub(crate) enum Job {
     Start { topics: Vec<(u64, Name)>, request: ResumeRequest, reply: Reply<Start> },
     Read { pull: Pull, reply: Reply<Piece> },
+    Matching { search: Box<TopicSearch>, reply: Reply<Matching> },
     Page { query: PageQuery, reply: Reply<Page> },
     Delete { topic: Name, reply: Reply<()> },
 }
@@ -56,6 +58,7 @@ impl Job {
         match self {
             Job::Start { reply, .. } => reply.send(Err(error)),
             Job::Read { reply, .. } => reply.send(Err(error)),
+            Job::Matching { reply, .. } => reply.send(Err(error)),
             Job::Page { reply, .. } => reply.send(Err(error)),
             Job::Delete { reply, .. } => reply.send(Err(error)),
         }
@@ -66,6 +69,7 @@ impl Job {
         match self {
             Job::Start { reply, .. } => reply.discard(),
             Job::Read { reply, .. } => reply.discard(),
+            Job::Matching { reply, .. } => reply.discard(),
             Job::Page { reply, .. } => reply.discard(),
             Job::Delete { reply, .. } => reply.discard(),
         }
@@ -75,6 +79,7 @@ impl Job {
         match self {
             Job::Start { reply, .. } => reply.is_awaited(),
             Job::Read { reply, .. } => reply.is_awaited(),
+            Job::Matching { reply, .. } => reply.is_awaited(),
             Job::Page { reply, .. } => reply.is_awaited(),
             Job::Delete { .. } => true,
         }

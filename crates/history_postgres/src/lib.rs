@@ -40,6 +40,7 @@ mod follower;
 mod handover;
 mod import;
 mod jobs;
+mod matching;
 mod pages;
 mod postgres;
 mod publish;

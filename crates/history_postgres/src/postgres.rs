@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use broker::Router;
 use database::{DatabaseError, Runtime};
+use history::Implicit;
 use history_local::windows;
 use model::{Epoch, HistoryRule, Position, Rules};
 use tokio::sync::{Notify, watch};
@@ -47,6 +48,8 @@ pub(crate) struct Inner {
     pub clock: store::AgeClock,
     pub router: Arc<Router>,
     rules: RwLock<Arc<Rules>>,
+    /// How topics without a rule are retained for MQTT sessions.
+    implicit: RwLock<Option<Implicit>>,
     pub retains_any: AtomicBool,
     pub idempotency_seconds_max: AtomicU64,
     state: Mutex<State>,
@@ -124,6 +127,7 @@ impl Postgres {
             clock: store::AgeClock::new(None, true),
             router,
             rules: RwLock::default(),
+            implicit: RwLock::default(),
             retains_any: AtomicBool::new(false),
             idempotency_seconds_max: AtomicU64::new(300),
             state: Mutex::new(state),
@@ -198,7 +202,7 @@ impl Postgres {
     }
 
     /// Returns the rule that the configuration gives a topic.
-    pub(crate) fn rule_of(&self, topic: &str) -> Option<Arc<HistoryRule>> {
+    pub(crate) fn own_rule(&self, topic: &str) -> Option<Arc<HistoryRule>> {
         if !self.0.retains_any.load(Ordering::Relaxed) {
             return None;
         }
@@ -209,13 +213,18 @@ impl Postgres {
     pub(crate) fn replace_rules(&self, rules: Arc<Rules>) {
         self.0.retains_any.store(rules.retains_any(), Ordering::Relaxed);
         *self.0.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
-        let mut state = self.state();
         // A page has what the rule of before retained.
-        let dropped = state.pages.clear();
-        // The node may have skipped messages of a topic that has a rule now.
-        let former = state.has_passed.then(|| state.forget());
-        drop(state);
-        drop((dropped, former));
+        let dropped = self.state().pages.clear();
+        drop(dropped);
+    }
+
+    /// Queries what is retained for sessions; `None` if it is not set.
+    pub(crate) fn implicit<T>(&self, query: impl FnOnce(&Implicit) -> T) -> Option<T> {
+        self.0.implicit.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(query)
+    }
+
+    pub(crate) fn replace_implicit(&self, implicit: Option<Implicit>) {
+        *self.0.implicit.write().unwrap_or_else(PoisonError::into_inner) = implicit;
     }
 }
 

@@ -96,6 +96,11 @@ impl Postgres {
                 };
                 complete(reply, found.map(piece))
             }
+            Job::Matching { search, reply } => {
+                Counts::add(&self.0.counts.reads, 1);
+                let found = self.matching_of(database, *search).await;
+                complete(reply, found.map(Ok))
+            }
             Job::Page { query, reply } => {
                 Counts::add(&self.0.counts.reads, 1);
                 let found = self.rows_of(database, &query).await;

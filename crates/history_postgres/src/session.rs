@@ -100,6 +100,7 @@ pub(crate) struct Database {
     after: Statement,
     before: Statement,
     newest: Statement,
+    topics: Statement,
     schema: String,
 }
 
@@ -148,8 +149,9 @@ impl Database {
         let after = prepare(text(include_str!("../sql/after.sql"))).await?;
         let before = prepare(text(include_str!("../sql/before.sql"))).await?;
         let newest = prepare(text(include_str!("../sql/newest.sql"))).await?;
+        let topics = prepare(text(include_str!("../sql/topics.sql"))).await?;
         let schema = settings.schema.clone();
-        Ok(Database { session, append, follow, after, before, newest, schema })
+        Ok(Database { session, append, follow, after, before, newest, topics, schema })
     }
 
     /// Appends a batch. If a batch of this number was appended before, only returns its outcome. Returns `None` and
@@ -309,6 +311,22 @@ impl Database {
         let found = step(self.session.client.query_opt(&self.newest, &parameters)).await?;
         let first: Option<i64> = found.map(|row| row.try_get(0)).transpose()?;
         Ok(first.map_or(0, |first| unsigned(first).saturating_sub(1)))
+    }
+
+    /// Returns topics with a message after an offset, in the order of their names, each with the offset of its last
+    /// message: from a name on, without it if the flag is set, and before another name.
+    pub async fn topics(
+        &self,
+        (from, is_behind, before): (&str, bool, &str),
+        after: u64,
+        topics_max: usize,
+    ) -> Result<Vec<(String, u64)>, DatabaseError> {
+        let (after, topics_max) = (signed(after), count(topics_max));
+        let parameters: [&(dyn ToSql + Sync); 5] =
+            [&from, &is_behind, &before, &after, &topics_max];
+        let found = step(self.session.client.query(&self.topics, &parameters)).await?;
+        let topic = |row: &Row| Ok((row.try_get("name")?, unsigned_at(row, "last_offset")?));
+        found.iter().map(topic).collect()
     }
 
     /// Deletes a topic's messages.

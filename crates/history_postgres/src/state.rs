@@ -33,8 +33,6 @@ pub(crate) struct State {
     pub windows: Windows,
     /// What was read from the database a moment ago.
     pub pages: Pages,
-    /// True if the node has skipped a message because its topic had no rule. The windows lack that message.
-    pub has_passed: bool,
     /// The newest messages of all topics, for operators.
     pub newest: Window,
     pause: Pause,
@@ -77,7 +75,6 @@ impl State {
             delivered_ms: None,
             windows,
             pages: Pages::default(),
-            has_passed: false,
             newest,
             pause: Pause::None,
             own: BTreeMap::new(),
@@ -120,7 +117,6 @@ impl State {
     /// Forgets all windows, which lack messages up to the last delivered offset, so that clients read the database.
     /// Returns the old windows and pages.
     pub fn forget(&mut self) -> (Windows, DroppedPages) {
-        self.has_passed = false;
         (self.windows.reset(self.delivered), self.pages.clear())
     }
 
@@ -176,16 +172,24 @@ impl State {
         std::mem::take(&mut self.own).into_values().collect()
     }
 
-    /// Adds a delivered message to memory.
-    pub fn push(&mut self, message: &Arc<Envelope>, rule: &HistoryRule, now_ms: u64) {
+    /// Adds a delivered message to memory. Without a rule, memory only notes that it lacks the message.
+    pub fn push(&mut self, message: &Arc<Envelope>, rule: Option<&HistoryRule>, now_ms: u64) {
         self.pass(message.id.offset, Some(message.at_ms));
         self.newest.push(message.clone());
-        self.windows.push(message.clone(), rule, now_ms);
+        match rule {
+            Some(rule) => self.windows.push(message.clone(), rule, now_ms),
+            None => {
+                let (hash, topic) = (message.topic_hash, &message.publication.topic);
+                self.windows.pass(hash, topic, message.id.offset, now_ms);
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use model::{Data, Epoch, Message, Position, Publication};
+
     use super::*;
     use crate::batch::tests::item;
 
@@ -268,11 +272,20 @@ mod tests {
     #[test]
     fn memory_that_lacks_messages_does_not_claim_to_reach_them() {
         let mut state = state(0);
-        state.has_passed = true;
-        state.pass(7, Some(70));
-        assert!(state.windows.reaches(1, "a", 0), "it knows of none");
+        let message = |offset| {
+            let id = Position { epoch: Epoch(1), offset };
+            let publication = Publication::new("a", Data::Text("x".into()));
+            Arc::new(Envelope::from(Message::new(publication, id, 1, offset)))
+        };
+        let rule = item("a", None, None, 1).rule;
+        state.push(&message(6), Some(&rule), 0);
+        assert!(state.windows.reaches(1, "a", 0));
+        state.push(&message(7), None, 0);
+        assert!(!state.windows.reaches(1, "a", 6) && state.windows.reaches(1, "a", 7));
+        assert_eq!((state.windows.messages(), state.windows.last(1, "a")), (0, Some(7)));
+        state.pass(9, Some(70));
+        assert!(state.windows.reaches(1, "b", 0), "it knows of none");
         drop(state.forget());
-        assert!(!state.has_passed && !state.windows.reaches(1, "a", 6));
-        assert!(state.windows.reaches(1, "a", 7));
+        assert!(!state.windows.reaches(1, "a", 8) && state.windows.reaches(1, "a", 9));
     }
 }

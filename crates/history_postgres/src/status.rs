@@ -25,7 +25,7 @@ pub struct HistoryStatus {
     pub backlog_bytes: u64,
     /// Cursors that moved and wait to be written.
     pub pending_cursors: u64,
-    /// Messages that no member got, because this node has no rule for their topics.
+    /// Messages that this node has not retained, because it has no rule for their topics.
     pub passed: u64,
     /// How often members got a gap notice: messages were gone before this node had read them, or can't be read.
     pub gaps: u64,

@@ -64,12 +64,6 @@ fn check_database(config: &Config, checks: &mut Checks<'_>) {
          set inbox.durable = true"
             .into()
     });
-    let has_sessions = config.has_mqtt() && config.mqtt.session_seconds_max > 0;
-    checks.require(&["mqtt.session_seconds_max", "history.url"], !has_sessions, || {
-        "with history.url, MQTT sessions can't outlive their connections yet: set \
-         mqtt.session_seconds_max = 0, or use store.data instead of history.url"
-            .into()
-    });
 }
 
 /// Returns the errors of the rule at `index`, as keys and messages. `invalid` contains the settings whose values are
@@ -241,15 +235,7 @@ mod tests {
         assert!(of(&format!("{inbox}durable = true\n")).is_empty());
         let store = format!("{database}[store]\ndata = \"d\"\n");
         only(&store, "2:7: history.url: messages can be stored in only one");
-        let mqtt = format!("{database}[mqtt]\nlisten = \"127.0.0.1:0\"\n");
-        let want = "with history.url, MQTT sessions can't outlive their connections yet: set \
-                    mqtt.session_seconds_max = 0, or";
-        only(&mqtt, &format!("2:7: history.url: {want}"));
-        only(
-            &format!("{mqtt}session_seconds_max = 9\n"),
-            &format!("5:23: mqtt.session_seconds_max: {want}"),
-        );
-        assert!(of("[mqtt]\nlisten = \"127.0.0.1:0\"\nsession_seconds_max = 0\n").is_empty());
+        assert!(of("[mqtt]\nlisten = \"127.0.0.1:0\"\n").is_empty());
         let queue = format!("{database}queue_bytes_max = \"1KiB\"\n{rule}durable = true\n");
         only(&queue, "3:19: history.queue_bytes_max: the largest message must fit");
     }

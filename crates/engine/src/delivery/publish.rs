@@ -52,7 +52,8 @@ impl Engine {
         }
         match consent {
             Consent::Given(permit)
-                if !permit.durable && self.core.settings.forwards.of(topic).is_none() =>
+                if !self.core.replies_later(permit, &publication)
+                    && self.core.settings.forwards.of(topic).is_none() =>
             {
                 let topic = publication.topic.clone();
                 let published = self.core.publish(publication).map_err(CodedError::from);
@@ -115,7 +116,7 @@ impl Engine {
                 let publication = core.without_sender(slot, publication, permit, &to);
                 if let Some(rule) = core.settings.forwards.of(&topic).cloned() {
                     self.forward(Some(slot), rule, publication, to, out);
-                } else if permit.durable {
+                } else if core.replies_later(permit, &publication) {
                     core.publish_durable(slot, publication, to);
                 } else {
                     let published = core.publish(publication);
@@ -289,7 +290,7 @@ impl Engine {
             | ReplyTarget::Phoenix(_)
             | ReplyTarget::MqttAuth(_) => {
                 let topic = core.settings.session.policy.topic(&publication.topic);
-                (to, Permit::of(&topic).durable)
+                (to, core.replies_later(Permit::of(&topic), &publication))
             }
         };
         if durable {
@@ -489,6 +490,12 @@ impl Core {
         let connection = self.table.get(slot).filter(|_| leaves_out);
         let except = connection.map(|connection| self.id(slot, connection.serial));
         Publication { except: except.or(publication.except), ..publication }
+    }
+
+    /// Checks whether a publisher gets its reply later: when the message is on disk, or has its position in a log that
+    /// nodes share. Messages in such a log may be of topics without a rule that MQTT sessions subscribe to.
+    fn replies_later(&self, permit: Permit, publication: &Publication) -> bool {
+        permit.durable || self.history.is_shared() && self.history.rule_for(publication).is_some()
     }
 
     pub(crate) fn publish(&mut self, publication: Publication) -> Result<Position, PublishError> {

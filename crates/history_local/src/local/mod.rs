@@ -286,7 +286,7 @@ impl History for Local {
         completion: Completion<Matching>,
         hash: TopicHash,
     ) -> Result<HistoryReply<Matching>, HistoryError> {
-        self.topics_matching(filters, after, completion, move |topic| hash(topic))
+        self.topics_matching(filters, after, completion, hash)
     }
 
     fn set_rules(&self, rules: Arc<Rules>, idempotency_seconds_max: u64) {

@@ -383,6 +383,17 @@ impl Windows {
         removed
     }
 
+    /// Notes a message that is not retained here, and whose offset is above all others': a client that has not seen it
+    /// misses it. Removes the topic's messages.
+    pub fn pass(&mut self, hash: u64, name: &Name, offset: u64, now_ms: u64) {
+        let at = self.enter(hash, name);
+        self.topics[at].last = offset;
+        self.delete(hash, name, offset);
+        while self.topics.len() > self.limits.topics_max {
+            self.forget(now_ms);
+        }
+    }
+
     /// Continues over at most `topics_max` topics, and a few messages for each on average: drops messages beyond the
     /// limits of the topic's rule, expired ones, and all of topics without a rule. Returns the number of dropped
     /// messages.

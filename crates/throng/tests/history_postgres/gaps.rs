@@ -85,8 +85,10 @@ fn a_topic_whose_rule_comes_by_a_reload_has_what_was_published_before() {
     let late = Server::with(&["--config", &file], &[("THRONG_HISTORY_URL", &url)]);
     until_connected(&late);
     let there = database.server();
+    let mut live = member(&late, "topic=chat:1");
     (1..=3).for_each(|n| _ = publish(&there, "chat:1", n));
-    late.until("it has passed them over", |late| late.metric("throng_history_passed_total") == 3.0);
+    assert_eq!(data(&until_data(&mut live, &json!(3))), [1, 2, 3], "members get them at once");
+    assert_eq!(late.metric("throng_history_passed_total"), 3.0);
     folder.write("throng.toml", &(rule("few:*") + &rule("chat:*")));
     late.signal("-HUP");
     late.until("the topic has a history", |late| {

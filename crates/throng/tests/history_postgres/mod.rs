@@ -10,6 +10,7 @@ mod gaps;
 mod nodes;
 mod refusals;
 mod retained;
+mod sessions;
 mod subscriptions;
 mod support;
 mod transfer;
@@ -166,7 +167,7 @@ fn mqtt_clients_publish_with_each_quality_of_service() {
     let database = Database::start();
     let folder = Scratch::new("mqtt");
     let rules = "[client]\npublish_prefixes = [\"chat:\"]\n[[topics]]\npattern = \"chat:*\"\n\
-                 history_messages_max = 9\ndurable = true\n[mqtt]\nsession_seconds_max = 0\n";
+                 history_messages_max = 9\ndurable = true\n";
     let file = folder.write("throng.toml", rules).display().to_string();
     let url = database.postgres.url("postgres");
     let flags = ["--config", &file, "--mqtt", "127.0.0.1:0"];

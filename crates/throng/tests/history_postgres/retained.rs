@@ -11,8 +11,7 @@ use crate::cluster::support::Nats;
 use crate::mqtt::client::*;
 
 /// The settings of a server for MQTT clients.
-pub const MQTT: [(&str, &str); 2] =
-    [("THRONG_MQTT_LISTEN", "127.0.0.1:0"), ("THRONG_MQTT_SESSION_SECONDS_MAX", "0")];
+pub const MQTT: [(&str, &str); 1] = [("THRONG_MQTT_LISTEN", "127.0.0.1:0")];
 
 /// Publishes a retained message. An empty one removes the topic's retained message.
 pub fn retain(server: &Server, topic: &str, data: &str) {
@@ -191,8 +190,7 @@ fn nodes_of_a_cluster_have_retained_messages_before_their_rows() {
 #[test]
 fn limits_and_expiry_apply_to_retained_messages_that_servers_share() {
     let database = Database::start();
-    let limited =
-        database.server_with(&[MQTT[0], MQTT[1], ("THRONG_MQTT_RETAINED_MESSAGES_MAX", "2")]);
+    let limited = database.server_with(&[MQTT[0], ("THRONG_MQTT_RETAINED_MESSAGES_MAX", "2")]);
     let other = database.server_with(&MQTT);
     retain(&limited, "a", "1");
     retain(&limited, "z", "1");

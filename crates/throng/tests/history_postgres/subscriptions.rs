@@ -255,9 +255,8 @@ fn changes_of_two_servers_count_through_upgrades() {
     let database = Database::start();
     let url = database.postgres.url("postgres");
     let node = || {
-        let topics = format!(
-            "[timeouts]\ndrain_seconds = 0\n\n[mqtt]\nsession_seconds_max = 0\n\n[history]\nurl = \"{url}\"\n\n{RULES}"
-        );
+        let topics =
+            format!("[timeouts]\ndrain_seconds = 0\n\n[history]\nurl = \"{url}\"\n\n{RULES}");
         let node = Node::with(Options { topics, ..Options::default() });
         until_connected(&node);
         node

@@ -45,11 +45,15 @@ impl Database {
 
     /// Starts the nodes of a cluster that have their history here, and waits until they know each other.
     pub fn nodes(&self, nats: &Nats) -> [Server; 3] {
+        self.nodes_with(nats, &[])
+    }
+
+    /// Like [`Database::nodes`], with further settings.
+    pub fn nodes_with(&self, nats: &Nats, settings: &[(&str, &str)]) -> [Server; 3] {
         let file = self.folder.write("throng.toml", RULES).display().to_string();
-        let url = self.postgres.url("postgres");
-        let nodes = ["a", "b", "c"].map(|name| {
-            nats.node_with(name, &["--config", &file], &[("THRONG_HISTORY_URL", &url)])
-        });
+        let url = [("THRONG_HISTORY_URL", &*self.postgres.url("postgres"))];
+        let nodes = ["a", "b", "c"]
+            .map(|name| nats.node_with(name, &["--config", &file], &[&url, settings].concat()));
         nodes.iter().for_each(|node| until_nodes(node, 2));
         nodes.iter().for_each(until_connected);
         nodes

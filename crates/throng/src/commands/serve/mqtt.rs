@@ -86,7 +86,8 @@ impl Mqtt {
         (self.sessions.clone(), self.retained.clone())
     }
 
-    /// Applies other settings. The history retains what sessions are interested in, on disk if there is a store.
+    /// Applies other settings. The history retains what sessions are interested in, on disk if there is a store or a
+    /// database.
     pub fn configure(
         &self,
         history: &dyn History,
@@ -108,7 +109,7 @@ impl Mqtt {
             messages_max: most(settings.session_messages_max),
             bytes_max: most(settings.session_bytes_max),
             seconds_max: seconds_max.into(),
-            durable: is_stored,
+            durable: is_stored || history.is_shared(),
             compact: false,
             acknowledge: None,
         };
