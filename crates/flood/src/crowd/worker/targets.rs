@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use random::Random;
+
 use super::Worker;
 use crate::crowd::{CloseReason, Plan, TargetTally};
 
@@ -15,8 +17,33 @@ const BACK_OFF_NS_MAX: u64 = 5_000_000_000;
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     server: u16,
+    /// The server where it was open last.
+    former: u16,
     /// Failed attempts since it was open.
-    failures: u8,
+    failures: u16,
+}
+
+impl Place {
+    fn at(server: u16) -> Self {
+        Place { server, former: server, failures: 0 }
+    }
+
+    /// Moves on to another of so many servers: first to a random one, and then to each in turn, so that the former one,
+    /// which may be dead, comes last.
+    fn move_on(&mut self, servers: u16, random: &mut Random) {
+        if self.failures == 0 {
+            self.former = self.server;
+            let other = random.below(u32::from(servers - 1)) as u16;
+            self.server = other + u16::from(other >= self.former);
+            return;
+        }
+        self.server = (self.server + 1) % servers;
+        if self.failures % servers == servers - 1 {
+            self.server = self.former;
+        } else if self.server == self.former {
+            self.server = (self.server + 1) % servers;
+        }
+    }
 }
 
 /// The targets of a thread's connections.
@@ -33,7 +60,7 @@ pub(super) struct Targets {
 impl Targets {
     /// The targets of connections with these indexes in the whole crowd.
     pub fn new(plan: &Plan, indexes: impl Iterator<Item = u32>) -> Self {
-        let place = |index| Place { server: plan.server(index) as u16, failures: 0 };
+        let place = |index| Place::at(plan.server(index) as u16);
         let roaming = indexes.filter(|_| plan.roams);
         let servers = if plan.counts_targets() { plan.servers.len() } else { 0 };
         Self {
@@ -76,10 +103,9 @@ impl Worker<'_> {
 
     /// Sends a roaming connection to another server at its next attempt.
     pub(super) fn move_on(&mut self, index: u32) {
-        let others = self.common.plan.servers.len() - 1;
+        let servers = self.common.plan.servers.len() as u16;
         if let Some(place) = self.targets.places.get_mut(index as usize) {
-            let other = self.random.below(others as u32) as u16;
-            place.server = other + u16::from(other >= place.server);
+            place.move_on(servers, &mut self.random);
         }
     }
 
@@ -117,6 +143,31 @@ impl Worker<'_> {
         {
             self.targets.waiting.pop();
             self.due.push_back((index, now));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_tries_each_other_server_before_the_one_that_it_has_lost() {
+        let mut random = Random::new(7);
+        for servers in 2..6_u16 {
+            for round in 0..50 {
+                let mut place = Place::at(round % servers);
+                let mut tried = Vec::new();
+                for failures in 0..servers {
+                    place.failures = failures;
+                    place.move_on(servers, &mut random);
+                    tried.push(place.server);
+                }
+                assert_eq!(tried.pop(), Some(round % servers), "{servers} servers: {tried:?}");
+                tried.sort_unstable();
+                let others: Vec<u16> = (0..servers).filter(|it| *it != round % servers).collect();
+                assert_eq!(tried, others);
+            }
         }
     }
 }
