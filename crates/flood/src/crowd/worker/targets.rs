@@ -19,26 +19,30 @@ struct Place {
     server: u16,
     /// The server where it was open last.
     former: u16,
+    /// How often it has moved on since it was open.
+    moves: u16,
     /// Failed attempts since it was open.
     failures: u16,
 }
 
 impl Place {
     fn at(server: u16) -> Self {
-        Place { server, former: server, failures: 0 }
+        Place { server, former: server, moves: 0, failures: 0 }
     }
 
     /// Moves on to another of so many servers: first to a random one, and then to each in turn, so that the former one,
     /// which may be dead, comes last.
     fn move_on(&mut self, servers: u16, random: &mut Random) {
-        if self.failures == 0 {
+        let moves = self.moves;
+        self.moves = moves.wrapping_add(1);
+        if moves == 0 {
             self.former = self.server;
             let other = random.below(u32::from(servers - 1)) as u16;
             self.server = other + u16::from(other >= self.former);
             return;
         }
         self.server = (self.server + 1) % servers;
-        if self.failures % servers == servers - 1 {
+        if moves % servers == servers - 1 {
             self.server = self.former;
         } else if self.server == self.former {
             self.server = (self.server + 1) % servers;
@@ -118,7 +122,7 @@ impl Worker<'_> {
     /// Called when an attempt has succeeded.
     pub(super) fn arrived(&mut self, index: u32) {
         if let Some(place) = self.targets.places.get_mut(index as usize) {
-            place.failures = 0;
+            (place.moves, place.failures) = (0, 0);
         }
     }
 
@@ -158,8 +162,7 @@ mod tests {
             for round in 0..50 {
                 let mut place = Place::at(round % servers);
                 let mut tried = Vec::new();
-                for failures in 0..servers {
-                    place.failures = failures;
+                for _ in 0..servers {
                     place.move_on(servers, &mut random);
                     tried.push(place.server);
                 }
