@@ -17,7 +17,7 @@ use model::{
 use crate::recent::keyed_hash;
 use crate::{
     Activity, Append, Broker, Done, Gap, GroupMessage, HistoryLog, Latest, Limits, Options, Passed,
-    Publish, PublishError, Published, Receipt, Recent, Relay, Router, Window,
+    Publish, PublishError, Published, Receipt, Recent, Relay, Router, Routes, Window,
 };
 
 /// Messages that a scan reads under the lock at a time: about 20 microseconds, for which publishers wait.
@@ -197,16 +197,7 @@ impl Local {
         if !self.router.has_capacity_for(&message, &groups) {
             return Err(PublishError::Overloaded);
         }
-        order.last += 1;
-        let id = Position { epoch: self.epoch(), offset: order.last };
-        // Nothing else has the message yet.
-        if let Some(Envelope { message, .. }) = Arc::get_mut(&mut message) {
-            (message.id, message.published_us) = (id, self.now_us());
-        }
-        // A node's message about itself must not push published messages out of the window.
-        if !message.publication.is_own() {
-            order.window.push(message.clone());
-        }
+        let id = self.number(&mut order, &mut message);
         let source = match origin {
             Origin::Here => MessageSource::Here,
             Origin::OtherNode(..) => MessageSource::OtherNode,
@@ -237,6 +228,38 @@ impl Local {
             }
             Some(rule) => Ok(HistoryRoute::Append(rule)),
         }
+    }
+
+    /// Gives a message that nothing else has yet its position and its time, and adds it to the window.
+    fn number(&self, order: &mut Order, message: &mut Arc<Envelope>) -> Position {
+        order.last += 1;
+        let id = Position { epoch: self.epoch(), offset: order.last };
+        if let Some(Envelope { message, .. }) = Arc::get_mut(message) {
+            (message.id, message.published_us) = (id, self.now_us());
+        }
+        // A node's message about itself must not push published messages out of the window.
+        if !message.publication.is_own() {
+            order.window.push(message.clone());
+        }
+        id
+    }
+
+    /// Delivers a message of a log that nodes share, in a topic for which this node has no rule. The message gets a
+    /// position of this node, as others without history do, and polls find it. Does not retain it.
+    pub fn deliver_without_history(
+        &self,
+        hash: u64,
+        publication: Publication,
+        receipt: Option<&Receipt>,
+        mut routes: Routes,
+    ) {
+        let groups = routes.take_groups();
+        let unset = Position { epoch: self.epoch(), offset: 0 };
+        let message = Message::new(publication, unset, hash, 0);
+        let mut message = Arc::new(Envelope::from(message).matched_by(routes.filters.take()));
+        let mut order = self.order();
+        self.number(&mut order, &mut message);
+        self.router.deliver_to_inboxes(&message, &groups, receipt);
     }
 
     pub(crate) fn order(&self) -> MutexGuard<'_, Order> {
@@ -281,6 +304,13 @@ impl Broker for Local {
         match self.history_route(&publication, false)? {
             HistoryRoute::None => self.pass_on(hash, publication, receipt, (false, Origin::Here)),
             HistoryRoute::Bypass => self.pass_on(hash, publication, receipt, (true, Origin::Here)),
+            // A session has subscribed since the caller found no rule. The log needs no message from before that.
+            HistoryRoute::Append(_)
+                if self.history.is_shared()
+                    && !self.history.has_each_message(&publication.topic) =>
+            {
+                self.pass_on(hash, publication, receipt, (false, Origin::Here))
+            }
             HistoryRoute::Append(rule) => {
                 let relay = self.find_relay(&publication, Origin::Here)?;
                 let mut routes = self.router.routes(&publication.topic);

@@ -39,7 +39,7 @@ pub trait HistoryLog: Send + Sync {
     }
 
     /// Returns true if each message of the topic is in the log, apart from those that bypass it. A topic that is
-    /// retained for sessions alone has messages with QoS 0 that are not.
+    /// retained for sessions alone has others: those with QoS 0, and those of nodes without such a session.
     fn has_each_message(&self, topic: &str) -> bool {
         self.rule(topic).is_some()
     }

@@ -349,6 +349,16 @@ impl Router {
         source: MessageSource,
     ) {
         self.retain(message, source);
+        self.deliver_to_inboxes(message, groups, receipt);
+    }
+
+    /// Delivers a message to the inboxes alone.
+    pub(crate) fn deliver_to_inboxes(
+        &self,
+        message: &Arc<Envelope>,
+        groups: &[Group],
+        receipt: Option<&Receipt>,
+    ) {
         let filters = message.filters.as_deref().unwrap_or_default();
         let (hash, is_broadcast) = (message.topic_hash, message.is_broadcast());
         for (at, inbox) in self.wanting(hash, is_broadcast, filters, groups) {

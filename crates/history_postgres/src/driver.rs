@@ -36,6 +36,8 @@ pub(crate) struct ChangeTargets {
     pub on_moved: OnMoved,
     /// Has the retained messages.
     pub retained: RetainedMemory,
+    /// Delivers messages of topics for which this node has no rule.
+    pub broker: Arc<broker::Local>,
 }
 
 /// Runs the writer, the follower, the reader, the trimmer and the drivers of cursors and of retained messages until the
@@ -53,7 +55,7 @@ pub(crate) struct Driver {
 impl Driver {
     pub fn new(postgres: Postgres, targets: ChangeTargets, ending: watch::Receiver<bool>) -> Self {
         let writer = Writer::new(postgres.clone());
-        let follower = Follower::new(postgres.clone(), targets.retained.hash.clone());
+        let follower = Follower::new(postgres.clone(), targets.broker.clone());
         Driver { postgres, writer, follower, targets, ending, reconnects: Reconnects::default() }
     }
 

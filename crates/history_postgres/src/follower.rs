@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Done, Gap, HistoryLog, PublishError, Published, Receipt};
+use broker::{Broker as _, Done, Gap, HistoryLog, PublishError, Published, Receipt};
 use database::DatabaseError;
-use history::TopicHash;
 use model::{Envelope, HistoryRule, Message, MessageSource, Name, Publication, Retention};
 use store::Record;
 
@@ -35,7 +34,8 @@ const NO_WAIT_US: u64 = 30_000_000;
 /// Delivers committed messages. It outlives sessions.
 pub(crate) struct Follower {
     postgres: Postgres,
-    hash: TopicHash,
+    /// Delivers messages of topics for which this node has no rule.
+    broker: Arc<broker::Local>,
     /// The undelivered rest of a batch of this process. It outlives a session that ends meanwhile.
     own: VecDeque<(PendingMessage, AppendOutcome)>,
     /// When that batch was appended, in milliseconds since 1970.
@@ -56,8 +56,8 @@ struct Arrival {
 }
 
 impl Follower {
-    pub fn new(postgres: Postgres, hash: TopicHash) -> Self {
-        Follower { postgres, hash, own: VecDeque::new(), own_ms: 0, no_wait_until_us: 0 }
+    pub fn new(postgres: Postgres, broker: Arc<broker::Local>) -> Self {
+        Follower { postgres, broker, own: VecDeque::new(), own_ms: 0, no_wait_until_us: 0 }
     }
 
     /// Delivers until the connection breaks.
@@ -146,12 +146,13 @@ impl Follower {
             messages = through - after,
             only_compact,
             "messages were deleted from PostgreSQL before this node had read them, because this node \
-             was disconnected for over a minute: members of topics with history get a gap notice, \
-             those of compacted topics, or of all"
+             was disconnected for over a minute: members of all topics get a gap notice, or with \
+             only_compact those of compacted topics"
         );
         let postgres = self.postgres.clone();
+        // Other nodes append messages of topics without a rule here, for their MQTT sessions.
         let is_lost = move |topic: &str| {
-            postgres.rule(topic).is_some_and(|rule| rule.compact || !only_compact)
+            !only_compact || postgres.rule(topic).is_some_and(|rule| rule.compact)
         };
         self.on_lost(through, None, is_lost);
     }
@@ -179,7 +180,7 @@ impl Follower {
 
     async fn deliver_row(&mut self, row: LogRow) {
         let LogRow { offset, topic, at_ms, record } = row;
-        let hash = (self.hash)(&topic);
+        let hash = self.broker.hash(&topic);
         let Some(record) = record else {
             let mut state = self.postgres.state();
             let dropped = state.delete(hash, &topic, offset);
@@ -258,13 +259,23 @@ impl Follower {
         // before.
         let mut routes = inner.router.routes_from_log(&publication.topic, offset);
         let message = Message::new(publication, self.postgres.id(offset), hash, now_us);
-        let message = Envelope::from(message.retained(Retention::History, at_ms));
-        let message = Arc::new(message.matched_by(routes.filters.take()));
+        let mut message = Envelope::from(message.retained(Retention::History, at_ms));
+        Counts::add(&inner.counts.published, 1);
+        if rule.is_none() {
+            Counts::add(&inner.counts.passed, 1);
+            let message = Arc::new(message);
+            state.push(&message, None, inner.clock.now_ms());
+            inner.router.retain(&message, MessageSource::SharedLog);
+            let publication = message.publication.clone();
+            self.broker.deliver_without_history(hash, publication, receipt.as_ref(), routes);
+            inner.delivered.send_replace(offset);
+            return;
+        }
+        message = message.matched_by(routes.filters.take());
+        let message = Arc::new(message);
         let is_for_sessions = rule.as_ref().is_some_and(|rule| self.is_implicit(rule));
         state.push(&message, rule.as_deref(), inner.clock.now_ms());
         state.windows.set_for_sessions(hash, &message.publication.topic, is_for_sessions);
-        Counts::add(&inner.counts.passed, usize::from(rule.is_none()));
-        Counts::add(&inner.counts.published, 1);
         let source = MessageSource::SharedLog;
         inner.router.deliver(&message, &routes.take_groups(), receipt.as_ref(), source);
         inner.delivered.send_replace(offset);

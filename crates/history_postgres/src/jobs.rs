@@ -25,7 +25,8 @@ impl<T> Reply<T> {
         self.0 = None;
     }
 
-    fn is_awaited(&self) -> bool {
+    /// Returns true while the requester waits for the reply.
+    pub fn is_awaited(&self) -> bool {
         self.0.as_ref().is_some_and(Completion::is_awaited)
     }
 

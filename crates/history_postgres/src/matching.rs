@@ -12,7 +12,7 @@ use crate::session::Database;
 /// Topics of memory that are scanned under one lock.
 const SCANNED: u32 = 1_024;
 
-/// Topics that one query of the database returns, at most.
+/// Topics that one query of the database scans, at most.
 const QUERIED: usize = 4_096;
 
 impl Postgres {
@@ -45,18 +45,18 @@ impl Postgres {
         &self,
         database: &Database,
         mut search: TopicSearch,
+        is_awaited: impl Fn() -> bool,
     ) -> Result<Matching, DatabaseError> {
-        while let Some((prefix, behind)) = search.next_part() {
+        // The client may leave during a long search. Nothing takes the reply then.
+        while let Some((prefix, behind)) = search.next_part().filter(|_| is_awaited()) {
             let (from, is_behind) = match &behind {
                 Some(behind) => (behind.as_str(), true),
                 None => (prefix.as_str(), false),
             };
             let names = (from, is_behind, &*end_of(&prefix));
-            let found = database.topics(names, search.after(), QUERIED).await?;
-            found.iter().for_each(|(name, last)| search.scan(name, *last));
-            let is_full = found.len() == QUERIED;
-            search
-                .end_part(found.into_iter().next_back().map(|(name, _)| name).filter(|_| is_full));
+            let scanned = database.topics(names, search.after(), QUERIED).await?;
+            scanned.topics.iter().for_each(|(name, last)| search.scan(name, *last));
+            search.end_part(scanned.last);
         }
         Ok(search.into_found())
     }

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use database::DatabaseError;
-use history::{HistoryError, PageFrom, PageQuery, Pull, Start};
+use futures_util::future::try_join_all;
+use history::{HistoryError, PageFrom, PageQuery, Pull, Start, TopicCursor};
 use model::{Name, ResumeRequest};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -16,6 +17,9 @@ use crate::postgres::{Counts, Postgres};
 use crate::publish::away_text;
 use crate::resolve::{Known, Unknown};
 use crate::session::{Amount, Database, Range, TopicRows};
+
+/// Topics that one request reads at the same time, at most.
+const PIPELINED: usize = 64;
 
 /// The most requests that read at the same time.
 const JOBS_MAX: usize = 32;
@@ -82,23 +86,26 @@ impl Postgres {
                 let found = self.start_of(database, &topics, &request).await;
                 complete(reply, found)
             }
-            Job::Read { pull, reply } => {
+            Job::Read { pull, mut reply } => {
                 // A job before this one may have read the same.
                 if let Some(page) = self.known_page(&pull) {
                     reply.send(self.piece_of(&pull, &[page]));
                     return Ok(false);
                 }
                 Counts::add(&self.0.counts.reads, 1);
-                let found = self.read_of(database, &pull).await;
+                // A reply is not `Sync`.
+                let awaited = &mut reply;
+                let found = self.read_of(database, &pull, move || awaited.is_awaited()).await;
                 let piece = |(moment, found)| {
                     self.pages_of(&pull, moment, found)
                         .and_then(|pages| self.piece_of(&pull, &pages))
                 };
                 complete(reply, found.map(piece))
             }
-            Job::Matching { search, reply } => {
+            Job::Matching { search, mut reply } => {
                 Counts::add(&self.0.counts.reads, 1);
-                let found = self.matching_of(database, *search).await;
+                let awaited = &mut reply;
+                let found = self.matching_of(database, *search, move || awaited.is_awaited()).await;
                 complete(reply, found.map(Ok))
             }
             Job::Page { query, reply } => {
@@ -162,6 +169,7 @@ impl Postgres {
         &self,
         database: &Database,
         pull: &Pull,
+        is_awaited: impl Fn() -> bool,
     ) -> Result<((u64, ReadBegin), Vec<TopicRows>), DatabaseError> {
         let (delivered, begin) = {
             let state = self.state();
@@ -172,9 +180,17 @@ impl Postgres {
         let amount =
             Amount { messages_max: share(pull.messages_max), bytes_max: share(pull.bytes_max) };
         let mut found = Vec::with_capacity(pull.topics.len());
-        for topic in &pull.topics {
-            let range = Range { after: topic.after, through: delivered, delivered };
-            found.push(database.after(&topic.topic, range, amount).await?);
+        for topics in pull.topics.chunks(PIPELINED) {
+            // The client may leave during a read of many topics. Nothing takes the reply then.
+            if !found.is_empty() && !is_awaited() {
+                break;
+            }
+            let read = |topic: &TopicCursor| {
+                let range = Range { after: topic.after, through: delivered, delivered };
+                let topic = topic.topic.clone();
+                async move { database.after(&topic, range, amount).await }
+            };
+            found.extend(try_join_all(topics.iter().map(read)).await?);
         }
         Ok(((delivered, begin), found))
     }

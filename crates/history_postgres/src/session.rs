@@ -74,6 +74,14 @@ pub(crate) struct TopicRow {
     pub record: Box<[u8]>,
 }
 
+/// A part of the names of topics.
+pub(crate) struct ScannedTopics {
+    /// Topics, with the offsets of their last messages.
+    pub topics: Vec<(String, u64)>,
+    /// The last name that was scanned; `None` if there are no more.
+    pub last: Option<String>,
+}
+
 /// The messages of a topic that a read is for.
 #[derive(Clone, Copy)]
 pub(crate) struct Range {
@@ -313,20 +321,27 @@ impl Database {
         Ok(first.map_or(0, |first| unsigned(first).saturating_sub(1)))
     }
 
-    /// Returns topics with a message after an offset, in the order of their names, each with the offset of its last
-    /// message: from a name on, without it if the flag is set, and before another name.
+    /// Scans the names of topics: from a name on, or after it if `is_behind`, and before another one, `topics_max` at most. Returns
+    /// those with a message after an offset.
     pub async fn topics(
         &self,
         (from, is_behind, before): (&str, bool, &str),
         after: u64,
         topics_max: usize,
-    ) -> Result<Vec<(String, u64)>, DatabaseError> {
-        let (after, topics_max) = (signed(after), count(topics_max));
-        let parameters: [&(dyn ToSql + Sync); 5] =
-            [&from, &is_behind, &before, &after, &topics_max];
+    ) -> Result<ScannedTopics, DatabaseError> {
+        let (after, limit) = (signed(after), count(topics_max));
+        let parameters: [&(dyn ToSql + Sync); 5] = [&from, &is_behind, &before, &after, &limit];
         let found = step(self.session.client.query(&self.topics, &parameters)).await?;
-        let topic = |row: &Row| Ok((row.try_get("name")?, unsigned_at(row, "last_offset")?));
-        found.iter().map(topic).collect()
+        let mut scanned = ScannedTopics { topics: Vec::with_capacity(found.len()), last: None };
+        for row in &found {
+            scanned.topics.push((row.try_get("name")?, unsigned_at(row, "last_offset")?));
+        }
+        if let Some(row) = found.last()
+            && row.try_get::<_, i64>("scanned")? == limit
+        {
+            scanned.last = Some(row.try_get("name")?);
+        }
+        Ok(scanned)
     }
 
     /// Deletes a topic's messages.

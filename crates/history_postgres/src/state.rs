@@ -172,12 +172,15 @@ impl State {
         std::mem::take(&mut self.own).into_values().collect()
     }
 
-    /// Adds a delivered message to memory. Without a rule, memory only notes that it lacks the message.
+    /// Adds a delivered message to memory. Without a rule, memory only notes that it lacks the message: the broker has it
+    /// among its recent ones.
     pub fn push(&mut self, message: &Arc<Envelope>, rule: Option<&HistoryRule>, now_ms: u64) {
         self.pass(message.id.offset, Some(message.at_ms));
-        self.newest.push(message.clone());
         match rule {
-            Some(rule) => self.windows.push(message.clone(), rule, now_ms),
+            Some(rule) => {
+                self.newest.push(message.clone());
+                self.windows.push(message.clone(), rule, now_ms);
+            }
             None => {
                 let (hash, topic) = (message.topic_hash, &message.publication.topic);
                 self.windows.pass(hash, topic, message.id.offset, now_ms);

@@ -1,6 +1,7 @@
 //! The thread `history`: it connects to PostgreSQL, appends, delivers and reads.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use database::{Running, Runtime};
@@ -12,7 +13,7 @@ use crate::postgres::Postgres;
 use crate::retained::RetainedMemory;
 
 /// Starts the thread of a history, once. `on_moved` gets a user, a topic, and where the user's cursor moved at another node. `retained` are the messages that
-/// all nodes share ([`Postgres::share_retained`]). When the thread ends, it appends the queued messages, and writes the
+/// all nodes share ([`Postgres::share_retained`]). `broker` delivers messages of topics without a rule. When the thread ends, it appends the queued messages, and writes the
 /// cursors and the retained messages.
 ///
 /// # Errors
@@ -22,13 +23,14 @@ pub fn spawn(
     postgres: Postgres,
     on_moved: impl Fn(&Name, &Name, CursorMove) + Send + Sync + 'static,
     retained: RetainedMemory,
+    broker: Arc<broker::Local>,
 ) -> io::Result<Running> {
     if postgres.0.has_thread.swap(true, Ordering::SeqCst) {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
     database::spawn("history", runtime, move |ended| async move {
         let _closes = CloseOnDrop(postgres.clone());
-        let targets = ChangeTargets { on_moved: Box::new(on_moved), retained };
+        let targets = ChangeTargets { on_moved: Box::new(on_moved), retained, broker };
         Driver::new(postgres, targets, ended).run().await;
     })
 }

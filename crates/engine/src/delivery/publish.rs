@@ -52,7 +52,7 @@ impl Engine {
         }
         match consent {
             Consent::Given(permit)
-                if !self.core.replies_later(permit, &publication)
+                if !self.core.is_reply_deferred(permit, &publication)
                     && self.core.settings.forwards.of(topic).is_none() =>
             {
                 let topic = publication.topic.clone();
@@ -116,7 +116,7 @@ impl Engine {
                 let publication = core.without_sender(slot, publication, permit, &to);
                 if let Some(rule) = core.settings.forwards.of(&topic).cloned() {
                     self.forward(Some(slot), rule, publication, to, out);
-                } else if core.replies_later(permit, &publication) {
+                } else if core.is_reply_deferred(permit, &publication) {
                     core.publish_durable(slot, publication, to);
                 } else {
                     let published = core.publish(publication);
@@ -290,7 +290,7 @@ impl Engine {
             | ReplyTarget::Phoenix(_)
             | ReplyTarget::MqttAuth(_) => {
                 let topic = core.settings.session.policy.topic(&publication.topic);
-                (to, core.replies_later(Permit::of(&topic), &publication))
+                (to, core.is_reply_deferred(Permit::of(&topic), &publication))
             }
         };
         if durable {
@@ -492,9 +492,9 @@ impl Core {
         Publication { except: except.or(publication.except), ..publication }
     }
 
-    /// Checks whether a publisher gets its reply later: when the message is on disk, or has its position in a log that
+    /// Returns true if a publisher gets its reply later: when the message is on disk, or has its position in a log that
     /// nodes share. Messages in such a log may be of topics without a rule that MQTT sessions subscribe to.
-    fn replies_later(&self, permit: Permit, publication: &Publication) -> bool {
+    fn is_reply_deferred(&self, permit: Permit, publication: &Publication) -> bool {
         permit.durable || self.history.is_shared() && self.history.rule_for(publication).is_some()
     }
 

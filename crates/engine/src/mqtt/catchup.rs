@@ -366,7 +366,10 @@ impl Engine {
             (Reads::Piece, Found::Piece(piece)) => self.mqtt_found_piece(slot, piece, out),
             (Reads::Backlog, Found::Piece(piece)) => self.mqtt_found_backlog(slot, &piece, out),
             (Reads::Topics(mut topics), Found::Topics(more, top)) => {
-                topics.extend(more);
+                // A wildcard reaches only topics that are open to all. The history may have no rule for the others, and then
+                // rejects the whole read.
+                let is_open = |it: &(TopicCursor, u64)| self.core.mqtt_is_open(&it.0.topic);
+                topics.extend(more.into_iter().filter(is_open));
                 // Of two entries for a topic, the one with an unknown end comes first, and stays.
                 topics.sort_by(|(a, a_last), (b, b_last)| {
                     a.topic.cmp(&b.topic).then(b_last.cmp(a_last))

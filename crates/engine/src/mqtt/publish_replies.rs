@@ -237,9 +237,9 @@ impl Core {
 
     /// Checks whether a client's message is on disk when it is confirmed. No client waits for an unconfirmed one.
     pub(super) fn mqtt_is_durable(&self, publication: &Publication) -> bool {
-        // A log that nodes share gives a message its position later, even with QoS 0.
+        // A log that nodes share gives a message its position later, even with QoS 0 if the topic has a rule.
         (publication.qos.is_confirmed() || self.history.is_shared())
-            && self.history.rule(&publication.topic).is_some_and(|rule| rule.durable)
+            && self.history.rule_for(publication).is_some_and(|rule| rule.durable)
     }
 
     /// Checks whether the session's progress is stored with a client's message, if that is on disk when it is

@@ -6,6 +6,7 @@ use protocol::mqtt::client::SubscribeParts;
 
 use super::retained::MQTT;
 use super::*;
+use crate::application::Application;
 use crate::mqtt::client::*;
 use crate::upgrade::node::Node;
 
@@ -125,13 +126,13 @@ fn an_upgrade_passes_sessions_on_and_the_database_has_their_messages() {
     let node: Node = upgrade::node(&database);
     leave_session(&node, "keeper", &[filter("chat:1", 1), filter("room/+", 1)]);
     let mut expected = publish_to(&node, &["chat:1", "room/1", "room/2"], 0..9);
-    // These topics have nothing for the session. The server reads their names in parts.
+    // These topics have nothing for the session. The server reads names in parts: `room/9` is in the second one.
     database.postgres.psql(
         "INSERT INTO throng.history_topics (name, last_offset, last_ms) \
          SELECT 'room/' || n || '/x', 1, extract(epoch FROM now()) * 1000 FROM generate_series(1, 5000) AS n",
     );
     node.upgrade();
-    expected.extend(publish_to(&node, &["room/3", "room/1"], 9..13));
+    expected.extend(publish_to(&node, &["room/9", "room/1"], 9..13));
     let mut client = Connect::persistent(V5, "keeper").open(node.client);
     assert!(client.session_present);
     assert_eq!(client.messages(expected.len()), expected);
@@ -153,4 +154,49 @@ fn a_message_that_a_member_of_a_group_has_not_confirmed_passes_to_another_member
     assert_eq!(server.api("DELETE", "/api/mqtt/sessions/first", None).0, 200);
     assert_eq!(second.message().payload, "0");
     second.is_quiet();
+}
+
+/// A wildcard does not reach a topic that the application decides about. After the upgrade the messages are in the database
+/// alone, and no session asks for those of that topic any more.
+#[test]
+fn a_session_with_a_wildcard_returns_though_topics_that_it_does_not_reach_have_messages() {
+    let database = Database::start();
+    let application = Application::replying(|_| json!({}));
+    let url = application.url();
+    let rules = "[[topics]]\npattern = \"private/*\"\njoin = \"webhook\"\n";
+    let server = upgrade::node_of(&database, rules, &[("THRONG_WEBHOOK_URL", &url)]);
+    leave_session(&server, "wide", &[filter("#", 1)]);
+    leave_session(&server, "private", &[filter("private/7", 1)]);
+    server.publish("private/7", json!("for one"));
+    server.publish("room/1", json!("for all"));
+    assert_eq!(database.rows(), 2);
+    assert_eq!(server.api("DELETE", "/api/mqtt/sessions/private", None).0, 200);
+    server.upgrade();
+    let mut client = Connect::persistent(V5, "wide").open(server.client);
+    assert!(client.session_present);
+    assert_eq!(client.message().payload, "for all");
+    client.is_quiet();
+}
+
+#[test]
+fn polls_at_other_nodes_get_each_message_that_the_log_has_for_a_session() {
+    let (database, nats) = (Database::start(), Nats::start());
+    let [a, b, _c] = database.nodes_with(&nats, &MQTT);
+    let begin = b.get("/poll?topic=room/1&timeout=0").1;
+    leave_session(&a, "keeper", &[filter("room/1", 1)]);
+    for n in 0..5 {
+        a.publish("room/1", json!(n));
+    }
+    assert_eq!(database.rows(), 5);
+    let (mut since, mut received) = (begin["since"].as_str().unwrap().to_owned(), Vec::new());
+    while received.len() < 5 {
+        let (status, reply) = b.get(&format!("/poll?topic=room/1&since={since}"));
+        assert_eq!((status, &reply["recovered"]), (200, &json!(true)), "{reply}");
+        let messages = reply["messages"].as_array().unwrap();
+        received.extend(messages.iter().map(|message| message["data"].clone()));
+        since = reply["since"].as_str().unwrap().to_owned();
+    }
+    assert_eq!(received, (0..5).map(|n| json!(n)).collect::<Vec<_>>());
+    let recent = b.api("GET", "/api/messages?topic=room/1", None).1;
+    assert_eq!(recent["messages"].as_array().unwrap().len(), 5, "{recent}");
 }

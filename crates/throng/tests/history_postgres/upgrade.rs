@@ -12,8 +12,13 @@ pub(super) fn node(database: &Database) -> Node {
 
 /// Like [`node`], with these variables.
 fn node_with(database: &Database, settings: &[(&str, &str)]) -> Node {
+    node_of(database, RULES, settings)
+}
+
+/// Like [`node_with`], with these rules of topics.
+pub(super) fn node_of(database: &Database, rules: &str, settings: &[(&str, &str)]) -> Node {
     let url = database.postgres.url("postgres");
-    let topics = format!("[timeouts]\ndrain_seconds = 0\n\n[history]\nurl = \"{url}\"\n\n{RULES}");
+    let topics = format!("[timeouts]\ndrain_seconds = 0\n\n[history]\nurl = \"{url}\"\n\n{rules}");
     let node = Node::with(Options { topics, settings: settings.to_vec(), ..Options::default() });
     until_connected(&node);
     node
