@@ -590,7 +590,7 @@ settings! {
         urls: Vec<String> = Fixed, List, "[]";
         /// Name of the cluster, with which all its NATS subjects begin: letters, digits, -, _ and dots between them. Nodes with other names are not part of it.
         name: String = Fixed, Text, r#""throng""#;
-        /// Name of this node, for people; "": its id, which is new at each start.
+        /// Name of this node, for people, and for its MQTT sessions in PostgreSQL; "": its id, which is new at each start.
         node: String = Fixed, Text, r#""""#;
         /// User as which this node logs in to NATS, with cluster.password; "": the node sends the password as a token, if it has one.
         user: String = Live, Text, r#""""#;

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use broker::{Done, Receipt};
 use model::{HistoryRule, Name, Publication};
 
+use crate::mqtt_sessions::ProgressWrite;
+
 /// The most messages of one batch.
 pub const BATCH_MESSAGES_MAX: usize = 256;
 
@@ -24,13 +26,16 @@ pub(crate) struct PendingMessage {
     pub done: Done,
     /// The publication, encoded for the database.
     pub record: Box<[u8]>,
+    /// Progress of the MQTT session that published it.
+    pub progress: Option<ProgressWrite>,
 }
 
 impl PendingMessage {
     /// Returns the bytes that the message counts in a queue.
     pub fn bytes(&self) -> usize {
         // Twice, because the message has its data in the publication too.
-        2 * self.record.len() + self.publication.topic.len() + 256
+        let progress = self.progress.as_ref().map_or(0, |it| it.key.len() + it.record.len());
+        2 * self.record.len() + self.publication.topic.len() + progress + 256
     }
 }
 
@@ -110,6 +115,7 @@ pub(crate) mod tests {
             if_offset,
             receipt: None,
             done: Box::new(|_| ()),
+            progress: None,
         }
     }
 

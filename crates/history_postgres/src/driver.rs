@@ -11,6 +11,7 @@ use tokio::time::sleep;
 
 use crate::cursors::{self, OnMoved};
 use crate::follower::Follower;
+use crate::mqtt_sessions;
 use crate::postgres::Postgres;
 use crate::publish::away_text;
 use crate::reader;
@@ -23,7 +24,7 @@ use crate::writer::Writer;
 const END_WAIT: Duration = Duration::from_secs(5);
 
 /// The sessions with the database. The writer, the follower and the reader have one each, so that none waits for
-/// another. The trimmer and the drivers of cursors and of retained messages open their own.
+/// another. The trimmer and the drivers of cursors, of retained messages and of MQTT sessions open their own.
 struct Sessions {
     append: Database,
     follow: Database,
@@ -40,8 +41,8 @@ pub(crate) struct ChangeTargets {
     pub broker: Arc<broker::Local>,
 }
 
-/// Runs the writer, the follower, the reader, the trimmer and the drivers of cursors and of retained messages until the
-/// server ends.
+/// Runs the writer, the follower, the reader, the trimmer and the drivers of cursors, of retained messages and of MQTT
+/// sessions until the server ends.
 pub(crate) struct Driver {
     postgres: Postgres,
     writer: Writer,
@@ -91,6 +92,13 @@ impl Driver {
                 "retained MQTT messages were not written to PostgreSQL before the end"
             );
         }
+        let sessions = self.postgres.0.sessions.queue.pending();
+        if sessions > 0 {
+            tracing::error!(
+                sessions,
+                "changes of MQTT sessions were not written to PostgreSQL before the end"
+            );
+        }
     }
 
     fn why(&self) -> String {
@@ -125,7 +133,7 @@ impl Driver {
     }
 
     /// Appends, follows and reads until a connection breaks. When the driver must end, returns once the queue is empty
-    /// and all cursors and retained messages are written, or after `END_WAIT`.
+    /// and all cursors, retained messages and MQTT sessions are written, or after `END_WAIT`.
     async fn serve(&mut self, sessions: Sessions) -> Result<(), DatabaseError> {
         let Sessions { append, follow, read } = sessions;
         let (ending, mut late) = (self.ending.clone(), self.ending.clone());
@@ -134,6 +142,7 @@ impl Driver {
             self.writer.run(&append, || *ending.borrow()).await?;
             self.postgres.0.cursors.until_idle().await;
             self.postgres.until_retained().await;
+            self.postgres.until_sessions_written().await;
             Ok(())
         };
         let mut wakes = self.ending.clone();
@@ -144,6 +153,7 @@ impl Driver {
             never = trimmer::run(&self.postgres) => match never {},
             never = cursors::run(&self.postgres, &self.targets.on_moved) => match never {},
             never = retained::run(&self.postgres, &self.targets.retained) => match never {},
+            never = mqtt_sessions::run(&self.postgres) => match never {},
             () = async { ended(&mut wakes).await; queue.added.notify_one(); std::future::pending().await } => Ok(()),
             () = async { ended(&mut late).await; sleep(END_WAIT).await } => Ok(()),
         };

@@ -20,6 +20,9 @@
 //!
 //! **Retained messages** of MQTT are in memory, and in the database for all nodes (`retained`).
 //!
+//! **Sessions of MQTT** are in the memory of their node, and in the database for the next process of that node
+//! (`mqtt_sessions`).
+//!
 //! **Without PostgreSQL.** Publishing fails at once, members stay connected, and reads from memory continue. The driver
 //! reconnects by itself, and the follower continues at its last position.
 //!
@@ -41,6 +44,7 @@ mod handover;
 mod import;
 mod jobs;
 mod matching;
+mod mqtt_sessions;
 mod pages;
 mod postgres;
 mod publish;
@@ -79,6 +83,7 @@ pub const SCHEMA: database::Schema = database::Schema {
         include_str!("../sql/2.sql"),
         include_str!("../sql/3.sql"),
         include_str!("../sql/4.sql"),
+        include_str!("../sql/5.sql"),
     ],
 };
 

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::cursors::SharedCursors;
 use crate::jobs::Jobs;
+use crate::mqtt_sessions::SharedSessions;
 use crate::queue::Queue;
 use crate::retained::SharedRetained;
 use crate::session::{Amount, Database};
@@ -63,6 +64,7 @@ pub(crate) struct Inner {
     pub jobs: Jobs,
     pub cursors: SharedCursors,
     pub retained: SharedRetained,
+    pub sessions: SharedSessions,
     /// True once the thread was started.
     pub has_thread: AtomicBool,
     status: Mutex<HistoryStatus>,
@@ -118,6 +120,7 @@ impl Postgres {
         Ok(Postgres(Arc::new(Inner {
             cursors: SharedCursors::new(settings.cursors_max),
             retained: SharedRetained::new(),
+            sessions: SharedSessions::default(),
             queue: Queue::new(settings.queue_messages_max, settings.queue_bytes_max),
             settings,
             password: Mutex::new(password),
@@ -159,6 +162,7 @@ impl Postgres {
             backlog_messages: backlog.messages as u64,
             backlog_bytes: backlog.bytes as u64,
             pending_cursors: self.0.cursors.pending() as u64,
+            pending_sessions: self.0.sessions.queue.pending() as u64,
             passed: count(&counts.passed),
             gaps: count(&counts.gaps),
             trims_failed: count(&counts.trims_failed),

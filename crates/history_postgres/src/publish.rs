@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use broker::{Append, Done, PublishError};
+use broker::{Append, Done, PublishError, StoredRecord};
+use sessions::Part;
 use store::Record;
 
 use crate::batch::PendingMessage;
+use crate::mqtt_sessions::ProgressWrite;
 use crate::postgres::{Postgres, unix_ms};
 use crate::queue::NotQueued;
 
@@ -16,11 +18,6 @@ impl Postgres {
         if !self.0.router.has_capacity(hash, false, &routes) {
             return done(Err(PublishError::Overloaded));
         }
-        if options.with.is_some() {
-            return done(Err(PublishError::StoreFailed(
-                "PostgreSQL has no records of MQTT sessions".into(),
-            )));
-        }
         let item = PendingMessage {
             hash,
             record: Record::encode(&publication, unix_ms()),
@@ -28,6 +25,7 @@ impl Postgres {
             rule,
             idempotency_key: options.idempotency_key,
             if_offset: options.if_offset,
+            progress: options.with.and_then(|with| self.progress_of(*with)),
             receipt,
             done,
         };
@@ -36,6 +34,13 @@ impl Postgres {
             NotQueued::Full(item) => (item.done)(Err(PublishError::StoreBusy)),
             NotQueued::Closed(item) => (item.done)(Err(self.away())),
         }
+    }
+
+    /// Returns the progress of an MQTT session that is written with its message.
+    fn progress_of(&self, record: StoredRecord) -> Option<ProgressWrite> {
+        let StoredRecord { part, key, value } = record;
+        let record = value.filter(|_| part == Part::Progress.name())?;
+        Some(ProgressWrite { key, record, number: self.0.sessions.queue.draw_number() })
     }
 
     /// Returns the error that publishers get while there is no connection.

@@ -1,5 +1,6 @@
 //! A session with PostgreSQL that has the history's statements.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use database::{
@@ -13,6 +14,7 @@ use tokio_postgres::{Row, Statement};
 
 use crate::SCHEMA;
 use crate::batch::{AppendOutcome, Appended, PendingMessage};
+use crate::mqtt_sessions::{Owner, ProgressWrite};
 use crate::settings::Settings;
 
 /// How long the append of a batch may take, in seconds. After that the driver reconnects.
@@ -104,6 +106,7 @@ pub(crate) struct Amount {
 pub(crate) struct Database {
     session: Session,
     append: Statement,
+    append_with_sessions: Statement,
     follow: Statement,
     after: Statement,
     before: Statement,
@@ -127,6 +130,18 @@ pub(crate) fn unsigned_at(row: &Row, column: &str) -> Result<u64, DatabaseError>
 
 pub(crate) fn epoch_of(row: &Row) -> Result<u32, DatabaseError> {
     Ok(u32::try_from(row.try_get::<_, i64>("epoch")?).unwrap_or(0))
+}
+
+/// Returns the last progress of each session in a batch.
+fn last_progress(items: &[PendingMessage]) -> Vec<&ProgressWrite> {
+    let mut by_key: BTreeMap<&str, &ProgressWrite> = BTreeMap::new();
+    for progress in items.iter().filter_map(|item| item.progress.as_ref()) {
+        let last = by_key.entry(&progress.key).or_insert(progress);
+        if last.number < progress.number {
+            *last = progress;
+        }
+    }
+    by_key.into_values().collect()
 }
 
 impl Database {
@@ -153,23 +168,36 @@ impl Database {
         let prepare = async |text: String| step(client.prepare(&text)).await;
         let append = "SELECT * FROM {schema}.history_append_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)";
         let append = prepare(text(append)).await?;
+        let append_with_sessions = prepare(text("SELECT * FROM {schema}.history_append_with_sessions($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)")).await?;
         let follow = prepare(text(include_str!("../sql/follow.sql"))).await?;
         let after = prepare(text(include_str!("../sql/after.sql"))).await?;
         let before = prepare(text(include_str!("../sql/before.sql"))).await?;
         let newest = prepare(text(include_str!("../sql/newest.sql"))).await?;
         let topics = prepare(text(include_str!("../sql/topics.sql"))).await?;
         let schema = settings.schema.clone();
-        Ok(Database { session, append, follow, after, before, newest, topics, schema })
+        Ok(Database {
+            session,
+            append,
+            append_with_sessions,
+            follow,
+            after,
+            before,
+            newest,
+            topics,
+            schema,
+        })
     }
 
     /// Appends a batch. If a batch of this number was appended before, only returns its outcome. Returns `None` and
-    /// appends nothing if the log is not the known one.
+    /// appends nothing if the log is not the known one. In the same transaction it writes the progress of MQTT sessions
+    /// that published messages of the batch, if `owner` is still their owner.
     pub async fn append(
         &self,
         (writer, batch): (i64, i64),
         known: KnownLog,
         keys_seconds: u64,
         items: &[PendingMessage],
+        owner: Option<Owner>,
     ) -> Result<Option<Appended>, DatabaseError> {
         let (known_epoch, known_offset) = (i64::from(known.epoch), signed(known.offset));
         let names: Vec<&str> = items.iter().map(|item| &*item.publication.topic).collect();
@@ -191,7 +219,7 @@ impl Database {
             publications.clone().map(|it| it.key().map(Name::as_str)).collect();
         let removals: Vec<bool> = publications.map(history_local::windows::is_removal).collect();
         let compacts: Vec<bool> = items.iter().map(|item| item.rule.compact).collect();
-        let parameters: [&(dyn ToSql + Sync); 17] = [
+        let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![
             &writer,
             &batch,
             &known_epoch,
@@ -210,7 +238,18 @@ impl Database {
             &removals,
             &compacts,
         ];
-        let call = self.session.client.query_one(&self.append, &parameters);
+        let progress = last_progress(items);
+        let session_keys: Vec<&[u8]> = progress.iter().map(|it| it.key.as_bytes()).collect();
+        let progress_records: Vec<&[u8]> = progress.iter().map(|it| &*it.record).collect();
+        let numbers: Vec<i64> = progress.iter().map(|it| signed(it.number)).collect();
+        let owner = owner.filter(|_| !progress.is_empty());
+        let of_owner: Vec<&(dyn ToSql + Sync)> = match &owner {
+            Some(Owner { id, runs }) => vec![id, runs, &session_keys, &progress_records, &numbers],
+            None => Vec::new(),
+        };
+        parameters.extend(of_owner);
+        let append = if owner.is_some() { &self.append_with_sessions } else { &self.append };
+        let call = self.session.client.query_one(append, &parameters);
         let row = step_within(APPEND_SECONDS, call).await?;
         let Some(offsets) = row.try_get::<_, Option<Vec<i64>>>("offsets")? else { return Ok(None) };
         let outcomes: Vec<i32> = row.try_get("outcomes")?;

@@ -25,6 +25,8 @@ pub struct HistoryStatus {
     pub backlog_bytes: u64,
     /// Cursors that moved and wait to be written.
     pub pending_cursors: u64,
+    /// MQTT sessions whose records wait to be written.
+    pub pending_sessions: u64,
     /// Messages that this node has not retained, because it has no rule for their topics.
     pub passed: u64,
     /// How often members got a gap notice: messages were gone before this node had read them, or can't be read.

@@ -14,7 +14,7 @@ use crate::retained::RetainedMemory;
 
 /// Starts the thread of a history, once. `on_moved` gets a user, a topic, and where the user's cursor moved at another node. `retained` are the messages that
 /// all nodes share ([`Postgres::share_retained`]). `broker` delivers messages of topics without a rule. When the thread ends, it appends the queued messages, and writes the
-/// cursors and the retained messages.
+/// cursors, the retained messages and the MQTT sessions.
 ///
 /// # Errors
 /// If the thread can't be started.
@@ -46,6 +46,7 @@ impl Drop for CloseOnDrop {
         });
         let away = self.0.away();
         self.0.0.queue.close().into_iter().for_each(|item| (item.done)(Err(away.clone())));
+        self.0.0.sessions.queue.close();
         // Each job replies with an error when it is dropped.
         drop(self.0.0.jobs.close());
     }

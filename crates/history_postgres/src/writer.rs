@@ -97,7 +97,9 @@ impl Writer {
         let keys_seconds = inner.idempotency_seconds_max.load(Ordering::Relaxed);
         batch.sends += 1;
         let number = (inner.writer, self.batch);
-        let appended = match database.append(number, known, keys_seconds, &batch.items).await {
+        let owner = inner.sessions.owner();
+        let appended = match database.append(number, known, keys_seconds, &batch.items, owner).await
+        {
             Ok(Some(appended)) => appended,
             Ok(None) => {
                 let error = batch.refusal(OTHER_LOG);

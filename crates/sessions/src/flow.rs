@@ -226,6 +226,15 @@ impl Flow {
         is == Confirmed::Release
     }
 
+    /// Gives up all messages to the client that can't be read again.
+    pub(crate) fn give_up_all(&mut self) {
+        let ids: Vec<u16> = self.out.iter().map(|outgoing| outgoing.id).collect();
+        for id in ids {
+            // The next connection sends PUBREL of the messages that stay.
+            let _ = self.give_up(id);
+        }
+    }
+
     fn take_if(&mut self, id: u16, is: impl Fn(State) -> bool) -> Confirmed {
         match self.out.iter().position(|outgoing| outgoing.id == id) {
             None => Confirmed::Unknown,

@@ -5,7 +5,7 @@ mod handover;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use model::{ConnectionId, LogicalTime, Name, NodeId};
 
@@ -19,7 +19,9 @@ use crate::flow::Source;
 use crate::interests::Interests;
 use crate::owners::Owners;
 use crate::redispatch::Redispatch;
-use crate::session::{Author, ProgressRecord, Session, SessionRecord, WITHOUT_END, Will};
+use crate::session::{
+    Author, LoadedLog, ProgressRecord, Session, SessionRecord, WITHOUT_END, Will,
+};
 use crate::session_key::{Listing, SessionKey};
 use crate::unstored::Unstored;
 
@@ -36,7 +38,7 @@ pub struct Local {
     /// Keyed, because clients choose their identifiers.
     hasher: RandomState,
     interests: Arc<Interests>,
-    storage: Option<Arc<dyn Storage>>,
+    storage: OnceLock<Arc<dyn Storage>>,
     /// Sessions whose records in the store may be out of date.
     unstored: Unstored,
     sessions_max: AtomicUsize,
@@ -78,6 +80,13 @@ struct Segment {
     doubted: BTreeSet<Name>,
 }
 
+impl Segment {
+    /// Returns true if the session of this key outlives its connection, or a connection waits for it.
+    fn has(&self, key: &str) -> bool {
+        self.persistent.contains_key(key) || self.claims.contains_key(key)
+    }
+}
+
 /// A session that outlives its connection.
 #[derive(Default)]
 struct PersistentSession {
@@ -117,7 +126,7 @@ impl Local {
             hasher: RandomState::new(),
             redispatch: Redispatch::new(interests.clone()),
             interests,
-            storage,
+            storage: storage.map(OnceLock::from).unwrap_or_default(),
             unstored: Unstored::default(),
             sessions_max: AtomicUsize::new(limits.sessions_max),
             owners: Owners::new(),
@@ -132,12 +141,37 @@ impl Local {
         }
     }
 
+    /// Stores later changes there, unless there is a store already. Call this before clients connect.
+    pub fn share(&self, storage: Arc<dyn Storage>) {
+        let _ = self.storage.set(storage);
+    }
+
     /// Loads a store's records of sessions, by part and key, in any order. Their connections ended with the process,
     /// now at the latest. Returns how many records could not be read.
     pub fn load(
         &self,
         records: impl IntoIterator<Item = (Part, String, Vec<u8>)>,
         now: Now,
+    ) -> usize {
+        self.load_with(records, now, |_| ())
+    }
+
+    /// Loads the records of sessions whose positions are in this log, like [`Local::load`]. A session that is here already
+    /// stays as it is.
+    pub fn load_of(
+        &self,
+        records: impl IntoIterator<Item = (Part, String, Vec<u8>)>,
+        log: LoadedLog,
+        now: Now,
+    ) -> usize {
+        self.load_with(records, now, |session| session.continue_in(log))
+    }
+
+    fn load_with(
+        &self,
+        records: impl IntoIterator<Item = (Part, String, Vec<u8>)>,
+        now: Now,
+        adapt: impl Fn(&mut Session),
     ) -> usize {
         let (mut sessions, mut progress) = (HashMap::new(), HashMap::new());
         let mut unread = 0;
@@ -154,8 +188,13 @@ impl Local {
             }
         }
         for (key, record) in sessions {
+            let progress = progress.remove(&key);
+            // Its records are those of a later session.
+            if self.is_here(&key) {
+                continue;
+            }
             let (mut session, will, since_s) = record.import();
-            if let Some(progress) = progress.remove(&key)
+            if let Some(progress) = progress
                 && !progress.import(&mut session)
             {
                 self.store(Part::Progress, &key, None, None);
@@ -164,23 +203,42 @@ impl Local {
                 // Its client may have got the messages since: its progress was not stored any more.
                 session.refs.clear();
             }
+            adapt(&mut session);
             let since = since_s.map_or(now, |since_s| Now {
                 unix_s: since_s.min(now.unix_s),
                 age_s: since_s.min(now.age_s),
             });
             let away = Away::new(session, since, will);
-            let mut segment = self.segment(&key).1;
+            let (hash, mut segment) = self.segment(&key);
             let key = Name::from(key);
+            if segment.connected.owner(hash).is_some() || segment.has(&key) {
+                continue;
+            }
             let interests = self.note_interests(&away.session, Vec::new());
             // A stored session stays even if the limit has changed.
             self.owners.enter(&key, 0);
             self.put_in(&mut segment, &key, away, interests);
         }
         // The progress of sessions that no longer exist.
-        for key in progress.into_keys() {
+        for key in progress.into_keys().filter(|key| !self.is_here(key)) {
             self.store(Part::Progress, &key, None, None);
         }
         unread
+    }
+
+    /// Returns true if a connection has the session of this key, or waits for it, or the session is away.
+    fn is_here(&self, key: &str) -> bool {
+        let (hash, segment) = self.segment(key);
+        segment.connected.owner(hash).is_some() || segment.has(key)
+    }
+
+    /// Notes that the store may have no records of any session here, so that all are stored again. Returns false if there are
+    /// too many to note.
+    pub fn note_all_unstored(&self) -> bool {
+        for segment in self.segments() {
+            segment.persistent.keys().for_each(|key| self.unstored.insert(key));
+        }
+        !self.unstored.has_no_capacity()
     }
 
     fn hash(&self, key: &str) -> u64 {
@@ -200,7 +258,7 @@ impl Local {
 
     /// Gives a record to the store, or removes it there. Records the key if the store rejects it.
     fn store(&self, part: Part, key: &str, value: Option<Vec<u8>>, done: Option<Done>) -> bool {
-        let Some(storage) = &self.storage else {
+        let Some(storage) = self.storage.get() else {
             done.into_iter().for_each(|done| done(true));
             return true;
         };
@@ -214,7 +272,7 @@ impl Local {
         (will, away_since_s): (Option<&Will>, Option<u64>),
         done: Option<Done>,
     ) {
-        if self.storage.is_none() {
+        if self.storage.get().is_none() {
             return done.into_iter().for_each(|done| done(true));
         }
         let record = minicbor::to_vec(SessionRecord::new(session, will, away_since_s));
@@ -223,7 +281,7 @@ impl Local {
 
     fn store_progress(&self, key: &str, session: &Session, done: Option<Done>) -> bool {
         let record = || minicbor::to_vec(ProgressRecord::new(session)).ok();
-        let record = self.storage.as_ref().and_then(|_| record());
+        let record = self.storage.get().and_then(|_| record());
         self.store(Part::Progress, key, record, done)
     }
 
@@ -257,7 +315,7 @@ impl Local {
     /// Gives the store the session of a client that is away, or the end of it: as soon as the store has capacity for
     /// records that no client waits for.
     fn store_away(&self, key: &str, away: Option<&Away>) {
-        if self.storage.is_none() {
+        if self.storage.get().is_none() {
             return;
         }
         if !self.has_capacity() {
@@ -650,18 +708,18 @@ impl Sessions for Local {
     }
 
     fn has_capacity(&self) -> bool {
-        self.storage.as_ref().is_none_or(|storage| storage.has_capacity())
+        self.storage.get().is_none_or(|storage| storage.has_capacity())
     }
 
     fn settle(&self, done: Done) {
-        match &self.storage {
+        match self.storage.get() {
             Some(storage) => storage.settle(done),
             None => done(true),
         }
     }
 
     fn is_stored(&self) -> bool {
-        self.storage.is_some()
+        self.storage.get().is_some()
     }
 
     fn interests(&self) -> &Interests {

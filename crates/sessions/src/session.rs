@@ -201,6 +201,15 @@ pub struct Session {
     pub backlogs: Vec<Backlog>,
 }
 
+/// The log of the history to which a stored session returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadedLog {
+    /// Its last offset.
+    pub top: u64,
+    /// False if the session had its positions in another log.
+    pub is_same: bool,
+}
+
 /// A topic's messages from before a subscription, from one offset to another.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
@@ -238,6 +247,21 @@ impl Session {
     /// Returns true if it outlives its connection.
     pub fn outlives(&self) -> bool {
         self.seconds > 0
+    }
+
+    /// Continues in this log. Where it is another one, or has lost messages that the session had, the session gets what
+    /// is published from now on: offsets name other messages there.
+    pub(crate) fn continue_in(&mut self, log: LoadedLog) {
+        if log.is_same && self.position <= log.top {
+            return;
+        }
+        self.position = log.top;
+        self.flow.give_up_all();
+        self.refs.clear();
+        self.backlogs.clear();
+        for subscription in &mut self.subscriptions {
+            subscription.since = subscription.since.min(log.top);
+        }
     }
 
     /// Returns its approximate memory, in bytes.

@@ -41,6 +41,11 @@ impl Unstored {
         self.names().is_empty()
     }
 
+    /// Returns true if no further name is noted.
+    pub fn has_no_capacity(&self) -> bool {
+        self.names().noted.len() >= NAMES_MAX
+    }
+
     pub fn contains(&self, name: &str) -> bool {
         let names = self.names();
         // Most often it is empty.

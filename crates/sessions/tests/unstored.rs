@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use model::{ConnectionId, NodeId, Qos};
 use sessions::{
-    Claim, ClaimOutcome, Done, Ended, Local, Now, Part, Session, Sessions, Source, Storage,
+    Claim, ClaimOutcome, Done, Ended, LoadedLog, Local, Now, Part, Session, Sessions, Source,
+    State, Storage, Subscription, SubscriptionOptions,
 };
 
 const NODE: NodeId = NodeId(1);
@@ -165,4 +166,59 @@ fn another_member_waits_until_the_end_of_a_session_is_stored() {
     sessions.store_connected("a", &new, None);
     assert!(sessions.sweep(Now::at(1_000)).is_empty());
     assert_eq!(sessions.poll_redispatch(), Some((0, source(Some("$share/g/t")))));
+}
+
+/// Loads the records of a disk whose positions are in this log.
+fn load_of(sessions: &Local, disk: &Disk, log: LoadedLog) {
+    let records = disk.records.lock().unwrap().clone();
+    let records = records.into_iter().map(|((_, key), (part, value))| (part, key, value));
+    assert_eq!(sessions.load_of(records, log, Now::at(1_000)), 0);
+}
+
+#[test]
+fn a_session_of_another_log_continues_with_what_comes_from_now_on() {
+    let (sessions, disk) = process();
+    assert!(matches!(claim(&sessions, false), ClaimOutcome::New { .. }));
+    let options = SubscriptionOptions { qos: Qos::AtLeastOnce, ..SubscriptionOptions::default() };
+    let subscriptions = vec![Subscription::new("t".into(), None, options, 0, 45)];
+    sessions.keep(
+        "a",
+        &Session { subscriptions: subscriptions.clone(), ..session(41) },
+        None,
+        None,
+    );
+    leave(&sessions, Session { subscriptions, ..session(41) });
+    for (top, is_same, position, since) in
+        [(41, true, 41, 45), (90, true, 41, 45), (40, true, 40, 40), (90, false, 90, 45)]
+    {
+        let next = Local::new(NODE, Arc::default(), None);
+        load_of(&next, &disk, LoadedLog { top, is_same });
+        let session = resume(&next);
+        assert_eq!((session.position, session.subscriptions[0].since), (position, since));
+        let continues = position == 41;
+        let states: Vec<State> = session.flow.out().map(|outgoing| outgoing.state).collect();
+        let expected = if continues { State::ExactlyOnce } else { State::Released };
+        assert_eq!((session.refs.len(), states), (usize::from(continues), vec![expected]));
+    }
+}
+
+#[test]
+fn a_session_that_began_before_an_earlier_one_is_loaded_stays_and_is_stored_again() {
+    let (sessions, disk) = process();
+    assert!(matches!(claim(&sessions, false), ClaimOutcome::New { .. }));
+    sessions.keep("a", &session(41), None, None);
+    leave(&sessions, session(41));
+    let (next, new_disk) = process();
+    assert!(matches!(claim(&next, false), ClaimOutcome::New { .. }));
+    let new = Session { epoch: next.new_epoch(), seconds: 60, ..Session::default() };
+    load_of(&next, &disk, LoadedLog { top: 90, is_same: true });
+    assert_eq!(next.stats().away, 0, "its client is connected");
+    leave(&next, new.clone());
+    load_of(&next, &disk, LoadedLog { top: 90, is_same: true });
+    new_disk.records.lock().unwrap().clear();
+    next.note_all_unstored();
+    assert!(!next.is_all_stored());
+    assert!(next.sweep(Now::at(1_000)).is_empty());
+    assert!(next.is_all_stored());
+    assert_eq!(resume(&next_process(&new_disk)), new);
 }

@@ -188,7 +188,9 @@ pub(crate) struct HistoryDatabaseStats {
     backlog_bytes: u64,
     /// Users' cursors that moved at the node and wait to be written.
     pending_cursors: u64,
-    /// Messages that no member got, because the node has no rule for their topics.
+    /// MQTT sessions of the node whose changes wait to be written.
+    pending_sessions: u64,
+    /// Messages that the node delivered and can't read again, because it has no rule for their topics.
     passed: u64,
     /// Times that members got notice of a gap, because messages were deleted before the node had read them, or can't be
     /// read.
@@ -224,6 +226,7 @@ impl From<history_postgres::HistoryStatus> for HistoryDatabaseStats {
             backlog_messages: status.backlog_messages,
             backlog_bytes: status.backlog_bytes,
             pending_cursors: status.pending_cursors,
+            pending_sessions: status.pending_sessions,
             passed: status.passed,
             gaps: status.gaps,
             trims_failed: status.trims_failed,

@@ -751,6 +751,8 @@ fn history_database(
     gauge(encoder, "history_backlog", help, Some(Unit::Bytes), status.backlog_bytes as f64)?;
     let help = "PostgreSQL: users' cursors that moved here and are queued for the database";
     gauge(encoder, "history_pending_cursors", help, None, status.pending_cursors as f64)?;
+    let help = "PostgreSQL: MQTT sessions of this node whose changes are queued for the database";
+    gauge(encoder, "history_pending_sessions", help, None, status.pending_sessions as f64)?;
     let help = "PostgreSQL: messages that this node delivered and can't read again, because it \
                 has no rule for their topics";
     counter(encoder, "history_passed", help, None, status.passed as f64)?;

@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
+use super::retained::MQTT;
 use super::*;
+use crate::mqtt::client::*;
 
 fn throng(arguments: &[&str], settings: &[(&str, &str)]) -> std::process::Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
@@ -27,7 +29,7 @@ fn a_user_with_the_rights_of_the_page_needs_nothing_else() {
     let postgres = &database.postgres;
     postgres.psql("CREATE ROLE throng LOGIN");
     let url = postgres.url("throng");
-    let settings = [("THRONG_HISTORY_URL", &*url)];
+    let settings = [("THRONG_HISTORY_URL", &*url), MQTT[0]];
     let output = serve(&settings);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{error}");
@@ -68,6 +70,13 @@ fn a_user_with_the_rights_of_the_page_needs_nothing_else() {
     assert_eq!(database.postgres.psql(removed), "1");
     let subscribe = json!({"user": "bob", "add": ["feed:a"]});
     assert_eq!(server.post("/api/subscriptions", subscribe)["added"], 1);
+    super::sessions::leave_session(&server, "keeper", &[filter("chat:1", 1)]);
+    let sessions = "SELECT count(*) FROM throng.history_mqtt_sessions WHERE key = 'keeper' AND session IS NOT NULL";
+    server.until("the session is written", |_| database.postgres.psql(sessions) == "1");
+    let mut publisher = Connect::persistent(V5, "publisher").open(server.client);
+    publisher.publish("chat:1", "x", 2);
+    assert_eq!(server.api("DELETE", "/api/mqtt/sessions/keeper", None).0, 200);
+    server.until("the row is deleted", |_| database.postgres.psql(sessions) == "0");
 }
 
 #[test]
@@ -81,8 +90,8 @@ fn the_command_makes_the_schema_once_and_the_outbox_stands_beside_it() {
         String::from_utf8(output.stdout).unwrap()
     };
     assert_eq!(printed("outbox"), "the schema \"throng\" has version 1 now (it was 0)\n");
-    assert_eq!(printed("history"), "the schema \"throng\" has version 4 now (it was 0)\n");
-    assert_eq!(printed("history"), "the schema \"throng\" already has version 4\n");
+    assert_eq!(printed("history"), "the schema \"throng\" has version 5 now (it was 0)\n");
+    assert_eq!(printed("history"), "the schema \"throng\" already has version 5\n");
     assert_eq!(printed("subscriptions"), "the schema \"throng\" has version 1 now (it was 0)\n");
     postgres.psql("INSERT INTO throng.history_migrations (version) VALUES (99)");
     let output = serve(&settings);

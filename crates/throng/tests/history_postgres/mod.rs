@@ -11,6 +11,7 @@ mod nodes;
 mod refusals;
 mod retained;
 mod sessions;
+mod stored_sessions;
 mod subscriptions;
 mod support;
 mod transfer;

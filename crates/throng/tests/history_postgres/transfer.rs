@@ -268,7 +268,7 @@ fn an_export_that_fails_in_the_middle_leaves_nothing() {
     fill(&folder);
     let (status, text) = throng_store(&folder, &["import", "none", "--history-url", &url]);
     assert_eq!(status, Some(1), "{text}");
-    assert!(text.contains("has no history that this version can read (version 0 of 4)"), "{text}");
+    assert!(text.contains("has no history that this version can read (version 0 of 5)"), "{text}");
     assert!(!folder.root.join("none").exists());
     migrate(&url);
     database.postgres.psql(

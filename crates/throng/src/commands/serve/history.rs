@@ -97,6 +97,18 @@ pub(super) fn share_retained(
     })
 }
 
+/// Stores these sessions of MQTT of the node of this name. With `loads`, it also reads those of the node's process before.
+pub(super) fn share_sessions(
+    runtime: &Runtime,
+    postgres: &Postgres,
+    (sessions, node): (&Arc<sessions::Local>, &str),
+    loads: bool,
+) -> Result<(), CommandError> {
+    postgres.share_sessions(runtime, sessions, node, loads).map_err(|error| {
+        CommandError::Runtime(format!("the MQTT sessions in PostgreSQL (history.url): {error}"))
+    })
+}
+
 /// Appends, delivers and reads until the caller drops what this returns.
 pub(super) fn start(
     runtime: Runtime,

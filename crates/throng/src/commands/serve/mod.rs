@@ -372,7 +372,8 @@ impl Server {
             running.stop();
         }
         // This appends the last messages of clients.
-        if let Some((_, running)) = self.postgres.take() {
+        if let Some((postgres, running)) = self.postgres.take() {
+            self.mqtt_state.end(|| postgres.status().is_connected);
             running.stop();
         }
         // This delivers or stores the last events.
@@ -382,7 +383,7 @@ impl Server {
             running.stop();
         }
         if let Some(store) = &self.store {
-            self.mqtt_state.end(store);
+            self.mqtt_state.end(|| store.write_error().is_none());
             if let Err(error) = store.close() {
                 tracing::error!(%error, "the store could not be closed cleanly");
             }

@@ -18,7 +18,7 @@ use throttle::Throttle;
 
 use crate::error::CommandError;
 
-/// How long the server waits for the store at its end.
+/// How long the server waits for the store or the database at its end.
 const END_WAIT: Duration = Duration::from_secs(10);
 
 /// The state that outlives MQTT connections.
@@ -54,12 +54,12 @@ impl Mqtt {
         Mqtt { router, sessions, retained, interests }
     }
 
-    /// Called after all clients have disconnected. Stores what is not stored yet, for at most `END_WAIT`, unless the
-    /// store can't write.
-    pub fn end(&self, store: &Store) {
+    /// Called after all clients have disconnected. Gives the store or the database what they do not have yet, for at most
+    /// `END_WAIT`, unless they can't write.
+    pub fn end(&self, can_write: impl Fn() -> bool) {
         let began = Instant::now();
         let is_stored = || self.sessions.is_all_stored() && self.retained.is_stored();
-        while !is_stored() && store.write_error().is_none() && began.elapsed() < END_WAIT {
+        while !is_stored() && can_write() && began.elapsed() < END_WAIT {
             self.sessions.store_again();
             self.retained.store_again();
             std::thread::sleep(Duration::from_millis(1));

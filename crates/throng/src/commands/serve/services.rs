@@ -172,6 +172,8 @@ impl Services {
             let retained = mqtt_state.retained.clone();
             let of_node = (broker.clone(), retained);
             history::share_retained(runtime, postgres, of_node, databases.loads)?;
+            let (sessions, node) = (&mqtt_state.sessions, &*config.cluster.node);
+            history::share_sessions(runtime, postgres, (sessions, node), databases.loads)?;
         }
         let of_collector = authorities::read("tracing.ca_file", &config.tracing.ca_file)?;
         let tracing = settings::tracing(config, of_collector, node.to_string());
