@@ -197,6 +197,7 @@ fn polls_at_other_nodes_get_each_message_that_the_log_has_for_a_session() {
         let (status, reply) = b.get(&format!("/poll?topic=room/1&since={since}"));
         assert_eq!((status, &reply["recovered"]), (200, &json!(true)), "{reply}");
         let messages = reply["messages"].as_array().unwrap();
+        assert!(!messages.is_empty(), "{received:?}");
         received.extend(messages.iter().map(|message| message["data"].clone()));
         since = reply["since"].as_str().unwrap().to_owned();
     }

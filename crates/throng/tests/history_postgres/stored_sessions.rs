@@ -14,10 +14,27 @@ fn until_stored(server: &Server) {
     server.until("all is stored", |it| it.metric("throng_history_pending_sessions") == 0.0);
 }
 
-/// Kills a server, and starts another process of its node.
-fn replace(database: &Database, mut server: Server, settings: &[(&str, &str)]) -> Server {
+/// The statement that returns the processes of PostgreSQL with the lock of an owner.
+const LOCKING: &str = "SELECT l.pid FROM throng.history_mqtt_owners AS o JOIN pg_locks AS l \
+    ON (l.classid::bigint << 32 | l.objid::bigint) = throng.history_mqtt_owner_lock(o.id) \
+    WHERE l.locktype = 'advisory' AND l.objsubid = 1";
+
+/// Kills the only server of a node, and waits until PostgreSQL has noticed that.
+fn kill(database: &Database, mut server: Server, node: &str) {
     server.child.kill().unwrap();
     server.child.wait().unwrap();
+    until_unlocked(database, node);
+}
+
+/// Waits until no owner of a node is locked.
+fn until_unlocked(database: &Database, node: &str) {
+    let locking = format!("{LOCKING} AND o.node = '{node}'");
+    until("no process is the owner", || database.postgres.psql(&locking).is_empty());
+}
+
+/// Kills the only server without a name, and starts another process of its node.
+fn replace(database: &Database, server: Server, settings: &[(&str, &str)]) -> Server {
+    kill(database, server, "");
     database.server_with(settings)
 }
 
@@ -128,6 +145,7 @@ fn an_upgrade_passes_the_rows_on_and_a_restart_continues_with_them() {
     until_stored(&node);
     assert_eq!(rows(&database), "1 keeper\n1 later");
     drop(node);
+    until_unlocked(&database, "");
     let server = database.server_with(&PUBLISHING);
     let mut client = resume(&server, "keeper");
     assert_eq!(client.messages(expected.len()), expected);
@@ -139,13 +157,14 @@ fn an_upgrade_passes_the_rows_on_and_a_restart_continues_with_them() {
 fn sessions_of_an_earlier_process_come_when_its_lock_is_free() {
     let database = Database::start();
     let named = [MQTT[0], ("THRONG_CLUSTER_NODE", "a")];
-    let mut server = database.server_with(&named);
+    let server = database.server_with(&named);
     for client in ["early", "late"] {
         leave_session(&server, client, &[filter("room/1", 1)]);
     }
     until_stored(&server);
-    server.child.kill().unwrap();
-    server.child.wait().unwrap();
+    kill(&database, server, "a");
+    // The server takes the other owner, and so need not wait for this one at its start.
+    database.postgres.psql("INSERT INTO throng.history_mqtt_owners (node, log_epoch) SELECT node, log_epoch FROM throng.history_mqtt_owners");
     let mut dead = database.postgres.session();
     dead.run("SELECT pg_advisory_lock(throng.history_mqtt_owner_lock(1))");
     let server = database.server_with(&named);
@@ -184,7 +203,8 @@ fn servers_with_names_continue_with_their_own_sessions() {
     leave_session(&first, "first", &[filter("room/1", 1)]);
     leave_session(&second, "second", &[filter("room/1", 1)]);
     [&first, &second].into_iter().for_each(until_stored);
-    let first = replace(&database, first, &a);
+    kill(&database, first, "a");
+    let first = database.server_with(&a);
     resume(&first, "first").is_quiet();
     resume(&second, "second").is_quiet();
 }
@@ -197,12 +217,11 @@ fn a_server_that_has_lost_its_owner_writes_its_sessions_to_another_one() {
     leave_session(&server, "keeper", &[filter("room/1", 1)]);
     until_stored(&server);
     let mut other = database.postgres.session();
-    other.run(
+    other.run(&format!(
         "UPDATE throng.history_mqtt_owners SET runs = runs + 1; \
-         SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 \
-         AND (classid::bigint << 32 | objid::bigint) = throng.history_mqtt_owner_lock(1); \
-         SELECT pg_advisory_lock(throng.history_mqtt_owner_lock(1))",
-    );
+         SELECT pg_terminate_backend(pid) FROM ({LOCKING}) AS server; \
+         SELECT pg_advisory_lock(throng.history_mqtt_owner_lock(1))"
+    ));
     let mut client = Connect::persistent(V5, "later").open(server.client);
     client.subscribe(&[filter("room/1", 1)]);
     server.until("all are those of another owner", |_| {
@@ -214,12 +233,11 @@ fn a_server_that_has_lost_its_owner_writes_its_sessions_to_another_one() {
 #[test]
 fn sessions_continue_with_what_is_published_from_now_on_in_another_log() {
     let database = Database::start();
-    let mut server = database.server_with(&MQTT);
+    let server = database.server_with(&MQTT);
     leave_session(&server, "keeper", &[filter("room/1", 1)]);
     publish_to(&server, &["room/1"], 0..3);
     until_stored(&server);
-    server.child.kill().unwrap();
-    server.child.wait().unwrap();
+    kill(&database, server, "");
     database
         .postgres
         .psql("UPDATE throng.history_log SET epoch = 1 + floor(random() * 4294967294)::bigint");
