@@ -197,7 +197,7 @@ impl Local {
         if !self.router.has_capacity_for(&message, &groups) {
             return Err(PublishError::Overloaded);
         }
-        let id = self.number(&mut order, &mut message);
+        let id = self.assign_position(&mut order, &mut message);
         let source = match origin {
             Origin::Here => MessageSource::Here,
             Origin::OtherNode(..) => MessageSource::OtherNode,
@@ -231,7 +231,7 @@ impl Local {
     }
 
     /// Gives a message that nothing else has yet its position and its time, and adds it to the window.
-    fn number(&self, order: &mut Order, message: &mut Arc<Envelope>) -> Position {
+    fn assign_position(&self, order: &mut Order, message: &mut Arc<Envelope>) -> Position {
         order.last += 1;
         let id = Position { epoch: self.epoch(), offset: order.last };
         if let Some(Envelope { message, .. }) = Arc::get_mut(message) {
@@ -245,7 +245,8 @@ impl Local {
     }
 
     /// Delivers a message of a log that nodes share, in a topic for which this node has no rule. The message gets a
-    /// position of this node, as others without history do, and polls find it. Does not retain it.
+    /// position of this node, as others without history do, and polls find it. The caller makes it the retained message of
+    /// its topic, if it is one.
     pub fn deliver_without_history(
         &self,
         hash: u64,
@@ -258,7 +259,7 @@ impl Local {
         let message = Message::new(publication, unset, hash, 0);
         let mut message = Arc::new(Envelope::from(message).matched_by(routes.filters.take()));
         let mut order = self.order();
-        self.number(&mut order, &mut message);
+        self.assign_position(&mut order, &mut message);
         self.router.deliver_to_inboxes(&message, &groups, receipt);
     }
 

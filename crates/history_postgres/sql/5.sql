@@ -1,5 +1,5 @@
--- Sessions of MQTT. A process has those of one owner, and locks the owner's number as long as it runs. The next process of the
--- same node continues as this owner.
+-- Sessions of MQTT. Each has an owner. A process locks its owner while it is connected, and the next process of the same node
+-- becomes this owner.
 
 CREATE TABLE {schema}.history_mqtt_owners (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -32,9 +32,10 @@ $$;
 
 REVOKE ALL ON FUNCTION {schema}.history_mqtt_owner_lock(bigint) FROM PUBLIC;
 
--- Gives the caller the owner of an earlier process of this node ("is_earlier") that has ended, or with "makes_new" a new one, and
--- no row without either. The caller's database session has the owner's lock until it ends. It has those of "own" already.
-CREATE FUNCTION {schema}.history_take_mqtt_owner(node_name text, epoch bigint, own bigint[], makes_new boolean)
+-- Makes the caller the owner of an earlier process of this node ("is_earlier") that has ended. If there is none, makes it a new
+-- owner with "makes_new", and returns no row without. The database session has the owner's lock until it ends. "locked" are owners
+-- whose locks it has already.
+CREATE FUNCTION {schema}.history_take_mqtt_owner(node_name text, epoch bigint, locked bigint[], makes_new boolean)
 RETURNS TABLE (id bigint, runs bigint, log_epoch bigint, is_earlier boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -43,8 +44,8 @@ DECLARE
 BEGIN
   -- The newest first: its sessions are later ones, and stay when those of earlier owners come.
   FOR owner IN SELECT o.* FROM {schema}.history_mqtt_owners AS o WHERE o.node = node_name ORDER BY o.id DESC LOOP
-    -- A session gets a lock that it has.
-    CONTINUE WHEN owner.id = ANY (own);
+    -- PostgreSQL gives a session a lock again that it has.
+    CONTINUE WHEN owner.id = ANY (locked);
     IF pg_try_advisory_lock({schema}.history_mqtt_owner_lock(owner.id)) THEN
       RETURN QUERY UPDATE {schema}.history_mqtt_owners AS o SET runs = o.runs + 1 WHERE o.id = owner.id
       RETURNING o.id, o.runs, o.log_epoch, true;

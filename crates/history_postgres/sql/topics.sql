@@ -1,5 +1,5 @@
--- Topics in the order of their names: from the name $1 on, or after it where $2 is true, and before the name $3. Scans $5 of them at
--- most. Returns those with a message after the offset $4, and the last one scanned in any case, with how many were scanned.
+-- Scans at most $5 names of topics, in their order: from the name $1 on, or after it where $2 is true, and before the name $3.
+-- Returns the topics with a message after the offset $4, and always the last one that was scanned. "scanned" counts all of them.
 WITH part AS MATERIALIZED (
   SELECT name, last_offset FROM {schema}.history_topics
   WHERE name >= $1 AND (name > $1 OR NOT $2) AND name < $3 ORDER BY name LIMIT $5::bigint

@@ -259,25 +259,26 @@ impl Follower {
         // before.
         let mut routes = inner.router.routes_from_log(&publication.topic, offset);
         let message = Message::new(publication, self.postgres.id(offset), hash, now_us);
-        let mut message = Envelope::from(message.retained(Retention::History, at_ms));
-        Counts::add(&inner.counts.published, 1);
-        if rule.is_none() {
-            Counts::add(&inner.counts.passed, 1);
-            let message = Arc::new(message);
-            state.push(&message, None, inner.clock.now_ms());
-            inner.router.retain(&message, MessageSource::SharedLog);
-            let publication = message.publication.clone();
-            self.broker.deliver_without_history(hash, publication, receipt.as_ref(), routes);
-            inner.delivered.send_replace(offset);
-            return;
+        let message = Envelope::from(message.retained(Retention::History, at_ms));
+        let (receipt, source) = (receipt.as_ref(), MessageSource::SharedLog);
+        match rule {
+            Some(rule) => {
+                let message = Arc::new(message.matched_by(routes.filters.take()));
+                state.push(&message, Some(&rule), inner.clock.now_ms());
+                let topic = &message.publication.topic;
+                state.windows.set_for_sessions(hash, topic, self.is_implicit(&rule));
+                inner.router.deliver(&message, &routes.take_groups(), receipt, source);
+            }
+            None => {
+                let message = Arc::new(message);
+                state.push(&message, None, inner.clock.now_ms());
+                inner.router.retain(&message, source);
+                let publication = message.publication.clone();
+                self.broker.deliver_without_history(hash, publication, receipt, routes);
+                Counts::add(&inner.counts.passed, 1);
+            }
         }
-        message = message.matched_by(routes.filters.take());
-        let message = Arc::new(message);
-        let is_for_sessions = rule.as_ref().is_some_and(|rule| self.is_implicit(rule));
-        state.push(&message, rule.as_deref(), inner.clock.now_ms());
-        state.windows.set_for_sessions(hash, &message.publication.topic, is_for_sessions);
-        let source = MessageSource::SharedLog;
-        inner.router.deliver(&message, &routes.take_groups(), receipt.as_ref(), source);
+        Counts::add(&inner.counts.published, 1);
         inner.delivered.send_replace(offset);
     }
 

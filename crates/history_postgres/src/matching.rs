@@ -12,7 +12,7 @@ use crate::session::Database;
 /// Topics of memory that are scanned under one lock.
 const SCANNED: u32 = 1_024;
 
-/// Topics that one query of the database scans, at most.
+/// The most names that one query of the database scans.
 const QUERIED: usize = 4_096;
 
 impl Postgres {

@@ -18,7 +18,7 @@ use crate::publish::away_text;
 use crate::resolve::{Known, Unknown};
 use crate::session::{Amount, Database, Range, TopicRows};
 
-/// Topics that one request reads at the same time, at most.
+/// The most topics that one request reads at the same time.
 const PIPELINED: usize = 64;
 
 /// The most requests that read at the same time.
@@ -93,7 +93,7 @@ impl Postgres {
                     return Ok(false);
                 }
                 Counts::add(&self.0.counts.reads, 1);
-                // A reply is not `Sync`.
+                // A shared reference could not go to another thread: a reply is not `Sync`.
                 let awaited = &mut reply;
                 let found = self.read_of(database, &pull, move || awaited.is_awaited()).await;
                 let piece = |(moment, found)| {

@@ -76,7 +76,7 @@ pub(crate) struct TopicRow {
     pub record: Box<[u8]>,
 }
 
-/// A part of the names of topics.
+/// Topics that a scan of names has found.
 pub(crate) struct ScannedTopics {
     /// Topics, with the offsets of their last messages.
     pub topics: Vec<(String, u64)>,
@@ -189,8 +189,8 @@ impl Database {
     }
 
     /// Appends a batch. If a batch of this number was appended before, only returns its outcome. Returns `None` and
-    /// appends nothing if the log is not the known one. In the same transaction it writes the progress of MQTT sessions
-    /// that published messages of the batch, if `owner` is still their owner.
+    /// appends nothing if the log is not the known one. The same transaction writes the progress of MQTT sessions that
+    /// published messages of the batch. It fails if another process is their owner by now.
     pub async fn append(
         &self,
         (writer, batch): (i64, i64),
@@ -242,13 +242,14 @@ impl Database {
         let session_keys: Vec<&[u8]> = progress.iter().map(|it| it.key.as_bytes()).collect();
         let progress_records: Vec<&[u8]> = progress.iter().map(|it| &*it.record).collect();
         let numbers: Vec<i64> = progress.iter().map(|it| signed(it.number)).collect();
+        let mut append = &self.append;
         let owner = owner.filter(|_| !progress.is_empty());
-        let of_owner: Vec<&(dyn ToSql + Sync)> = match &owner {
-            Some(Owner { id, runs }) => vec![id, runs, &session_keys, &progress_records, &numbers],
-            None => Vec::new(),
-        };
-        parameters.extend(of_owner);
-        let append = if owner.is_some() { &self.append_with_sessions } else { &self.append };
+        if let Some(Owner { id, runs }) = &owner {
+            append = &self.append_with_sessions;
+            let of_sessions: [&(dyn ToSql + Sync); 5] =
+                [id, runs, &session_keys, &progress_records, &numbers];
+            parameters.extend(of_sessions);
+        }
         let call = self.session.client.query_one(append, &parameters);
         let row = step_within(APPEND_SECONDS, call).await?;
         let Some(offsets) = row.try_get::<_, Option<Vec<i64>>>("offsets")? else { return Ok(None) };
@@ -360,8 +361,8 @@ impl Database {
         Ok(first.map_or(0, |first| unsigned(first).saturating_sub(1)))
     }
 
-    /// Scans the names of topics: from a name on, or after it if `is_behind`, and before another one, `topics_max` at most. Returns
-    /// those with a message after an offset.
+    /// Scans at most `topics_max` names of topics, in their order: from a name on, or after it if `is_behind`, and before
+    /// another one. Returns the topics with a message after an offset.
     pub async fn topics(
         &self,
         (from, is_behind, before): (&str, bool, &str),

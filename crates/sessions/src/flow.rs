@@ -226,7 +226,7 @@ impl Flow {
         is == Confirmed::Release
     }
 
-    /// Gives up all messages to the client that can't be read again.
+    /// Gives up all messages to the client, because none can be read again.
     pub(crate) fn give_up_all(&mut self) {
         let ids: Vec<u16> = self.out.iter().map(|outgoing| outgoing.id).collect();
         for id in ids {

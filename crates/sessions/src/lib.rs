@@ -50,7 +50,7 @@ pub use retained::{
     RetainedRow, RetainedStats, RetainedWrite, RetainedWriter, SyncPage, Wake,
 };
 pub use session::{
-    Author, Backlog, LoadedLog, ProgressRecord, Replay, Session, SessionRecord, Subscription,
+    Author, Backlog, CurrentLog, ProgressRecord, Replay, Session, SessionRecord, Subscription,
     SubscriptionOptions, Token, WITHOUT_END, Will, session_mark,
 };
 pub use session_key::{Listing, SessionKey};

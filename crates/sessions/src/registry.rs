@@ -20,7 +20,7 @@ use crate::interests::Interests;
 use crate::owners::Owners;
 use crate::redispatch::Redispatch;
 use crate::session::{
-    Author, LoadedLog, ProgressRecord, Session, SessionRecord, WITHOUT_END, Will,
+    Author, CurrentLog, ProgressRecord, Session, SessionRecord, WITHOUT_END, Will,
 };
 use crate::session_key::{Listing, SessionKey};
 use crate::unstored::Unstored;
@@ -81,9 +81,10 @@ struct Segment {
 }
 
 impl Segment {
-    /// Returns true if the session of this key outlives its connection, or a connection waits for it.
-    fn has(&self, key: &str) -> bool {
-        self.persistent.contains_key(key) || self.claims.contains_key(key)
+    /// Returns true if a connection has the session of this key, or waits for it, or its client is away.
+    fn has(&self, hash: u64, key: &str) -> bool {
+        let is_connected = self.connected.owner(hash).is_some();
+        is_connected || self.persistent.contains_key(key) || self.claims.contains_key(key)
     }
 }
 
@@ -156,12 +157,12 @@ impl Local {
         self.load_with(records, now, |_| ())
     }
 
-    /// Loads the records of sessions whose positions are in this log, like [`Local::load`]. A session that is here already
+    /// Loads a store's records of sessions, like [`Local::load`], for a log that all nodes share. A session that is here already
     /// stays as it is.
-    pub fn load_of(
+    pub fn load_in_log(
         &self,
         records: impl IntoIterator<Item = (Part, String, Vec<u8>)>,
-        log: LoadedLog,
+        log: CurrentLog,
         now: Now,
     ) -> usize {
         self.load_with(records, now, |session| session.continue_in(log))
@@ -211,7 +212,7 @@ impl Local {
             let away = Away::new(session, since, will);
             let (hash, mut segment) = self.segment(&key);
             let key = Name::from(key);
-            if segment.connected.owner(hash).is_some() || segment.has(&key) {
+            if segment.has(hash, &key) {
                 continue;
             }
             let interests = self.note_interests(&away.session, Vec::new());
@@ -226,19 +227,19 @@ impl Local {
         unread
     }
 
-    /// Returns true if a connection has the session of this key, or waits for it, or the session is away.
+    /// Returns true if a connection has the session of this key, or waits for it, or its client is away.
     fn is_here(&self, key: &str) -> bool {
         let (hash, segment) = self.segment(key);
-        segment.connected.owner(hash).is_some() || segment.has(key)
+        segment.has(hash, key)
     }
 
-    /// Notes that the store may have no records of any session here, so that all are stored again. Returns false if there are
-    /// too many to note.
+    /// Stores all sessions again, one after the other, because the store may have no records of them. Returns false if there are
+    /// too many to note them all.
     pub fn note_all_unstored(&self) -> bool {
         for segment in self.segments() {
             segment.persistent.keys().for_each(|key| self.unstored.insert(key));
         }
-        !self.unstored.has_no_capacity()
+        self.unstored.has_capacity()
     }
 
     fn hash(&self, key: &str) -> u64 {

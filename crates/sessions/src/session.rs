@@ -201,9 +201,9 @@ pub struct Session {
     pub backlogs: Vec<Backlog>,
 }
 
-/// The log of the history to which a stored session returns.
+/// The log of the history as a stored session finds it when it is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoadedLog {
+pub struct CurrentLog {
     /// Its last offset.
     pub top: u64,
     /// False if the session had its positions in another log.
@@ -249,9 +249,9 @@ impl Session {
         self.seconds > 0
     }
 
-    /// Continues in this log. Where it is another one, or has lost messages that the session had, the session gets what
-    /// is published from now on: offsets name other messages there.
-    pub(crate) fn continue_in(&mut self, log: LoadedLog) {
+    /// Continues in this log. If it is another one, or has lost messages that the session had, offsets name other messages
+    /// now: the session gets only what is published from now on.
+    pub(crate) fn continue_in(&mut self, log: CurrentLog) {
         if log.is_same && self.position <= log.top {
             return;
         }

@@ -41,9 +41,9 @@ impl Unstored {
         self.names().is_empty()
     }
 
-    /// Returns true if no further name is noted.
-    pub fn has_no_capacity(&self) -> bool {
-        self.names().noted.len() >= NAMES_MAX
+    /// Returns true if a further name can be noted.
+    pub fn has_capacity(&self) -> bool {
+        self.names().noted.len() < NAMES_MAX
     }
 
     pub fn contains(&self, name: &str) -> bool {

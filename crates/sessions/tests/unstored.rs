@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use model::{ConnectionId, NodeId, Qos};
 use sessions::{
-    Claim, ClaimOutcome, Done, Ended, LoadedLog, Local, Now, Part, Session, Sessions, Source,
+    Claim, ClaimOutcome, CurrentLog, Done, Ended, Local, Now, Part, Session, Sessions, Source,
     State, Storage, Subscription, SubscriptionOptions,
 };
 
@@ -169,10 +169,10 @@ fn another_member_waits_until_the_end_of_a_session_is_stored() {
 }
 
 /// Loads the records of a disk whose positions are in this log.
-fn load_of(sessions: &Local, disk: &Disk, log: LoadedLog) {
+fn load_in_log(sessions: &Local, disk: &Disk, log: CurrentLog) {
     let records = disk.records.lock().unwrap().clone();
     let records = records.into_iter().map(|((_, key), (part, value))| (part, key, value));
-    assert_eq!(sessions.load_of(records, log, Now::at(1_000)), 0);
+    assert_eq!(sessions.load_in_log(records, log, Now::at(1_000)), 0);
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn a_session_of_another_log_continues_with_what_comes_from_now_on() {
         [(41, true, 41, 45), (90, true, 41, 45), (40, true, 40, 40), (90, false, 90, 45)]
     {
         let next = Local::new(NODE, Arc::default(), None);
-        load_of(&next, &disk, LoadedLog { top, is_same });
+        load_in_log(&next, &disk, CurrentLog { top, is_same });
         let session = resume(&next);
         assert_eq!((session.position, session.subscriptions[0].since), (position, since));
         let continues = position == 41;
@@ -211,10 +211,10 @@ fn a_session_that_began_before_an_earlier_one_is_loaded_stays_and_is_stored_agai
     let (next, new_disk) = process();
     assert!(matches!(claim(&next, false), ClaimOutcome::New { .. }));
     let new = Session { epoch: next.new_epoch(), seconds: 60, ..Session::default() };
-    load_of(&next, &disk, LoadedLog { top: 90, is_same: true });
+    load_in_log(&next, &disk, CurrentLog { top: 90, is_same: true });
     assert_eq!(next.stats().away, 0, "its client is connected");
     leave(&next, new.clone());
-    load_of(&next, &disk, LoadedLog { top: 90, is_same: true });
+    load_in_log(&next, &disk, CurrentLog { top: 90, is_same: true });
     new_disk.records.lock().unwrap().clear();
     next.note_all_unstored();
     assert!(!next.is_all_stored());

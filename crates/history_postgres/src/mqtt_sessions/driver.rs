@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use database::{DatabaseError, Runtime};
-use sessions::{LoadedLog, Local, Now, Sessions as _};
+use sessions::{CurrentLog, Local, Now, Sessions as _};
 use tokio::time::{sleep, timeout};
 
 use super::session::{SessionDatabase, TakenOwner};
@@ -20,19 +20,19 @@ const WRITES_BYTES_MAX: usize = 4 << 20;
 /// The delay before another attempt after an error, in milliseconds: the first one, and the longest.
 const RETRY_MS: (u64, u64) = (100, 5_000);
 
-/// How often the driver looks for sessions of earlier processes, and for what it can delete.
+/// How often the driver scans for owners of earlier processes, and for what it can delete.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long after its begin a process looks for sessions of earlier processes of its node. PostgreSQL notices within this time
-/// that a process has ended, even if its machine has lost power.
+/// How long a process scans for owners of earlier processes of its node. PostgreSQL notices within this time that a process
+/// has ended, even if its machine has lost power.
 const TAKE_OVER_TIME: Duration = Duration::from_secs(60);
 
-/// How long a process that begins waits for the owner of an earlier process of its node. Other nodes may run with an owner
-/// without a name.
+/// How long a process that begins waits for the locked owner of an earlier process of its node. Without a name, the lock may
+/// be that of another node.
 const NAMED_WAIT: Duration = Duration::from_secs(15);
 const UNNAMED_WAIT: Duration = Duration::from_secs(1);
 
-/// How often it tries to get it.
+/// How often it tries to get that owner.
 const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How often the end of the server verifies that all records are written.
@@ -65,7 +65,7 @@ async fn drive(postgres: &Postgres) -> (DatabaseError, bool) {
             Ok(database) => database,
             Err(error) => return (error, has_worked),
         };
-        let result = work(postgres, memory, &database, &mut has_worked).await;
+        let result = write_until_at_rest(postgres, memory, &database, &mut has_worked).await;
         database.close().await;
         if let Err(error) = result {
             return (error, has_worked);
@@ -96,7 +96,7 @@ async fn open(
         on_taken_over(shared, memory);
     }
     // This process has lost its owner, or the process before has passed its sessions on, but had none in the database.
-    begin(postgres, memory, &database).await?;
+    become_any_owner(postgres, memory, &database).await?;
     Ok(database)
 }
 
@@ -110,8 +110,8 @@ fn on_taken_over(shared: &SharedSessions, memory: &SessionMemory) {
     shared.set_owner(None);
 }
 
-/// Makes this process an owner, to whom all sessions in memory are written.
-async fn begin(
+/// Makes this process the owner of an earlier process, or a new one. The driver then writes all sessions in memory.
+async fn become_any_owner(
     postgres: &Postgres,
     memory: &SessionMemory,
     database: &SessionDatabase,
@@ -139,21 +139,19 @@ async fn become_owner(
     if taken.is_earlier && taken.log_epoch != u64::from(postgres.0.epoch.0) {
         let is_noted = memory.sessions.note_all_unstored();
         let mut state = shared.state();
-        (state.may_name_other_log, state.complete_at) = (is_noted, None);
+        (state.may_name_other_log, state.complete_through) = (is_noted, None);
     }
     Ok(())
 }
 
-/// Makes a process that begins an owner. Waits for the owner of an earlier process, which may have ended only now.
+/// Makes a process that begins an owner. First waits for a locked owner: its process may have ended only now.
 async fn first_owner(
     postgres: &Postgres,
     memory: &SessionMemory,
     database: &SessionDatabase,
 ) -> Result<(), DatabaseError> {
-    let (began, wait) = match memory.node.is_empty() {
-        true => (Instant::now(), UNNAMED_WAIT),
-        false => (Instant::now(), NAMED_WAIT),
-    };
+    let began = Instant::now();
+    let wait = if memory.node.is_empty() { UNNAMED_WAIT } else { NAMED_WAIT };
     loop {
         let waits = began.elapsed() < wait && database.has_owner(&memory.node).await?;
         let epoch = postgres.0.epoch.0;
@@ -177,10 +175,10 @@ async fn load(
     let (mut after, mut number, mut read, mut unread) = (Vec::new(), 0, 0, 0);
     loop {
         let page = database.page(taken.owner.id, &after).await?;
-        let log = LoadedLog { top: page.top, is_same };
+        let log = CurrentLog { top: page.top, is_same };
         let now = Now { unix_s: unix_ms() / 1_000, age_s: postgres.0.clock.now_ms() / 1_000 };
         read += page.records.len();
-        unread += memory.sessions.load_of(page.records, log, now);
+        unread += memory.sessions.load_in_log(page.records, log, now);
         number = number.max(page.number);
         match page.last {
             Some(last) => after = last,
@@ -202,7 +200,7 @@ async fn load(
 
 /// Writes records until all are written and another process may take the place of this one. Sets `has_worked` after the first
 /// step.
-async fn work(
+async fn write_until_at_rest(
     postgres: &Postgres,
     memory: &SessionMemory,
     database: &SessionDatabase,
@@ -239,7 +237,7 @@ async fn write_some(
 ) -> Result<bool, DatabaseError> {
     let shared = &postgres.0.sessions;
     let Some(owner) = shared.owner() else {
-        begin(postgres, memory, database).await?;
+        become_any_owner(postgres, memory, database).await?;
         return Ok(true);
     };
     let writes = shared.queue.take(WRITES_MAX, WRITES_BYTES_MAX);
@@ -264,25 +262,23 @@ async fn take_over(
     let shared = &postgres.0.sessions;
     let Some(owner) = shared.owner() else { return Ok(()) };
     loop {
-        let own = own_owners(shared, owner);
-        let found = database.take_owner(&memory.node, postgres.0.epoch.0, &own, false).await?;
+        let locked = locked_owners(shared, owner);
+        let found = database.take_owner(&memory.node, postgres.0.epoch.0, &locked, false).await?;
         let Some(taken) = found else { return Ok(()) };
         load(postgres, memory, database, &taken).await?;
         let is_noted = memory.sessions.note_all_unstored();
         let mut state = shared.state();
-        // Without it, the next process reads its records once more.
-        if is_noted {
-            state.taken_over.push(taken.owner);
-        }
-        state.complete_at = None;
+        state.complete_through = None;
         if !is_noted {
+            // Its records stay, and the next process reads them again.
             return Ok(());
         }
+        state.taken_over.push(taken.owner);
     }
 }
 
 /// Returns the owners whose locks this process may have.
-fn own_owners(shared: &SharedSessions, owner: Owner) -> Vec<i64> {
+fn locked_owners(shared: &SharedSessions, owner: Owner) -> Vec<i64> {
     shared.taken_over().iter().map(|it| it.id).chain([owner.id]).collect()
 }
 
@@ -301,10 +297,10 @@ async fn clean_up(
     if has_nothing || !sessions.is_all_stored() {
         return Ok(false);
     }
-    // New records come all the time: only those that the queue has now must be written.
+    // New records come all the time. The clean-up waits only for those that the queue has now.
     let last = shared.queue.last_number();
-    let complete_at = *shared.state().complete_at.get_or_insert(last);
-    let Some(owner) = shared.owner().filter(|_| shared.queue.has_written(complete_at)) else {
+    let complete_through = *shared.state().complete_through.get_or_insert(last);
+    let Some(owner) = shared.owner().filter(|_| shared.queue.has_written(complete_through)) else {
         return Ok(false);
     };
     if may_name_other_log {
@@ -317,7 +313,7 @@ async fn clean_up(
         }
         return Ok(true);
     }
-    shared.state().complete_at = None;
+    shared.state().complete_through = None;
     Ok(false)
 }
 
@@ -336,7 +332,7 @@ impl Postgres {
     ) -> Result<(), OpenError> {
         let shared = &self.0.sessions;
         sessions.share(shared.queue.clone());
-        // Without a name, it may be another server that has only lost its connection.
+        // Without a name, an owner that is not locked may be that of a server that has only lost its connection.
         let takes_over = loads && !node.is_empty();
         let takes_over_until = takes_over.then(|| Instant::now() + TAKE_OVER_TIME);
         let memory =

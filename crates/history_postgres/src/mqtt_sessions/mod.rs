@@ -1,13 +1,15 @@
 //! Sessions of MQTT: each node has its own in memory, and the database has their records for the next process of the node.
 //!
-//! A process has the sessions of an *owner* in the database, and has the owner's lock while it has a connection there. The
-//! next process of a node takes the owner of a process that has ended, and reads its sessions before clients connect. If that
-//! owner is still locked, because PostgreSQL has not noticed yet that the process has ended, the new process begins as another
-//! owner. If its node has a name, it takes over the sessions of the old one as soon as it can: without a name, the owner may be
-//! that of another server, which runs and has only lost its connection.
+//! **Owners.** In the database, each session has an owner: a row with the name of a node. A process locks its owner while it
+//! is connected. When a process ends, the next process of its node becomes that owner, and reads the sessions before clients
+//! connect.
 //!
-//! The driver writes the records in a session of its own. Progress of a client that publishes with QoS 2 is written by the
-//! transaction that appends the message, so that a crash can't part the two.
+//! **A late end.** PostgreSQL may notice only later that a process has ended. Until then its owner stays locked, and the next
+//! process becomes another owner. If the node has a name, that process takes over the sessions as soon as the lock is free.
+//! Without a name it does not: the owner could be that of another server, which has only lost its connection.
+//!
+//! **Writing.** The driver writes the records in a session of its own. The transaction that appends a message with QoS 2
+//! also writes the progress of the session that published it, so that a crash can't part the two.
 
 mod driver;
 mod queue;
@@ -26,6 +28,7 @@ pub(crate) use queue::SessionQueue;
 /// The owner of a process's sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
+    /// The number of its row.
     pub id: i64,
     /// How many processes were this owner until now. The database rejects records of earlier ones.
     pub runs: i64,
@@ -34,8 +37,10 @@ pub(crate) struct Owner {
 /// Progress of a session that is written with a message of its client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProgressWrite {
+    /// The key of the session.
     pub key: Box<str>,
     pub record: Box<[u8]>,
+    /// Later progress of the process has a higher number.
     pub number: u64,
 }
 
@@ -56,7 +61,7 @@ pub(crate) struct SessionMemory {
     pub sessions: Arc<Local>,
     /// The name of the node.
     pub node: Box<str>,
-    /// Until when the process looks for sessions of earlier processes; `None` if one has passed them on, or the node has no name.
+    /// Until when the process scans for owners of earlier processes. `None` if it does not.
     pub takes_over_until: Option<Instant>,
 }
 
@@ -65,11 +70,12 @@ struct State {
     owner: Option<Owner>,
     /// Owners whose sessions this process has taken over, and whose records it will delete.
     taken_over: Vec<Owner>,
-    /// True if the database may say that the owner's records have positions in another log. That is corrected when all are
-    /// written.
+    /// True if the row of the owner may name another log than the one in which its records have their positions. The driver
+    /// corrects that when all records are written.
     may_name_other_log: bool,
-    /// The last number of the queue when it first had all sessions. The clean-up waits until the records up to it are written.
-    complete_at: Option<u64>,
+    /// The last number of the queue when the queue first had all sessions. The clean-up waits until the database has the
+    /// records up to this number.
+    complete_through: Option<u64>,
 }
 
 impl SharedSessions {
@@ -92,13 +98,13 @@ impl SharedSessions {
         self.state().owner = owner;
     }
 
-    /// Continues as the owner that another process was, which has drawn numbers up to this one. That process may not have
-    /// written everything again after it had found another log, or had taken over sessions of these owners.
+    /// Continues as the owner of the process before. `number` is the last one that it has drawn, and `taken_over` are the
+    /// owners whose records it has not deleted yet. The row of the owner may still name the log of an earlier process.
     pub fn continue_as(&self, owner: Option<Owner>, number: u64, taken_over: Vec<Owner>) {
         self.queue.continue_after(number);
         let mut state = self.state();
         (state.owner, state.taken_over) = (owner, taken_over);
-        (state.may_name_other_log, state.complete_at) = (owner.is_some(), None);
+        (state.may_name_other_log, state.complete_through) = (owner.is_some(), None);
     }
 
     /// Returns the owners whose sessions this process has taken over, and whose records it has not deleted.

@@ -34,8 +34,8 @@ impl SessionWrite {
         records.map(Vec::len).sum()
     }
 
-    /// Adds what this change leaves as it was before.
-    fn keep_of(&mut self, earlier: SessionWrite) {
+    /// Adds the records of an earlier change that this one does not replace.
+    fn merge_earlier(&mut self, earlier: SessionWrite) {
         self.session = self.session.take().or(earlier.session);
         if self.progress.is_none() {
             (self.progress, self.number) = (earlier.progress, earlier.number);
@@ -144,7 +144,7 @@ impl SessionQueue {
         state.last = state.last.max(number);
     }
 
-    /// Raises the numbers of progress that waits, and of later progress: the records of the owner have numbers up to this one.
+    /// Raises the numbers of progress that waits, and of later progress. The database has progress with numbers up to `by`.
     pub fn raise_numbers(&self, by: u64) {
         let mut state = self.state();
         state.last += by;
@@ -189,7 +189,7 @@ impl SessionQueue {
         for (key, mut earlier) in std::mem::take(&mut state.writing) {
             if let Some(later) = state.remove(&key) {
                 let before = std::mem::replace(&mut earlier.write, later.write);
-                earlier.write.keep_of(before);
+                earlier.write.merge_earlier(before);
                 earlier.dones.extend(later.dones);
             }
             state.insert(key, earlier);

@@ -91,17 +91,17 @@ impl SessionDatabase {
         step(self.session.client.execute(&self.text(statement), parameters)).await
     }
 
-    /// Returns an owner of this node whose process has ended. If there is none, makes one with `makes_new`. `own` are the
+    /// Returns an owner of this node whose process has ended. If there is none, makes one with `makes_new`. `locked` are the
     /// owners whose locks this session has.
     pub async fn take_owner(
         &self,
         node: &str,
         log_epoch: u32,
-        own: &[i64],
+        locked: &[i64],
         makes_new: bool,
     ) -> Result<Option<TakenOwner>, DatabaseError> {
         let epoch = i64::from(log_epoch);
-        let parameters: [&(dyn ToSql + Sync); 4] = [&node, &epoch, &own, &makes_new];
+        let parameters: [&(dyn ToSql + Sync); 4] = [&node, &epoch, &locked, &makes_new];
         let row = step(self.session.client.query_opt(&self.text(TAKE), &parameters)).await?;
         let taken = |row: Row| {
             Ok(TakenOwner {

@@ -118,7 +118,7 @@ pub(super) fn start(
     shards: Vec<shard::Handle>,
 ) -> Result<Running, CommandError> {
     let retained = retained_memory(broker.clone(), retained);
-    let delivers = broker.clone();
+    let of_follower = broker.clone();
     let on_moved = move |user: &Name, topic: &Name, to| {
         let hash = broker.hash(&personal(user));
         shards.iter().for_each(|shard| match to {
@@ -129,7 +129,7 @@ pub(super) fn start(
             CursorMove::Back(offset) => shard.notify_begin_again(hash, user, topic, Some(offset)),
         });
     };
-    history_postgres::spawn(runtime, postgres, on_moved, retained, delivers).map_err(|error| {
+    history_postgres::spawn(runtime, postgres, on_moved, retained, of_follower).map_err(|error| {
         CommandError::Runtime(format!("the history's thread can't start: {error}"))
     })
 }
